@@ -1,0 +1,1 @@
+//! peerpod-operator.

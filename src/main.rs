@@ -1,0 +1,2 @@
+//! The peerpod-operator program.
+fn main() {}
