@@ -1,1 +1,5 @@
 //! peerpod-operator.
+
+pub mod api;
+pub mod runtime;
+pub mod settings;

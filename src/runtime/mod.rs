@@ -1,0 +1,1 @@
+//! What a long-running operator needs around its controllers.
