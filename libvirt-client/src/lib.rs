@@ -1,1 +1,65 @@
-//! Under construction.
+//! An asynchronous client of libvirt's own RPC protocol, without libvirt's C library.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use libvirt_client::{Client, DomainState, ErrorCode, Options, UndefineFlags};
+//!
+//! let client = Client::new("qemu:///system".parse()?, Options::default());
+//! let domain = client.domain_lookup_by_uuid("6695eb01-f6a4-8304-79aa-97f2502e193f".parse()?).await?;
+//! if client.domain_state(&domain).await? != DomainState::ShutOff {
+//!     client.domain_destroy(&domain).await?;
+//! }
+//! client.domain_undefine(&domain, UndefineFlags::NVRAM).await?;
+//!
+//! let gone = client.domain_lookup_by_uuid(domain.uuid).await;
+//! assert_eq!(gone.unwrap_err().code(), Some(ErrorCode::NoDomain));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The way of a call
+//!
+//! ```text
+//! Client ──▶ place: room on a connection ──▶ connection: serial, packet ──▶ writer ──▶ socket
+//!    ▲        (at most 5 calls on each)        │                                         │
+//!    └───────────── typed result ◀── oneshot ◀─┴── serial ◀── reader ◀───────────────────┘
+//! ```
+//!
+//! A [`Client`] has up to [`Options::connections`] connections, opened when they are needed: the first carries five
+//! calls at a time, then the next one is opened. Each is served by a reader and a writer task, so calls share a
+//! connection without waiting for one another; replies may come in any order.
+//!
+//! # Guarantees
+//!
+//! - Every call ends within [`Options::call_timeout`], waiting for a connection included.
+//! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further
+//!   calls; the next one opens another, so a daemon that hangs is found when that is not answered within
+//!   [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure.
+//! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] nothing was
+//!   asked; after [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
+//! - A call whose future is dropped leaves nothing behind here. The daemon may still carry it out.
+//! - Whatever a peer sends, there is no panic, and no more memory is taken than bytes came in.
+//!
+//! # Caveats
+//!
+//! - Only the unix socket is spoken, with no authentication or polkit's. See [`ConnectUri`].
+//! - The daemon's keepalive questions are answered, but not asked for: the system reports the end of a daemon on
+//!   this machine at once, and timeouts find one that hangs.
+//! - `test:///default` lives in the daemon while at least one connection to it is open.
+
+mod client;
+mod connection;
+mod connections;
+mod error;
+mod objects;
+mod packet;
+
+mod procedure;
+mod uri;
+mod xdr;
+
+pub use client::{Client, Options};
+pub use error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
+pub use objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
+pub use uri::{ConnectUri, UriError};
+pub use xdr::XdrError;

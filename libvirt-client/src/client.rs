@@ -1,0 +1,163 @@
+//! The client: what can be asked of libvirt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use crate::connections::Connections;
+use crate::error::Error;
+use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
+use crate::procedure::{
+    ConnectGetLibVersion, ConnectListAllDomains, DomainCreate, DomainDefineXml, DomainDestroy,
+    DomainGetState, DomainGetXmlDesc, DomainLookupByUuid, DomainUndefine, DomainUndefineFlags, Procedure,
+    StoragePoolCreateXml, StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml,
+    StorageVolDelete, StorageVolLookupByPath,
+};
+use crate::uri::ConnectUri;
+
+/// How a [`Client`] behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Most connections at a time, at least one. Each carries five calls at a time.
+    pub connections: usize,
+    /// The time a call has, from the moment it is made: waiting for a connection is part of it.
+    pub call_timeout: Duration,
+    /// The time a connection has to be opened.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Options {
+    /// 4 connections, 20 seconds for a call, 5 seconds to connect.
+    fn default() -> Self {
+        Self {
+            connections: 4,
+            call_timeout: Duration::from_secs(20),
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A client of one libvirt daemon. Clones share its connections; the last one dropped closes them.
+#[derive(Debug, Clone)]
+pub struct Client {
+    connections: Arc<Connections>,
+    call_timeout: Duration,
+}
+
+impl Client {
+    /// A client that connects when it is first used, within a tokio runtime.
+    pub fn new(uri: ConnectUri, options: Options) -> Self {
+        Self {
+            connections: Arc::new(Connections::new(uri, options.connections, options.connect_timeout)),
+            call_timeout: options.call_timeout,
+        }
+    }
+
+    /// Where this client connects to.
+    pub fn uri(&self) -> &ConnectUri {
+        self.connections.uri()
+    }
+
+    /// libvirt's version: major × 1,000,000 + minor × 1,000 + release.
+    pub async fn lib_version(&self) -> Result<u64, Error> {
+        self.call::<ConnectGetLibVersion>(()).await
+    }
+
+    /// All domains, running or not.
+    pub async fn domains(&self) -> Result<Vec<Domain>, Error> {
+        let (domains, _count) = self.call::<ConnectListAllDomains>((1, 0)).await?;
+        Ok(domains)
+    }
+
+    /// The domain with this UUID; [`NoDomain`](crate::ErrorCode::NoDomain) if there is none.
+    pub async fn domain_lookup_by_uuid(&self, uuid: Uuid) -> Result<Domain, Error> {
+        self.call::<DomainLookupByUuid>((uuid,)).await
+    }
+
+    /// What the domain is doing now.
+    pub async fn domain_state(&self, domain: &Domain) -> Result<DomainState, Error> {
+        let (state, _reason) = self.call::<DomainGetState>((domain, 0)).await?;
+        Ok(DomainState::from(state))
+    }
+
+    /// The domain's description as libvirt's domain XML, without its secrets.
+    pub async fn domain_xml(&self, domain: &Domain) -> Result<String, Error> {
+        self.call::<DomainGetXmlDesc>((domain, 0)).await
+    }
+
+    /// Makes a domain known, or changes it, from libvirt's domain XML. It is not started.
+    pub async fn domain_define(&self, xml: &str) -> Result<Domain, Error> {
+        self.call::<DomainDefineXml>((xml,)).await
+    }
+
+    /// Starts a domain that is off.
+    pub async fn domain_create(&self, domain: &Domain) -> Result<(), Error> {
+        self.call::<DomainCreate>((domain,)).await
+    }
+
+    /// Turns the domain off at once; [`OperationInvalid`](crate::ErrorCode::OperationInvalid) if it is off.
+    pub async fn domain_destroy(&self, domain: &Domain) -> Result<(), Error> {
+        self.call::<DomainDestroy>((domain,)).await
+    }
+
+    /// Makes libvirt forget the domain, and what `flags` say with it. A driver that does not know them answers
+    /// [`NoSupport`](crate::ErrorCode::NoSupport) or [`InvalidArg`](crate::ErrorCode::InvalidArg).
+    pub async fn domain_undefine(&self, domain: &Domain, flags: UndefineFlags) -> Result<(), Error> {
+        self.call::<DomainUndefineFlags>((domain, flags.0)).await
+    }
+
+    /// Makes libvirt forget the domain: the call that every driver has.
+    pub async fn domain_undefine_plain(&self, domain: &Domain) -> Result<(), Error> {
+        self.call::<DomainUndefine>((domain,)).await
+    }
+
+    /// Makes a pool from libvirt's pool XML and starts it. It is gone when the daemon ends.
+    pub async fn pool_create(&self, xml: &str) -> Result<Pool, Error> {
+        self.call::<StoragePoolCreateXml>((xml, 0)).await
+    }
+
+    /// The pool of this name; [`NoStoragePool`](crate::ErrorCode::NoStoragePool) if there is none.
+    pub async fn pool_lookup_by_name(&self, name: &str) -> Result<Pool, Error> {
+        self.call::<StoragePoolLookupByName>((name,)).await
+    }
+
+    /// The volumes in the pool, as of its last refresh.
+    pub async fn pool_volumes(&self, pool: &Pool) -> Result<Vec<Volume>, Error> {
+        let (volumes, _count) = self.call::<StoragePoolListAllVolumes>((pool, 1, 0)).await?;
+        Ok(volumes)
+    }
+
+    /// The volume at this path; [`NoStorageVolume`](crate::ErrorCode::NoStorageVolume) if no pool has it.
+    pub async fn volume_lookup_by_path(&self, path: &str) -> Result<Volume, Error> {
+        self.call::<StorageVolLookupByPath>((path,)).await
+    }
+
+    /// Makes a volume in the pool from libvirt's volume XML.
+    pub async fn volume_create(&self, pool: &Pool, xml: &str) -> Result<Volume, Error> {
+        self.call::<StorageVolCreateXml>((pool, xml, 0)).await
+    }
+
+    /// Deletes the volume and what is on it.
+    pub async fn volume_delete(&self, volume: &Volume) -> Result<(), Error> {
+        self.call::<StorageVolDelete>((volume, 0)).await
+    }
+
+    /// Says goodbye to the daemon, for at most the connect timeout. Every later call fails, on every clone, and so
+    /// do calls that are waiting for room.
+    pub async fn close(&self) {
+        self.connections.close().await;
+    }
+
+    async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
+        let deadline = Instant::now() + self.call_timeout;
+        let late = |_| Error::Timeout { procedure: P::NAME, after: self.call_timeout };
+        let place = timeout_at(deadline, self.connections.place()).await.map_err(late)??;
+        let connection = timeout_at(deadline, place.connection()).await.map_err(late)??;
+        timeout_at(deadline, connection.call::<P>(arguments)).await.map_err(late).unwrap_or_else(|timeout| {
+            place.retire(&connection);
+            Err(timeout)
+        })
+    }
+}

@@ -1,0 +1,260 @@
+//! One connection: many calls on their way at once, each reply handed to the call with its serial.
+//!
+//! A reader and a writer task serve a connection for as long as it exists. A call registers its serial, hands its
+//! packet to the writer and waits; the writer sends what has gathered in one write. Dropping a call's future
+//! forgets its serial, so a late reply finds nobody and is ignored.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tracing::{debug, trace};
+
+use crate::error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
+use crate::packet::{self, Call, Header, Kind, Packet, Status};
+use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectOpen, Procedure};
+use crate::xdr;
+
+/// Packets that wait for the writer; more wait in their callers. Calls in flight are fewer (see `connections`).
+const OUTGOING: usize = 16;
+/// The writer gathers packets up to about this many bytes.
+const WRITE_BATCH: usize = 16 * 1024;
+/// Most replies are far smaller.
+const READ_BUFFER: usize = 4 * 1024;
+
+/// No authentication is asked for.
+const AUTH_NONE: i32 = 0;
+/// The daemon asks polkit about this process; the client merely says so.
+const AUTH_POLKIT: i32 = 2;
+
+/// An open connection. Dropped, it is closed at once and every call on it fails.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    waiting: Arc<Waiting>,
+    outgoing: mpsc::Sender<Vec<u8>>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Connection {
+    /// Connects to libvirt's socket and opens `driver`, such as `qemu:///system`; none lets libvirt choose.
+    pub(crate) async fn open(socket: &Path, driver: Option<&str>) -> Result<Self, Error> {
+        let stream = UnixStream::connect(socket).await.map_err(|error| ConnectError {
+            socket: socket.to_owned(),
+            reason: ConnectFailure::Io(Arc::new(error)),
+        })?;
+        let (reader, writer) = stream.into_split();
+        let connection = Self::over(reader, writer);
+        connection.authenticate().await?;
+        connection.call::<ConnectOpen>((driver, 0)).await?;
+        debug!(socket = %socket.display(), driver, "connected to libvirt");
+        Ok(connection)
+    }
+
+    /// Serves a byte stream to a daemon.
+    fn over(
+        reader: impl AsyncRead + Unpin + Send + 'static,
+        writer: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> Self {
+        let waiting = Arc::new(Waiting::default());
+        let (outgoing, packets) = mpsc::channel(OUTGOING);
+        let read = tokio::spawn(read(reader, waiting.clone(), outgoing.clone()));
+        let write = tokio::spawn(write(writer, waiting.clone(), packets));
+        Self { waiting, outgoing, tasks: [read.abort_handle(), write.abort_handle()] }
+    }
+
+    async fn authenticate(&self) -> Result<(), Error> {
+        let methods = self.call::<AuthList>(()).await?;
+        if methods.is_empty() || methods.contains(&AUTH_NONE) {
+            return Ok(());
+        }
+        if !methods.contains(&AUTH_POLKIT) {
+            return Err(Error::Auth(
+                "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
+                 libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
+                    .to_owned(),
+            ));
+        }
+        match self.call::<AuthPolkit>(()).await {
+            Ok(_complete) => Ok(()),
+            Err(Error::Remote(RemoteError {
+                code: ErrorCode::AuthFailed | ErrorCode::AuthCancelled | ErrorCode::AuthUnavailable,
+                message,
+                ..
+            })) => Err(Error::Auth(format!(
+                "polkit says no ({message}); allow org.libvirt.unix.manage for this user, or run as root"
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether calls can be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.waiting.lock().closed.is_none()
+    }
+
+    /// Calls `P`. Without a deadline: the caller sets it.
+    pub(crate) async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
+        let reply = self.send(Call::new(P::NUMBER, &arguments)?).await?;
+        trace!(procedure = P::NAME, bytes = reply.payload().len(), "reply");
+        match reply.header.status {
+            Status::Ok => Ok(xdr::decode_all(reply.payload())?),
+            Status::Error => Err(xdr::decode_all::<RemoteError>(reply.payload())?.into()),
+            Status::Continue => Err(ProtocolError::Direction.into()),
+        }
+    }
+
+    async fn send(&self, call: Call) -> Result<Packet, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let serial = self.waiting.register(call.procedure, sender)?;
+        let _forget = Forget { waiting: &self.waiting, serial };
+        // Both fail only when the connection has ended.
+        self.outgoing.send(call.with_serial(serial)).await.map_err(|_| self.waiting.reason())?;
+        receiver.await.map_err(|_| self.waiting.reason())
+    }
+
+    /// Tells the daemon that this client is done. The daemon releases what it holds either way.
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        self.call::<ConnectClose>(()).await
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// The calls that wait for their replies.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<WaitingCalls>);
+
+#[derive(Debug, Default)]
+struct WaitingCalls {
+    calls: HashMap<u32, WaitingCall>,
+    last_serial: u32,
+    /// Why the connection has ended, once it has.
+    closed: Option<Error>,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    procedure: i32,
+    reply: oneshot::Sender<Packet>,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, WaitingCalls> {
+        // No code that holds the lock can panic halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(&self, procedure: i32, reply: oneshot::Sender<Packet>) -> Result<u32, Error> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.closed {
+            return Err(reason.clone());
+        }
+        // Serials wrap after four billion calls; one that is still waited for is skipped.
+        let mut serial = state.last_serial.wrapping_add(1);
+        while state.calls.contains_key(&serial) {
+            serial = serial.wrapping_add(1);
+        }
+        state.last_serial = serial;
+        state.calls.insert(serial, WaitingCall { procedure, reply });
+        Ok(serial)
+    }
+
+    /// Hands a reply to its call. Nobody may be waiting: a call that was dropped leaves its reply behind.
+    fn answer(&self, packet: Packet) -> Result<(), Error> {
+        let Header { serial, procedure: got, .. } = packet.header;
+        let Some(WaitingCall { procedure: called, reply }) = self.lock().calls.remove(&serial) else {
+            trace!(serial, "a reply that nobody waits for");
+            return Ok(());
+        };
+        if called != got {
+            return Err(ProtocolError::Procedure { called, got }.into());
+        }
+        // The call may be dropped at this very moment; then its reply is of no use.
+        let _ = reply.send(packet);
+        Ok(())
+    }
+
+    /// Ends the connection: every waiting call fails, and so does every later one. The first reason stays.
+    fn end(&self, reason: Error) {
+        debug!(%reason, "a connection to libvirt has ended");
+        let mut state = self.lock();
+        state.closed.get_or_insert(reason);
+        state.calls.clear();
+    }
+
+    fn reason(&self) -> Error {
+        self.lock().closed.clone().unwrap_or_else(|| Error::Disconnected("it was closed here".to_owned()))
+    }
+}
+
+/// Takes a call off the list however its future ends.
+struct Forget<'a> {
+    waiting: &'a Waiting,
+    serial: u32,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.waiting.lock().calls.remove(&self.serial);
+    }
+}
+
+/// Hands out replies until the connection ends.
+async fn read(reader: impl AsyncRead + Unpin, waiting: Arc<Waiting>, outgoing: mpsc::Sender<Vec<u8>>) {
+    let mut reader = BufReader::with_capacity(READ_BUFFER, reader);
+    let reason = loop {
+        let next = match Packet::read(&mut reader).await {
+            Ok(packet) => receive(packet, &waiting, &outgoing),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = next {
+            break error;
+        }
+    };
+    waiting.end(reason);
+}
+
+fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Vec<u8>>) -> Result<(), Error> {
+    match (packet.header.program, packet.header.kind) {
+        (packet::KEEPALIVE_PROGRAM, Kind::Message) => {
+            if packet.header.procedure == packet::KEEPALIVE_PING {
+                // A full queue means that the daemon does not read: waiting for it here would stop the reader, too.
+                let _ = outgoing.try_send(packet::pong()?);
+            }
+            Ok(())
+        }
+        (packet::REMOTE_PROGRAM, Kind::Reply) => waiting.answer(packet),
+        // Events and streams, which come only to those who ask for them.
+        (packet::REMOTE_PROGRAM, Kind::Message | Kind::Stream) => Ok(()),
+        _ => Err(ProtocolError::Direction.into()),
+    }
+}
+
+/// Sends packets until the connection ends; those that have gathered go in one write.
+async fn write(
+    mut writer: impl AsyncWrite + Unpin,
+    waiting: Arc<Waiting>,
+    mut packets: mpsc::Receiver<Vec<u8>>,
+) {
+    while let Some(mut batch) = packets.recv().await {
+        while batch.len() < WRITE_BATCH
+            && let Ok(packet) = packets.try_recv()
+        {
+            batch.extend_from_slice(&packet);
+        }
+        if let Err(error) = writer.write_all(&batch).await {
+            waiting.end(error.into());
+            return;
+        }
+    }
+}

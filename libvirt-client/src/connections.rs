@@ -1,0 +1,173 @@
+//! A few connections, shared by all calls.
+//!
+//! libvirtd works on five of a client's calls at a time (`max_client_requests`) and leaves the rest unread in the
+//! socket, where nobody can withdraw them. So no more than five are sent on a connection, and further calls queue
+//! here, where each keeps its own deadline and can be dropped. A second connection is opened when the first is full.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::error::{ConnectError, ConnectFailure, Error};
+use crate::uri::ConnectUri;
+
+/// libvirtd's default for `max_client_requests`.
+const CALLS_PER_CONNECTION: usize = 5;
+
+/// An attempt to connect, and what came of it once it has ended.
+type Attempt = watch::Receiver<Option<Result<Arc<Connection>, Error>>>;
+
+/// The connections of a client.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    uri: Arc<ConnectUri>,
+    connect_timeout: Duration,
+    /// As many as all slots have room for, so whoever has one finds a slot with room.
+    permits: Semaphore,
+    slots: Mutex<Box<[Slot]>>,
+}
+
+/// The place of one connection.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    /// The latest attempt. All calls of a slot share it, and its outcome.
+    attempt: Option<Attempt>,
+    /// Calls that have a place here.
+    calls: usize,
+}
+
+impl Slot {
+    /// The attempt, if it is under way or its connection is open.
+    fn live(&self) -> Option<&Attempt> {
+        self.attempt.as_ref().filter(|attempt| match &*attempt.borrow() {
+            None => attempt.has_changed().is_ok(),
+            Some(Ok(connection)) => connection.is_open(),
+            Some(Err(_)) => false,
+        })
+    }
+
+    fn connection(&self) -> Option<Arc<Connection>> {
+        self.attempt.as_ref()?.borrow().as_ref()?.as_ref().ok().cloned()
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(uri: ConnectUri, connections: usize, connect_timeout: Duration) -> Self {
+        let slots = vec![Slot::default(); connections.max(1)].into_boxed_slice();
+        Self {
+            uri: Arc::new(uri),
+            connect_timeout,
+            permits: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
+            slots: Mutex::new(slots),
+        }
+    }
+
+    pub(crate) fn uri(&self) -> &ConnectUri {
+        &self.uri
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<[Slot]>> {
+        // No code that holds the lock can panic halfway through a change.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for room for one call: on the connection with the fewest calls; on a new one when all are full.
+    pub(crate) async fn place(&self) -> Result<Place<'_>, Error> {
+        let permit = self.permits.acquire().await.map_err(|_| closed())?;
+        let mut slots = self.lock();
+        let (index, slot) = slots
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, slot)| slot.calls < CALLS_PER_CONNECTION)
+            .min_by_key(|(_, slot)| if slot.live().is_some() { (0, slot.calls) } else { (1, 0) })
+            .ok_or_else(closed)?;
+        slot.calls += 1;
+        Ok(Place { connections: self, index, _permit: permit })
+    }
+
+    /// The slot's live attempt, or a new one.
+    fn attempt(&self, index: usize) -> Attempt {
+        let slot = &mut self.lock()[index];
+        if let Some(attempt) = slot.live() {
+            return attempt.clone();
+        }
+        let (outcome, attempt) = watch::channel(None);
+        let (uri, limit) = (self.uri.clone(), self.connect_timeout);
+        // A task of its own: the call that happens to be first may be dropped, others wait for the same outcome.
+        tokio::spawn(async move {
+            let connection = connect(&uri, limit).await.map(Arc::new);
+            outcome.send_replace(Some(connection));
+        });
+        slot.attempt = Some(attempt.clone());
+        attempt
+    }
+
+    /// Fails every further call, and says goodbye on the connections that are open.
+    pub(crate) async fn close(&self) {
+        self.permits.close();
+        let connections: Vec<_> = self
+            .lock()
+            .iter_mut()
+            .filter_map(|slot| {
+                let connection = slot.connection();
+                slot.attempt = None;
+                connection
+            })
+            .collect();
+        // The daemon lets go of a client that merely hangs up, too: a goodbye that fails costs nothing.
+        let _ = timeout(self.connect_timeout, async {
+            for connection in connections {
+                let _ = connection.close().await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn connect(uri: &ConnectUri, limit: Duration) -> Result<Connection, Error> {
+    let socket = uri.socket();
+    timeout(limit, Connection::open(&socket, uri.driver())).await.unwrap_or_else(|_| {
+        let reason = ConnectFailure::Silent(limit);
+        Err(ConnectError { socket, reason }.into())
+    })
+}
+
+fn closed() -> Error {
+    Error::Disconnected("the client was closed".to_owned())
+}
+
+/// Room for one call; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    connections: &'a Connections,
+    index: usize,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Place<'_> {
+    /// The open connection of this place; opened, or opened again, if need be.
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
+        let mut attempt = self.connections.attempt(self.index);
+        let outcome = attempt.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        outcome.unwrap_or_else(|| Err(Error::Disconnected("connecting was cut short".to_owned())))
+    }
+
+    /// Sends no further call on a connection that left one unanswered: it may be dead, and nothing but a timeout
+    /// tells. The next call opens another, whose opening shows whether the daemon lives. Calls that are still
+    /// waiting on this one keep it until they are through.
+    pub(crate) fn retire(&self, connection: &Arc<Connection>) {
+        let slot = &mut self.connections.lock()[self.index];
+        if slot.connection().is_some_and(|current| Arc::ptr_eq(&current, connection)) {
+            slot.attempt = None;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.connections.lock()[self.index].calls -= 1;
+    }
+}

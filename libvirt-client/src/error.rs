@@ -1,0 +1,288 @@
+//! What can go wrong, for people and for programs.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::xdr::{Decode, Decoder, XdrError};
+
+/// Why a call has no result.
+#[derive(Debug, Clone, Error)]
+pub enum Error {
+    /// libvirt did what was asked for and says no.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// No connection could be opened. Nothing was asked.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection was lost while the call was on its way: whether it took effect is unknown.
+    #[error("the connection to libvirt is gone: {0}")]
+    Disconnected(String),
+    /// No answer in time: whether the call took effect is unknown.
+    #[error("libvirt did not answer {procedure} within {after:?}; is the daemon hanging or overloaded?")]
+    Timeout {
+        /// The procedure that was called, by its name in libvirt's protocol.
+        procedure: &'static str,
+        /// How long the call was given: [`Options::call_timeout`](crate::Options::call_timeout).
+        after: Duration,
+    },
+    /// The peer sent something that is not libvirt's protocol, or a value is too large for it.
+    #[error("libvirt's protocol was not followed: {0}; is the socket really libvirt's?")]
+    Protocol(#[from] ProtocolError),
+    /// libvirt wants an authentication that is not spoken here, or refused one.
+    #[error("libvirt refuses this client: {0}")]
+    Auth(String),
+}
+
+impl From<io::Error> for Error {
+    /// Reading or writing an established connection failed.
+    fn from(error: io::Error) -> Self {
+        Self::Disconnected(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "the daemon closed it".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+impl From<XdrError> for Error {
+    fn from(error: XdrError) -> Self {
+        ProtocolError::from(error).into()
+    }
+}
+
+impl Error {
+    /// libvirt's code, if it was libvirt that said no.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Remote(error) => Some(error.code),
+            _ => None,
+        }
+    }
+}
+
+/// An error that libvirt reported.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("libvirt: {message} (error {code}, domain {domain})")]
+pub struct RemoteError {
+    /// What went wrong.
+    pub code: ErrorCode,
+    /// The part of libvirt that noticed: a `virErrorDomain`, such as 10 for the QEMU driver.
+    pub domain: i32,
+    /// libvirt's text.
+    pub message: String,
+}
+
+impl Decode for RemoteError {
+    const MIN_SIZE: usize = 44;
+
+    fn decode(input: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        type Object = (String, uuid::Uuid);
+        let (code, domain, message) = <(i32, i32, Option<String>)>::decode(input)?;
+        let _level = i32::decode(input)?;
+        let _about_domain = <Option<(Object, i32)>>::decode(input)?;
+        let _strings = <(Option<String>, Option<String>, Option<String>)>::decode(input)?;
+        let _integers = <(i32, i32)>::decode(input)?;
+        let _about_network = <Option<Object>>::decode(input)?;
+        let message = message.unwrap_or_else(|| "no message".to_owned());
+        Ok(Self { code: ErrorCode::from(code), domain, message })
+    }
+}
+
+/// libvirt's error numbers by name: a `virErrorNumber`.
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// libvirt's error number, a `virErrorNumber`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorCode {
+            $($(#[$doc])* $name,)*
+            /// Any other number.
+            Other(i32),
+        }
+
+        impl From<i32> for ErrorCode {
+            fn from(number: i32) -> Self {
+                match number {
+                    $($number => Self::$name,)*
+                    other => Self::Other(other),
+                }
+            }
+        }
+
+        impl ErrorCode {
+            /// The number in libvirt's `virterror.h`.
+            pub fn number(self) -> i32 {
+                match self {
+                    $(Self::$name => $number,)*
+                    Self::Other(number) => number,
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// Something inside libvirt.
+    InternalError = 1,
+    /// The driver does not have this call.
+    NoSupport = 3,
+    /// The hypervisor could not be connected to.
+    NoConnect = 5,
+    /// An argument or a flag is not accepted.
+    InvalidArg = 8,
+    /// The hypervisor failed to do it.
+    OperationFailed = 9,
+    /// The domain exists already.
+    DomainExist = 28,
+    /// The connection may only read.
+    OperationDenied = 29,
+    /// A call to the operating system failed.
+    SystemError = 38,
+    /// The RPC layer failed.
+    Rpc = 39,
+    /// No such domain.
+    NoDomain = 42,
+    /// Authentication failed.
+    AuthFailed = 45,
+    /// No such storage pool.
+    NoStoragePool = 49,
+    /// No such storage volume.
+    NoStorageVolume = 50,
+    /// The object is not in a state for this.
+    OperationInvalid = 55,
+    /// The configuration is not supported.
+    ConfigUnsupported = 67,
+    /// Something inside libvirt took too long, a lock for instance.
+    OperationTimeout = 68,
+    /// An argument or a flag is not known to this libvirt.
+    ArgumentUnsupported = 74,
+    /// The operation was aborted.
+    OperationAborted = 78,
+    /// Authentication was cancelled.
+    AuthCancelled = 79,
+    /// The driver or the host cannot do it.
+    OperationUnsupported = 84,
+    /// Somebody else is using the object.
+    ResourceBusy = 87,
+    /// An access rule forbids it.
+    AccessDenied = 88,
+    /// The storage volume exists already.
+    StorageVolumeExist = 90,
+    /// Nobody is there to authenticate with.
+    AuthUnavailable = 94,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other(number) => write!(f, "{number}"),
+            named => write!(f, "{} {named:?}", named.number()),
+        }
+    }
+}
+
+/// Why no connection could be opened.
+#[derive(Debug, Clone, Error)]
+#[error("cannot connect to libvirt's socket {}: {reason}", socket.display())]
+pub struct ConnectError {
+    /// The unix socket that was tried.
+    pub socket: PathBuf,
+    /// What happened.
+    pub reason: ConnectFailure,
+}
+
+/// What happened when a connection was opened.
+#[derive(Debug, Clone, Error)]
+pub enum ConnectFailure {
+    /// The operating system refused.
+    #[error("{0}{hint}", hint = hint(.0))]
+    Io(Arc<io::Error>),
+    /// The socket was there, but nobody spoke in time.
+    #[error("no answer within {0:?}; is the daemon hanging?")]
+    Silent(Duration),
+}
+
+/// What to do about it.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "; start libvirtd (or virtqemud), mount the folder of its socket, or name the socket with ?socket=PATH"
+        }
+        io::ErrorKind::ConnectionRefused => "; nobody listens there: start libvirtd (or virtqemud) again",
+        io::ErrorKind::PermissionDenied => "; run as root or as a member of the group that owns the socket",
+        io::ErrorKind::WouldBlock => "; the daemon accepts no more connections: it hangs or is overloaded",
+        _ => "",
+    }
+}
+
+/// What was not as libvirt's protocol says.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ProtocolError {
+    /// A length outside the protocol's limits.
+    #[error("a packet of {0} bytes (28 to {max} are allowed)", max = crate::packet::MAX_PACKET)]
+    Length(usize),
+    /// Not a program of libvirt's.
+    #[error("a packet of program {program:#x} version {version}")]
+    Program {
+        /// The program's number.
+        program: u32,
+        /// The program's version.
+        version: u32,
+    },
+    /// Neither call, reply, message nor stream.
+    #[error("a packet of type {0}")]
+    Kind(i32),
+    /// Neither ok, error nor continue.
+    #[error("a packet of status {0}")]
+    Status(i32),
+    /// A packet that only a client sends, or a reply without end.
+    #[error("a packet that a daemon does not send")]
+    Direction,
+    /// The reply to a call names another procedure.
+    #[error("a reply of procedure {got} to a call of {called}")]
+    Procedure {
+        /// The procedure that was called.
+        called: i32,
+        /// The procedure in the reply.
+        got: i32,
+    },
+    /// A value that cannot be read or written.
+    #[error(transparent)]
+    Value(#[from] XdrError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers read from `virterror.h`, by libvirt's own names.
+    #[test]
+    fn codes_are_those_of_virterror_h() {
+        for (name, number, code) in [
+            ("VIR_ERR_INTERNAL_ERROR", 1, ErrorCode::InternalError),
+            ("VIR_ERR_NO_SUPPORT", 3, ErrorCode::NoSupport),
+            ("VIR_ERR_INVALID_ARG", 8, ErrorCode::InvalidArg),
+            ("VIR_ERR_OPERATION_FAILED", 9, ErrorCode::OperationFailed),
+            ("VIR_ERR_SYSTEM_ERROR", 38, ErrorCode::SystemError),
+            ("VIR_ERR_RPC", 39, ErrorCode::Rpc),
+            ("VIR_ERR_NO_DOMAIN", 42, ErrorCode::NoDomain),
+            ("VIR_ERR_AUTH_FAILED", 45, ErrorCode::AuthFailed),
+            ("VIR_ERR_NO_STORAGE_POOL", 49, ErrorCode::NoStoragePool),
+            ("VIR_ERR_NO_STORAGE_VOL", 50, ErrorCode::NoStorageVolume),
+            ("VIR_ERR_OPERATION_INVALID", 55, ErrorCode::OperationInvalid),
+            ("VIR_ERR_OPERATION_TIMEOUT", 68, ErrorCode::OperationTimeout),
+            ("VIR_ERR_ARGUMENT_UNSUPPORTED", 74, ErrorCode::ArgumentUnsupported),
+            ("VIR_ERR_OPERATION_UNSUPPORTED", 84, ErrorCode::OperationUnsupported),
+            ("VIR_ERR_RESOURCE_BUSY", 87, ErrorCode::ResourceBusy),
+            ("VIR_ERR_ACCESS_DENIED", 88, ErrorCode::AccessDenied),
+            ("a number without a name", 4711, ErrorCode::Other(4711)),
+        ] {
+            assert_eq!(ErrorCode::from(number), code, "{name}");
+            assert_eq!(code.number(), number, "{name}");
+        }
+    }
+}
