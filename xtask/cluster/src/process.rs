@@ -34,7 +34,8 @@ const TAIL_LINES: usize = 15;
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// What ends a process besides [`Process::stop`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Lifetime {
     /// The end of the program that started it, however that comes about, or dropping its [`Process`].
     Owned,
@@ -207,7 +208,7 @@ impl Process {
     }
 
     /// Ends it: SIGTERM, and SIGKILL when it still runs after `grace`. Fine on a process that has ended.
-    pub async fn stop(&mut self, grace: Duration) -> Result<Option<ExitStatus>> {
+    pub async fn stop(&self, grace: Duration) -> Result<Option<ExitStatus>> {
         if self.is_running() {
             // A paused process would get SIGTERM only when it goes on. Either fails only when it has just ended.
             let _ = self.signal(Signal::TERM).and_then(|()| self.signal(Signal::CONT));
@@ -219,7 +220,7 @@ impl Process {
     }
 
     /// Ends it at once, without a chance to clean up: SIGKILL. Fine on a process that has ended.
-    pub async fn kill(&mut self) -> Result<()> {
+    pub async fn kill(&self) -> Result<()> {
         if self.is_running() {
             // Fails only when it has just ended.
             let _ = self.signal(Signal::KILL);

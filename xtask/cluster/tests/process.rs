@@ -60,7 +60,7 @@ async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--exact", "an_owned_process_dies_with_its_killed_parent"]).env(ROLE, dir.path());
-    let mut parent = Process::start("parent", &command, dir.path(), Lifetime::Owned)?;
+    let parent = Process::start("parent", &command, dir.path(), Lifetime::Owned)?;
     let child = parent
         .wait_until("it has a child", DEADLINE, || async { identity_in(&dir.path().join("identity")) })
         .await?;
@@ -94,7 +94,7 @@ async fn a_detached_process_is_found_by_its_identity_alone() -> Result<()> {
     };
     let reused = Identity { started: identity.started + 1, ..identity.clone() };
     assert!(Process::find("sleeper", &reused, dir.path())?.is_none(), "a reused pid is another process");
-    let mut found = Process::find("sleeper", &identity, dir.path())?.expect("it runs");
+    let found = Process::find("sleeper", &identity, dir.path())?.expect("it runs");
     found.stop(DEADLINE).await?;
     assert!(Process::find("sleeper", &identity, dir.path())?.is_none());
     Ok(())
@@ -104,7 +104,7 @@ async fn a_detached_process_is_found_by_its_identity_alone() -> Result<()> {
 async fn a_stopped_process_tells_its_status() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done";
-    let mut process = Process::start("polite", &shell(script), dir.path(), Lifetime::Owned)?;
+    let process = Process::start("polite", &shell(script), dir.path(), Lifetime::Owned)?;
     says_ready(&process).await?;
     let status = process.stop(DEADLINE).await?.expect("the status of a child");
     assert_eq!(status.code(), Some(7));
@@ -115,7 +115,7 @@ async fn a_stopped_process_tells_its_status() -> Result<()> {
 async fn a_process_that_ignores_sigterm_is_killed_after_its_grace() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
-    let mut process = Process::start("stubborn", &shell(script), dir.path(), Lifetime::Owned)?;
+    let process = Process::start("stubborn", &shell(script), dir.path(), Lifetime::Owned)?;
     says_ready(&process).await?;
     let status = process.stop(Duration::from_millis(100)).await?.expect("the status of a child");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(Signal::KILL.as_raw()));
@@ -125,8 +125,7 @@ async fn a_process_that_ignores_sigterm_is_killed_after_its_grace() -> Result<()
 #[tokio::test]
 async fn a_paused_process_stands_still_and_can_be_stopped() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let mut process =
-        Process::start("sleeper", Command::new("sleep").arg("600"), dir.path(), Lifetime::Owned)?;
+    let process = Process::start("sleeper", Command::new("sleep").arg("600"), dir.path(), Lifetime::Owned)?;
     process.signal(Signal::STOP)?;
     process
         .wait_until("it is paused", DEADLINE, || async {

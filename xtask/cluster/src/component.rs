@@ -1,0 +1,222 @@
+//! The programs that make up a cluster, and their command lines.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::address::Address;
+use crate::pki::{self, Pki};
+use crate::process::Lifetime;
+use crate::tools::Tools;
+
+const SERVICE_RANGE: &str = "10.96.0.0/16";
+
+/// One of the programs of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Component {
+    /// etcd, which keeps the objects.
+    Etcd,
+    /// `kube-apiserver`.
+    ApiServer,
+    /// `kube-controller-manager`: the garbage collector and the other controllers of Kubernetes itself.
+    ControllerManager,
+    /// `kube-scheduler`.
+    Scheduler,
+    /// kwok, the kubelet of all fake nodes.
+    Kwok,
+}
+
+impl Component {
+    /// All of them, in the order in which they depend on each other.
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    /// Its name, which its log file and its client certificate have too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "api-server",
+            Self::ControllerManager => "controller-manager",
+            Self::Scheduler => "scheduler",
+            Self::Kwok => "kwok",
+        }
+    }
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// All that the command lines of a cluster are made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) dir: PathBuf,
+    pub(crate) tools: Tools,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) address: Address,
+    pub(crate) emulated_version: Option<String>,
+    pub(crate) api_server_flags: Vec<String>,
+}
+
+impl Plan {
+    pub(crate) fn server_url(&self) -> String {
+        format!("https://{}:{}", self.address.ip, self.address.api_server)
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.dir.join("logs")
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        Pki::at(&self.dir.join("pki")).ca()
+    }
+
+    pub(crate) fn kubeconfig(&self, name: &str) -> PathBuf {
+        self.dir.join("kubeconfigs").join(format!("{name}.yaml"))
+    }
+
+    /// Makes keys, certificates, and the kubeconfigs that use them.
+    pub(crate) fn create_files(&self) -> Result<()> {
+        let dir = self.dir.join("pki");
+        let pki = Pki::at(&dir);
+        pki.create(self.address.ip)?;
+        for client in [
+            "admin",
+            Component::ControllerManager.name(),
+            Component::Scheduler.name(),
+            Component::Kwok.name(),
+        ] {
+            let user = json!({"client-certificate": pki.certificate(client), "client-key": pki.key(client)});
+            self.write_kubeconfig(client, &user)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a kubeconfig whose user has these credentials.
+    pub(crate) fn write_kubeconfig(&self, name: &str, user: &serde_json::Value) -> Result<PathBuf> {
+        let path = self.kubeconfig(name);
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "cluster", "cluster": {"server": self.server_url(), "certificate-authority": self.ca()}}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": "cluster", "user": name}}],
+            "current-context": name,
+        });
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        // JSON is YAML.
+        pki::write(&path, &format!("{config:#}\n"))?;
+        Ok(path)
+    }
+
+    /// The command line of a component.
+    pub(crate) fn command(&self, component: Component) -> Command {
+        let mut command = Command::new(match component {
+            Component::Etcd => &self.tools.etcd,
+            Component::ApiServer => &self.tools.api_server,
+            Component::ControllerManager => &self.tools.controller_manager,
+            Component::Scheduler => &self.tools.scheduler,
+            Component::Kwok => &self.tools.kwok,
+        });
+        match component {
+            Component::Etcd => self.etcd(&mut command),
+            Component::ApiServer => self.api_server(&mut command),
+            Component::ControllerManager => self.controller_manager(&mut command),
+            Component::Scheduler => self.client(&mut command, Component::Scheduler),
+            Component::Kwok => self.kwok(&mut command),
+        }
+        command
+    }
+
+    fn etcd(&self, command: &mut Command) {
+        let Address { ip, etcd, etcd_peer, .. } = self.address;
+        let client = format!("http://{ip}:{etcd}");
+        let peer = format!("http://{ip}:{etcd_peer}");
+        flag(command, "data-dir", self.dir.join("etcd"));
+        flag(command, "listen-client-urls", &client);
+        flag(command, "advertise-client-urls", &client);
+        flag(command, "listen-peer-urls", &peer);
+        flag(command, "initial-advertise-peer-urls", &peer);
+        flag(command, "initial-cluster", format!("default={peer}"));
+        // Data that no power cut needs to spare.
+        command.arg("--unsafe-no-fsync");
+        flag(command, "log-level", "warn");
+    }
+
+    fn api_server(&self, command: &mut Command) {
+        let Address { ip, api_server, etcd, .. } = self.address;
+        let dir = self.dir.join("pki");
+        let pki = Pki::at(&dir);
+        flag(command, "etcd-servers", format!("http://{ip}:{etcd}"));
+        flag(command, "bind-address", ip.to_string());
+        flag(command, "advertise-address", ip.to_string());
+        flag(command, "secure-port", api_server.to_string());
+        // Endpoints must not be loopback addresses, and no Pod asks for this one.
+        flag(command, "endpoint-reconciler-type", "none");
+        flag(command, "tls-cert-file", pki.certificate("api-server"));
+        flag(command, "tls-private-key-file", pki.key("api-server"));
+        flag(command, "client-ca-file", pki.ca());
+        flag(command, "service-account-issuer", "https://kubernetes.default.svc.cluster.local");
+        flag(command, "service-account-key-file", pki.service_account_public_key());
+        flag(command, "service-account-signing-key-file", pki.key("service-account"));
+        flag(command, "service-cluster-ip-range", SERVICE_RANGE);
+        flag(command, "authorization-mode", "Node,RBAC");
+        flag(command, "enable-admission-plugins", "NodeRestriction");
+        flag(command, "allow-privileged", "true");
+        self.emulate(command);
+        command.args(&self.api_server_flags);
+    }
+
+    fn controller_manager(&self, command: &mut Command) {
+        self.client(command, Component::ControllerManager);
+        let dir = self.dir.join("pki");
+        flag(command, "service-account-private-key-file", Pki::at(&dir).key("service-account"));
+        flag(command, "root-ca-file", self.ca());
+        // Each controller has its own rights, as in production: the garbage collector's are part of what is tested.
+        flag(command, "use-service-account-credentials", "true");
+    }
+
+    /// What controller manager and scheduler have in common.
+    fn client(&self, command: &mut Command, component: Component) {
+        flag(command, "kubeconfig", self.kubeconfig(component.name()));
+        flag(command, "leader-elect", "false");
+        // No port: nobody asks them anything.
+        flag(command, "secure-port", "0");
+        self.emulate(command);
+    }
+
+    fn kwok(&self, command: &mut Command) {
+        flag(command, "kubeconfig", self.kubeconfig(Component::Kwok.name()));
+        flag(command, "manage-all-nodes", "false");
+        flag(command, "manage-nodes-with-annotation-selector", format!("{FAKE_NODE}={FAKE_NODE_VALUE}"));
+        for stage in &self.tools.kwok_stages {
+            flag(command, "config", stage);
+        }
+    }
+
+    fn emulate(&self, command: &mut Command) {
+        if let Some(version) = &self.emulated_version {
+            flag(command, "emulated-version", version);
+        }
+    }
+}
+
+/// The annotation that puts a node in kwok's care.
+pub(crate) const FAKE_NODE: &str = "kwok.x-k8s.io/node";
+pub(crate) const FAKE_NODE_VALUE: &str = "fake";
+
+fn flag(command: &mut Command, name: &str, value: impl AsRef<OsStr>) {
+    let mut argument = OsString::from(format!("--{name}="));
+    argument.push(value);
+    command.arg(argument);
+}

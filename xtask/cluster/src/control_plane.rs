@@ -1,0 +1,323 @@
+//! Starting, observing and disturbing a cluster.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::address::Address;
+use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
+use crate::pki;
+use crate::process::{Identity, Lifetime, Process, Signal};
+use crate::tools::Tools;
+
+/// How long each part of a start may take: generous, as machines that build beside it are slow.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a component may take to end in order.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+/// What is kept of a detached cluster, in its folder.
+const STATE_FILE: &str = "cluster.json";
+
+/// How a cluster is to be.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// The folder for its data, keys and logs; it belongs to this cluster alone.
+    pub dir: PathBuf,
+    /// Whether it ends with the program that starts it.
+    pub lifetime: Lifetime,
+    /// An older Kubernetes to act as, like `1.33`; none: the release itself.
+    pub emulated_version: Option<String>,
+    /// Further flags of the API server, like `--audit-log-path=FILE`.
+    pub api_server_flags: Vec<String>,
+    /// How many fake nodes it has from the start: `fake-0`, `fake-1`, …
+    pub fake_nodes: usize,
+}
+
+impl ClusterOptions {
+    /// The plain cluster in this folder, which ends with this program and has no nodes.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            lifetime: Lifetime::Owned,
+            emulated_version: None,
+            api_server_flags: Vec::new(),
+            fake_nodes: 0,
+        }
+    }
+}
+
+/// A running cluster. Dropping it ends it if its lifetime is [`Lifetime::Owned`]; the folder stays.
+#[derive(Debug)]
+pub struct Cluster {
+    plan: Plan,
+    processes: BTreeMap<Component, Process>,
+}
+
+/// What a detached cluster is found again by.
+#[derive(Serialize, Deserialize)]
+struct State {
+    plan: Plan,
+    processes: BTreeMap<Component, Identity>,
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until it is of use: the API server is ready, Pods can be created in namespace
+    /// `default`, and the fake nodes take them. Builds the programs first if need be, which takes minutes.
+    pub async fn start(options: &ClusterOptions) -> Result<Self> {
+        let dir = std::path::absolute(&options.dir)?;
+        ensure!(
+            !dir.join("etcd").exists(),
+            "{} is another cluster's folder: choose another one",
+            dir.display()
+        );
+        let plan = Plan {
+            tools: Tools::ensure().await?,
+            dir,
+            lifetime: options.lifetime,
+            address: Address::unused()?,
+            emulated_version: options.emulated_version.clone(),
+            api_server_flags: options.api_server_flags.clone(),
+        };
+        plan.create_files()?;
+        let mut cluster = Self { plan, processes: BTreeMap::new() };
+        match cluster.start_all(options.fake_nodes).await {
+            Ok(()) => Ok(cluster),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = cluster.stop().await;
+                Err(error.context(format!("starting a cluster in {}", cluster.plan.dir.display())))
+            }
+        }
+    }
+
+    async fn start_all(&mut self, fake_nodes: usize) -> Result<()> {
+        self.start_component(Component::Etcd).await?;
+        self.start_component(Component::ApiServer).await?;
+        for component in [Component::ControllerManager, Component::Kwok, Component::Scheduler] {
+            self.spawn(component)?;
+        }
+        tokio::try_join!(self.wait_for_service_account(), self.create_fake_nodes(fake_nodes))?;
+        Ok(())
+    }
+
+    /// Finds the detached cluster of this folder; none if there never was one or it was stopped.
+    pub(crate) fn open(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(STATE_FILE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let state: State = serde_json::from_slice(&text).with_context(|| {
+            format!("reading {}: end the cluster's processes by hand, then remove the folder", path.display())
+        })?;
+        let mut processes = BTreeMap::new();
+        for (component, identity) in &state.processes {
+            if let Some(process) = Process::find(component.name(), identity, &state.plan.logs())? {
+                processes.insert(*component, process);
+            }
+        }
+        Ok(Some(Self { plan: state.plan, processes }))
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.plan.kubeconfig("admin")
+    }
+
+    /// Writes the kubeconfig of a bearer token, for example a `ServiceAccount`'s; `name` names file and user.
+    pub fn kubeconfig_for_token(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let reserved = self.plan.kubeconfig(name).exists() && Component::ALL.iter().any(|c| c.name() == name);
+        ensure!(name != "admin" && !reserved, "{name} is the name of one of the cluster's own kubeconfigs");
+        self.plan.write_kubeconfig(name, &json!({ "token": token }))
+    }
+
+    /// The API server's address: `https://IP:PORT`.
+    pub fn server_url(&self) -> String {
+        self.plan.server_url()
+    }
+
+    /// The certificate of the authority that signed the API server's.
+    pub fn ca(&self) -> PathBuf {
+        self.plan.ca()
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.plan.dir
+    }
+
+    /// The folder with a log for each component.
+    pub fn logs(&self) -> PathBuf {
+        self.plan.logs()
+    }
+
+    /// The programs that it runs.
+    pub fn tools(&self) -> &Tools {
+        &self.plan.tools
+    }
+
+    /// Runs kubectl as the administrator and gives what it prints.
+    pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut command = tokio::process::Command::new(&self.plan.tools.kubectl);
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .arg("--cache-dir")
+            .arg(self.plan.dir.join("kubectl"));
+        let output = command.args(args).kill_on_drop(true).output().await.context("running kubectl")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "kubectl {}: {}", args.join(" "), stderr.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The process of a component, to be paused, resumed or killed; none after it was stopped.
+    pub fn process(&self, component: Component) -> Option<&Process> {
+        self.processes.get(&component)
+    }
+
+    /// The components that don't run, in the order of [`Component::ALL`].
+    pub fn ended(&self) -> Vec<Component> {
+        let runs = |component: &Component| self.process(*component).is_some_and(Process::is_running);
+        Component::ALL.into_iter().filter(|component| !runs(component)).collect()
+    }
+
+    /// Lets a component stand still, its connections open and unanswered, until [`resume`](Self::resume).
+    pub fn pause(&self, component: Component) -> Result<()> {
+        self.running(component)?.signal(Signal::STOP)
+    }
+
+    /// Lets a paused component go on.
+    pub fn resume(&self, component: Component) -> Result<()> {
+        self.running(component)?.signal(Signal::CONT)
+    }
+
+    /// Ends a component in order.
+    pub async fn stop_component(&mut self, component: Component) -> Result<()> {
+        if let Some(process) = self.processes.remove(&component) {
+            process.stop(STOP_GRACE).await?;
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a component that was stopped or has ended, at its old address and on its old data, and waits until etcd
+    /// listens or the API server is ready. (When the others are at work shows in what they do.)
+    pub async fn start_component(&mut self, component: Component) -> Result<()> {
+        self.spawn(component)?;
+        let process = self.running(component)?;
+        match component {
+            Component::Etcd => {
+                let address = (self.plan.address.ip, self.plan.address.etcd);
+                let probe = || async { Ok(TcpStream::connect(address).map(drop)?) };
+                process.wait_until("etcd listens", START_DEADLINE, probe).await
+            }
+            Component::ApiServer => {
+                let address = (self.plan.address.ip, self.plan.address.api_server);
+                let probe = || async {
+                    // Much cheaper than kubectl while nothing listens.
+                    TcpStream::connect(address)?;
+                    self.kubectl(&["get", "--raw", "/readyz"]).await.map(drop)
+                };
+                process.wait_until("the API server is ready", START_DEADLINE, probe).await
+            }
+            Component::ControllerManager | Component::Scheduler | Component::Kwok => Ok(()),
+        }
+    }
+
+    /// Stops a component in order and starts it again.
+    pub async fn restart(&mut self, component: Component) -> Result<()> {
+        self.stop_component(component).await?;
+        self.start_component(component).await
+    }
+
+    /// Ends the cluster at once and waits until its processes are gone. The folder stays.
+    pub async fn stop(&mut self) -> Result<()> {
+        // Nothing is saved in order: the data is of no use any more.
+        futures::future::try_join_all(self.processes.values().map(Process::kill)).await?;
+        self.processes.clear();
+        let state = self.plan.dir.join(STATE_FILE);
+        if state.exists() {
+            fs::remove_file(&state).with_context(|| format!("removing {}", state.display()))?;
+        }
+        Ok(())
+    }
+
+    fn running(&self, component: Component) -> Result<&Process> {
+        let process = self.processes.get(&component).filter(|process| process.is_running());
+        process.with_context(|| format!("{component} does not run"))
+    }
+
+    fn spawn(&mut self, component: Component) -> Result<()> {
+        ensure!(self.running(component).is_err(), "{component} runs already");
+        let command = self.plan.command(component);
+        let process = Process::start(component.name(), &command, &self.plan.logs(), self.plan.lifetime)?;
+        self.processes.insert(component, process);
+        self.save()
+    }
+
+    /// Keeps what a detached cluster is found again by.
+    fn save(&self) -> Result<()> {
+        if self.plan.lifetime == Lifetime::Owned {
+            return Ok(());
+        }
+        let identities =
+            self.processes.iter().map(|(component, process)| (*component, process.identity().clone()));
+        let state = State { plan: self.plan.clone(), processes: identities.collect() };
+        let path = self.plan.dir.join(STATE_FILE);
+        let new = path.with_extension("new");
+        pki::write(&new, &serde_json::to_string_pretty(&state)?)?;
+        fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Waits until the controller manager has made what every Pod needs.
+    async fn wait_for_service_account(&self) -> Result<()> {
+        let probe = || async {
+            self.kubectl(&["get", "serviceaccount", "default", "--namespace=default"]).await.map(drop)
+        };
+        let what = "namespace default has its ServiceAccount";
+        self.running(Component::ControllerManager)?.wait_until(what, START_DEADLINE, probe).await
+    }
+
+    async fn create_fake_nodes(&self, count: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let nodes: Vec<_> = (0..count).map(|number| fake_node(&format!("fake-{number}"))).collect();
+        let file = self.plan.dir.join("fake-nodes.json");
+        pki::write(&file, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string())?;
+        let file = file.to_str().context("the cluster's folder has no UTF-8 name")?;
+        self.kubectl(&["create", "-f", file]).await?;
+        let probe = || async {
+            let nodes: Value =
+                serde_json::from_str(&self.kubectl(&["get", "nodes", "--output=json"]).await?)?;
+            let nodes = nodes["items"].as_array().context("a list of nodes without items")?;
+            let ready = nodes.iter().filter(|node| is_ready(node)).count();
+            if ready >= count { Ok(()) } else { Err(anyhow!("{ready} of {count} are ready")) }
+        };
+        self.running(Component::Kwok)?.wait_until("the fake nodes are ready", START_DEADLINE, probe).await
+    }
+}
+
+fn fake_node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {FAKE_NODE: FAKE_NODE_VALUE},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+        },
+    })
+}
+
+/// Whether the scheduler uses a node: it is ready, and the controller manager has taken the taint of a new node away.
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready.any(|condition| condition["status"] == "True") && node["spec"]["taints"].is_null()
+}

@@ -1,0 +1,321 @@
+//! The programs of a cluster: built from the pinned Go modules in `tools/`, once, and kept outside `target/`.
+//!
+//! They land in `~/.cache/peerpod-operator/tools/MODULE-HASH/`, where the hash covers everything that decides what is
+//! built. Builds go to a temporary folder first and are moved in place, under a lock: several processes can ask at once.
+//!
+//! Where `KUBEBUILDER_ASSETS` names a folder, the programs that it holds are used instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use crate::folders;
+use crate::process::{Lifetime, Process};
+use crate::progress::Progress;
+
+/// How long a build may take, and how long to wait for another process that builds the same.
+const BUILD_DEADLINE: Duration = Duration::from_secs(3600);
+/// How often the progress of a build is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+const LDFLAGS: &str = "-s -w";
+const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
+    -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
+
+/// kwok's stages: what its fake kubelets do and when. Paths within the folder `kustomize/stage` of its module.
+const KWOK_STAGES: [&str; 5] = [
+    "node/fast/node-initialize.yaml",
+    "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+    "pod/fast/pod-ready.yaml",
+    "pod/fast/pod-complete.yaml",
+    "pod/fast/pod-delete.yaml",
+];
+
+/// A Go module in `tools/` whose `tool` directives name programs to build.
+struct Module {
+    name: &'static str,
+    ldflags: &'static str,
+    /// Each program's name and package.
+    programs: &'static [(&'static str, &'static str)],
+}
+
+const ETCD: Module =
+    Module { name: "etcd", ldflags: LDFLAGS, programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
+const KWOK: Module =
+    Module { name: "kwok", ldflags: LDFLAGS, programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] };
+const KUBERNETES: Module = Module {
+    name: "kubernetes",
+    ldflags: KUBERNETES_LDFLAGS,
+    programs: &[
+        ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+        ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    ],
+};
+
+impl Module {
+    /// The folder with its `go.mod` and `go.sum`.
+    fn source(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tools").join(self.name)
+    }
+
+    fn build_flags(&self) -> [&str; 4] {
+        ["-trimpath", "-buildvcs=false", "-ldflags", self.ldflags]
+    }
+
+    /// Stands for everything that decides what is built.
+    fn hash(&self) -> Result<String> {
+        let mut text = self.build_flags().join(" ").into_bytes();
+        for file in ["go.mod", "go.sum"] {
+            let path = self.source().join(file);
+            text.extend(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
+        }
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+        let start = digest.as_ref().first_chunk().context("an empty digest")?;
+        Ok(format!("{:016x}", u64::from_be_bytes(*start)))
+    }
+
+    /// A `go` command in its folder, free of settings that would change what comes out.
+    fn go(&self, args: &[&str]) -> Command {
+        let mut go = Command::new("go");
+        go.args(args).current_dir(self.source());
+        go.env("CGO_ENABLED", "0").env("GOFLAGS", "").env("GOWORK", "off");
+        go
+    }
+
+    /// The standard output of a short `go` command.
+    fn ask_go(&self, args: &[&str]) -> Result<String> {
+        let output = self.go(args).output().context(
+            "running go: the cluster's programs are built with Go 1.21 or newer, which fetches the release that they \
+             need; install it from https://go.dev/dl and put it on the PATH",
+        )?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "go {} in {} failed: {stderr}",
+            args.join(" "),
+            self.source().display()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Where each program is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tools {
+    /// etcd's server.
+    pub etcd: PathBuf,
+    /// `kube-apiserver`.
+    pub api_server: PathBuf,
+    /// `kube-controller-manager`.
+    pub controller_manager: PathBuf,
+    /// `kube-scheduler`.
+    pub scheduler: PathBuf,
+    /// `kubectl`.
+    pub kubectl: PathBuf,
+    /// The controller that plays kubelet for fake nodes.
+    pub kwok: PathBuf,
+    /// The stage files that it is started with.
+    pub kwok_stages: Vec<PathBuf>,
+}
+
+impl Tools {
+    /// Finds every program, and first builds those that are missing: minutes, with progress on standard error.
+    pub async fn ensure() -> Result<Self> {
+        let places = Places::from_environment()?;
+        places.build_missing(&[&ETCD, &KWOK, &KUBERNETES]).await?;
+        let stages = places.folder(&KWOK)?;
+        Ok(Self {
+            etcd: places.program(&ETCD, "etcd")?,
+            api_server: places.program(&KUBERNETES, "kube-apiserver")?,
+            controller_manager: places.program(&KUBERNETES, "kube-controller-manager")?,
+            scheduler: places.program(&KUBERNETES, "kube-scheduler")?,
+            kubectl: places.program(&KUBERNETES, "kubectl")?,
+            kwok: places.program(&KWOK, "kwok")?,
+            kwok_stages: KWOK_STAGES
+                .iter()
+                .filter_map(|stage| Some(stages.join(stage.rsplit('/').next()?)))
+                .collect(),
+        })
+    }
+}
+
+/// Where programs are looked for.
+struct Places {
+    /// Somebody else's programs, which go first.
+    assets: Option<PathBuf>,
+    /// What was built here.
+    cache: PathBuf,
+}
+
+impl Places {
+    fn from_environment() -> Result<Self> {
+        let assets = std::env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        if let Some(dir) = &assets {
+            ensure!(
+                dir.is_dir(),
+                "KUBEBUILDER_ASSETS names {}, which is no folder: correct it or unset it",
+                dir.display()
+            );
+        }
+        Ok(Self { assets, cache: folders::cache()?.join("tools") })
+    }
+
+    fn folder(&self, module: &Module) -> Result<PathBuf> {
+        Ok(self.cache.join(format!("{}-{}", module.name, module.hash()?)))
+    }
+
+    fn program(&self, module: &Module, program: &str) -> Result<PathBuf> {
+        let asset = self.assets.as_ref().map(|dir| dir.join(program)).filter(|path| path.is_file());
+        asset.map_or_else(|| Ok(self.folder(module)?.join(program)), Ok)
+    }
+
+    /// The packages of a module whose programs are nowhere yet.
+    fn missing(&self, module: &Module) -> Result<Vec<&'static str>> {
+        let mut missing = Vec::new();
+        for (program, package) in module.programs {
+            if !self.program(module, program)?.is_file() {
+                missing.push(*package);
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn build_missing(&self, modules: &[&Module]) -> Result<()> {
+        let mut incomplete = Vec::new();
+        for module in modules {
+            if !self.missing(module)?.is_empty() {
+                incomplete.push(*module);
+            }
+        }
+        let mut progress = Progress::new(incomplete.len());
+        for module in incomplete {
+            progress.step(format!("building {}", module.name));
+            self.build(module, &mut progress).await.with_context(|| format!("building {}", module.name))?;
+        }
+        progress.finish();
+        Ok(())
+    }
+
+    async fn build(&self, module: &Module, progress: &mut Progress) -> Result<()> {
+        let folder = self.folder(module)?;
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let waiting = || progress.detail("waiting for another process that builds it");
+        let _lock = folders::lock(&folder.join("lock"), BUILD_DEADLINE, waiting).await?;
+        // Another process may have built them while this one waited for the lock.
+        let packages = self.missing(module)?;
+        if packages.is_empty() {
+            return Ok(());
+        }
+        // Left by a build that was killed; the lock says that no other one is at work.
+        let fresh = folder.join("new");
+        if fresh.exists() {
+            fs::remove_dir_all(&fresh)?;
+        }
+        fs::create_dir(&fresh)?;
+
+        let flags = module.build_flags();
+        let mut list = vec!["list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"];
+        list.extend(flags);
+        list.extend(&packages);
+        progress.detail("downloading its modules");
+        let total = module.ask_go(&list)?.lines().filter(|line| !line.is_empty()).count();
+
+        let mut build = module.go(&["build", "-v", "-o"]);
+        build.arg(&fresh).args(flags).args(&packages);
+        let build = Process::start("build", &build, &fresh, Lifetime::Owned)?;
+        let until = Instant::now() + BUILD_DEADLINE;
+        let status = loop {
+            tokio::select! {
+                status = build.ended() => break status,
+                () = sleep(LOOK_INTERVAL) => {
+                    let log = fs::read_to_string(build.log()).unwrap_or_default();
+                    // Beside the packages' names there are lines about downloads.
+                    let done = log.lines().filter(|line| !line.starts_with("go: ")).count();
+                    progress.detail(&format!("{done} of {total} packages"));
+                }
+            }
+            if Instant::now() > until {
+                build.kill().await?;
+                bail!("it took longer than {BUILD_DEADLINE:?}\n{}", build.log_tail());
+            }
+        };
+        ensure!(status.is_some_and(|status| status.success()), "go build failed\n{}", build.log_tail());
+
+        if module.name == KWOK.name {
+            copy_stages(module, &folder)?;
+        }
+        for (program, package) in module.programs {
+            if packages.contains(package) {
+                fs::rename(fresh.join(go_name(package)), folder.join(program))
+                    .with_context(|| format!("moving {program} in place"))?;
+            }
+        }
+        fs::remove_dir_all(&fresh)?;
+        Ok(())
+    }
+}
+
+/// The name that go gives a program: that of its package's folder, or of the one above where this is a version.
+fn go_name(package: &str) -> &str {
+    let mut elements = package.rsplit('/');
+    let is_version = |name: &&str| name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
+    elements.find(|name| !is_version(name)).unwrap_or(package)
+}
+
+/// Copies kwok's stages beside its program, so that a later start needs no Go.
+fn copy_stages(module: &Module, folder: &Path) -> Result<()> {
+    let source = module.ask_go(&["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"])?;
+    for stage in KWOK_STAGES {
+        let from = Path::new(source.trim()).join("kustomize/stage").join(stage);
+        let to = folder.join(from.file_name().context("a stage without a name")?);
+        // Read and written, not copied: the module cache is read-only, and its mode would come along.
+        fs::read(&from)
+            .and_then(|text| fs::write(&to, text))
+            .with_context(|| format!("copying {}", from.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_decides_a_build_decides_its_folder() -> Result<()> {
+        let other_flags = Module { ldflags: "-s", ..ETCD };
+        assert_eq!(ETCD.hash()?, ETCD.hash()?);
+        assert_ne!(ETCD.hash()?, other_flags.hash()?);
+        assert_ne!(ETCD.hash()?, Module { name: "kwok", ..ETCD }.hash()?, "another go.mod");
+        Ok(())
+    }
+
+    #[test]
+    fn a_version_names_no_program() {
+        assert_eq!(go_name("go.etcd.io/etcd/server/v3"), "server");
+        assert_eq!(go_name("sigs.k8s.io/kwok/cmd/kwok"), "kwok");
+    }
+
+    #[test]
+    fn assets_go_first_and_only_what_they_lack_is_built() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let assets = dir.path().join("assets");
+        fs::create_dir(&assets)?;
+        fs::write(assets.join("kubectl"), "")?;
+        fs::write(assets.join("kube-apiserver"), "")?;
+        let places = Places { assets: Some(assets.clone()), cache: dir.path().join("cache") };
+        assert_eq!(places.program(&KUBERNETES, "kubectl")?, assets.join("kubectl"));
+        assert_eq!(places.program(&ETCD, "etcd")?, places.folder(&ETCD)?.join("etcd"));
+        assert_eq!(
+            places.missing(&KUBERNETES)?,
+            ["k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"]
+        );
+        Ok(())
+    }
+}
