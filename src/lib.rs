@@ -3,3 +3,5 @@
 pub mod api;
 pub mod runtime;
 pub mod settings;
+
+pub mod api;

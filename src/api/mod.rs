@@ -1,0 +1,3 @@
+//! The custom resources, one module for each API version.
+
+pub mod v1alpha1;

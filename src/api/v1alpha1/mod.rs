@@ -1,0 +1,18 @@
+//! `confidentialcontainers.org/v1alpha1`: the types that users, cloud-api-adaptor and this operator share.
+
+mod peerpod;
+
+pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
+
+/// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.
+pub const FINALIZER: &str = "peer.pod/finalizer";
+
+/// An administrator's annotation on a [`PeerPod`]; with the value [`RELEASE_ABANDON`] the finalizer of a PeerPod
+/// that is being deleted is released without any call to the cloud. The VM, if there is one, is left alone.
+pub const RELEASE_ANNOTATION: &str = "peerpods.confidentialcontainers.org/release";
+
+/// The one value of [`RELEASE_ANNOTATION`] that has an effect.
+pub const RELEASE_ABANDON: &str = "abandon";
+
+/// The field manager of everything this operator writes.
+pub const FIELD_MANAGER: &str = "peerpod-operator";

@@ -1,0 +1,107 @@
+//! The `PeerPod` custom resource.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// Records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod
+/// is gone and cloud-api-adaptor did not do it. Owned by the Pod, created by cloud-api-adaptor; users do not make any.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[kube(
+    group = "confidentialcontainers.org",
+    version = "v1alpha1",
+    kind = "PeerPod",
+    plural = "peerpods",
+    namespaced,
+    status = "PeerPodStatus",
+    derive = "PartialEq",
+    doc = "PeerPod records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod is gone.",
+    printcolumn(name = "Provider", type_ = "string", json_path = ".spec.cloudProvider"),
+    printcolumn(name = "Instance", type_ = "string", json_path = ".spec.instanceID"),
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.status=="True")].reason"#,
+        description = "Why the PeerPod waits or is stuck; empty when nothing needs attention"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(validation = Rule::new("self == oldSelf").message(
+    "spec cannot be changed: it records the machine that was made; delete the PeerPod instead"
+))]
+#[serde(rename_all = "camelCase")]
+pub struct PeerPodSpec {
+    /// The cloud that runs the machine, as in cloud-api-adaptor's `CLOUD_PROVIDER`: libvirt, aws, azure, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("cloudProvider must not contain white space"))]
+    pub cloud_provider: Option<String>,
+
+    /// The machine's identifier in that cloud, for instance a libvirt domain's UUID. Empty where cloud-api-adaptor
+    /// did not learn it.
+    #[serde(default, rename = "instanceID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("instanceID must not contain white space"))]
+    pub instance_id: Option<String>,
+}
+
+/// What stands in the way of a PeerPod's deletion. Absent where nothing ever did.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerPodStatus {
+    /// `Reconciling`: True while the operator waits for something that goes by itself. `Stalled`: True while it needs
+    /// somebody's help. Their reasons and messages say more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+
+    /// The `metadata.generation` that the conditions describe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl PeerPod {
+    /// The cloud's name as recorded, empty where none is.
+    pub fn cloud_provider(&self) -> &str {
+        self.spec.cloud_provider.as_deref().unwrap_or_default()
+    }
+
+    /// The machine's identifier as recorded, empty where none is.
+    pub fn instance_id(&self) -> &str {
+        self.spec.instance_id.as_deref().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::CustomResourceExt;
+
+    #[test]
+    fn an_object_as_cloud_api_adaptor_writes_it_is_read_and_written_back_unchanged() {
+        let written = serde_json::json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1",
+            "kind": "PeerPod",
+            "metadata": { "name": "web-resource-x7k2p", "namespace": "shop", "finalizers": ["peer.pod/finalizer"] },
+            "spec": { "cloudProvider": "libvirt", "instanceID": "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11" },
+        });
+        let read: PeerPod = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(read.cloud_provider(), "libvirt");
+        assert_eq!(serde_json::to_value(&read).unwrap(), written);
+    }
+
+    #[test]
+    fn an_empty_instance_id_is_an_empty_one_however_it_is_spelled() {
+        for spec in [serde_json::json!({}), serde_json::json!({ "instanceID": "" })] {
+            let spec: PeerPodSpec = serde_json::from_value(spec).unwrap();
+            assert_eq!(PeerPod::new("a", spec).instance_id(), "");
+        }
+    }
+
+    #[test]
+    fn the_schema_has_map_conditions_and_rules_with_messages() {
+        let crd = serde_json::to_string(&PeerPod::crd()).unwrap();
+        assert!(crd.contains(r#""x-kubernetes-list-type":"map""#), "{crd}");
+        assert!(crd.contains("spec cannot be changed"), "{crd}");
+    }
+}
