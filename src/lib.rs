@@ -3,5 +3,3 @@
 pub mod api;
 pub mod runtime;
 pub mod settings;
-
-pub mod api;
