@@ -184,6 +184,9 @@ impl Plan {
         flag(command, "root-ca-file", self.ca());
         // Each controller has its own rights, as in production: the garbage collector's are part of what is tested.
         flag(command, "use-service-account-credentials", "true");
+        // The default, 20 requests a second, makes it take 5 s to start and slows the deletion of many Pods.
+        flag(command, "kube-api-qps", "1000");
+        flag(command, "kube-api-burst", "1000");
     }
 
     /// What controller manager and scheduler have in common.
@@ -197,6 +200,8 @@ impl Plan {
 
     fn kwok(&self, command: &mut Command) {
         flag(command, "kubeconfig", self.kubeconfig(Component::Kwok.name()));
+        // The nodes renew their leases: without that they count as lost after 50 s.
+        flag(command, "node-lease-duration-seconds", "40");
         flag(command, "manage-all-nodes", "false");
         flag(command, "manage-nodes-with-annotation-selector", format!("{FAKE_NODE}={FAKE_NODE_VALUE}"));
         for stage in &self.tools.kwok_stages {
