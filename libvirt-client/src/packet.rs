@@ -173,7 +173,7 @@ impl Packet {
         while bytes.len() < length {
             let missing = length - bytes.len();
             if bytes.len() == bytes.capacity() {
-                bytes.reserve_exact(missing.min(bytes.len().max(READ_STEP)));
+                bytes.reserve_exact(growth(bytes.len(), missing));
             }
             if (&mut *reader).take(missing as u64).read_buf(&mut bytes).await? == 0 {
                 return Err(XdrError::Truncated { needed: missing, left: 0 }.into());
@@ -181,6 +181,11 @@ impl Packet {
         }
         Ok(Self::parse(bytes)?)
     }
+}
+
+/// How much a buffer that is full grows, with `have` bytes in it and `missing` still to come: at most twofold.
+fn growth(have: usize, missing: usize) -> usize {
+    missing.min(have.max(READ_STEP))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ procedures! {
     231 "DOMAIN_UNDEFINE_FLAGS" DomainUndefineFlags(&'a Domain, Flags) -> ();
     35 "DOMAIN_UNDEFINE" DomainUndefine(&'a Domain) -> ();
 
-    75 "STORAGE_POOL_CREATE_XML" StoragePoolCreateXml(&'a str, Flags) -> Pool;
+    76 "STORAGE_POOL_CREATE_XML" StoragePoolCreateXml(&'a str, Flags) -> Pool;
     84 "STORAGE_POOL_LOOKUP_BY_NAME" StoragePoolLookupByName(&'a str) -> Pool;
     282 "STORAGE_POOL_LIST_ALL_VOLUMES" StoragePoolListAllVolumes(&'a Pool, NeedResults, Flags) -> (Vec<Volume>, Count);
     97 "STORAGE_VOL_LOOKUP_BY_PATH" StorageVolLookupByPath(&'a str) -> Volume;

@@ -119,13 +119,19 @@ impl ConnectUri {
             Socket::Path(path) => path.clone(),
             Socket::Default { daemon, mode, session } => {
                 let folder = if *session { session_folder() } else { system_folder() };
-                let legacy = folder.join("libvirt-sock");
-                match daemon.map(|daemon| folder.join(format!("{daemon}-sock"))) {
-                    Some(direct) if *mode == Mode::Direct || *mode == Mode::Auto && direct.exists() => direct,
-                    _ => legacy,
-                }
+                socket_in(&folder, *daemon, *mode)
             }
         }
+    }
+}
+
+/// The socket of the driver's own daemon or of libvirtd.
+fn socket_in(folder: &Path, daemon: Option<&str>, mode: Mode) -> PathBuf {
+    let direct = daemon.map(|daemon| folder.join(format!("{daemon}-sock")));
+    match (mode, direct) {
+        (Mode::Direct, Some(direct)) => direct,
+        (Mode::Auto, Some(direct)) if direct.exists() => direct,
+        _ => folder.join("libvirt-sock"),
     }
 }
 

@@ -1,1 +1,113 @@
+use super::*;
 
+fn parse(text: &str) -> ConnectUri {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn the_driver_is_the_uri_without_transport_and_parameters() {
+    for (uri, driver) in [
+        ("qemu:///system", Some("qemu:///system")),
+        ("qemu+unix:///system", Some("qemu:///system")),
+        ("test:///default", Some("test:///default")),
+        ("test+unix:///default?socket=/tmp/s", Some("test:///default")),
+        ("qemu+unix:///system?mode=legacy&socket=/tmp/s&no_verify=1", Some("qemu:///system")),
+        ("test+unix:///default?name=qemu%3A%2F%2F%2Fsession&socket=/tmp/s", Some("qemu:///session")),
+        ("remote+unix:///", None),
+        ("  xen:///system\n", Some("xen:///system")),
+    ] {
+        assert_eq!(parse(uri).driver(), driver, "{uri}");
+    }
+}
+
+#[test]
+fn a_socket_is_named_by_the_uri() {
+    assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket(), Path::new("/tmp/a b"));
+    assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket(), Path::new("/b"));
+}
+
+#[test]
+fn without_one_the_socket_is_the_daemons() {
+    assert!(parse("qemu:///system?mode=direct").socket().ends_with("libvirt/virtqemud-sock"));
+    assert!(parse("lxc:///system?mode=direct").socket().ends_with("libvirt/virtlxcd-sock"));
+    assert!(parse("qemu:///system?mode=legacy").socket().ends_with("libvirt/libvirt-sock"));
+    assert!(parse("test:///default").socket().ends_with("libvirt/libvirt-sock"));
+}
+
+#[test]
+fn automatic_mode_takes_the_drivers_own_daemon_if_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = |mode| socket_in(folder.path(), Some("virtqemud"), mode);
+    let (direct, legacy) = (folder.path().join("virtqemud-sock"), folder.path().join("libvirt-sock"));
+    assert_eq!(socket(Mode::Auto), legacy);
+    std::fs::write(&direct, "").unwrap();
+    assert_eq!(socket(Mode::Auto), direct);
+    assert_eq!(socket(Mode::Legacy), legacy);
+}
+
+#[test]
+fn another_transport_is_refused_by_name() {
+    for transport in ["ssh", "tcp", "tls", "ext", "libssh", "libssh2"] {
+        let uri = format!("qemu+{transport}://root@192.168.122.1/system?no_verify=1");
+        let error = uri.parse::<ConnectUri>().unwrap_err();
+        assert_eq!(error, UriError::Transport(transport.to_owned()));
+        assert!(error.to_string().contains("only unix is spoken so far"), "{error}");
+    }
+    assert_eq!("qemu://host/system".parse::<ConnectUri>(), Err(UriError::HostWithoutTransport));
+    assert_eq!("qemu+unix://host/system".parse::<ConnectUri>(), Err(UriError::UnixWithHost));
+}
+
+#[test]
+fn a_password_reaches_no_text() {
+    for uri in ["qemu+ssh://me:secret@h/system", "qemu://me:secret@h/", "qemu+unix://me:secret@h/"] {
+        let error = uri.parse::<ConnectUri>().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+    }
+}
+
+#[test]
+fn an_unknown_parameter_is_named() {
+    let error = "qemu:///system?sokcet=/tmp/s".parse::<ConnectUri>().unwrap_err();
+    assert_eq!(error, UriError::UnknownParameter("sokcet".to_owned()));
+    assert!(error.to_string().contains("\"sokcet\""), "{error}");
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for uri in ["", "qemu", "qemu:/system", ":///", "qemu+:///", "+unix:///", "qemu:///system#x", "q emu:///"]
+    {
+        assert_eq!(uri.parse::<ConnectUri>(), Err(UriError::Shape), "{uri}");
+    }
+    for (uri, parameter) in [
+        ("qemu:///system?socket=relative", "socket"),
+        ("qemu:///system?socket", "socket"),
+        ("qemu:///system?socket=/a%2", "socket"),
+        ("qemu:///system?socket=/a%zz", "socket"),
+        ("qemu:///system?mode=fast", "mode"),
+        ("qemu:///system?name=", "name"),
+    ] {
+        let error = uri.parse::<ConnectUri>().unwrap_err();
+        assert!(
+            matches!(error, UriError::Value { parameter: got, .. } if got == parameter),
+            "{uri}: {error:?}"
+        );
+    }
+    assert_eq!(
+        "test:///default?mode=direct".parse::<ConnectUri>(),
+        Err(UriError::NoDaemon("test".to_owned()))
+    );
+}
+
+#[test]
+fn a_uri_is_displayed_as_it_was_written() {
+    let text = "qemu+unix:///system?socket=/run/x";
+    assert_eq!(parse(text).to_string(), text);
+    assert_eq!(ConnectUri::try_from(text).unwrap(), parse(text));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics(text in "(qemu|test)?(\\+unix)?(://)?.{0,40}") {
+        let _ = text.parse::<ConnectUri>();
+    }
+}

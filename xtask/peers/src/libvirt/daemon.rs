@@ -1,0 +1,127 @@
+//! A libvirtd in namespaces of its own.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::{Lifetime, Process};
+use libvirt_client::{Client, ConnectUri, Options};
+
+/// What a daemon of either driver needs: the daemon itself and virsh. Not the package that runs libvirtd as a service.
+pub(super) const PACKAGES: [&str; 2] = ["libvirt-clients", "libvirt-daemon"];
+
+/// libvirt's folders, and the folder of the instance that each one is inside the namespace.
+const FOLDERS: [(&str, &str); 5] = [
+    ("run", "/run/libvirt"),
+    ("etc", "/etc/libvirt"),
+    ("lib", "/var/lib/libvirt"),
+    ("cache", "/var/cache/libvirt"),
+    ("log", "/var/log/libvirt"),
+];
+
+/// How long a daemon may take until it answers.
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A path of a unix socket has 107 bytes at most.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// What a daemon is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The test driver: the process that is supervised is libvirtd itself, so it can be paused.
+    TestDriver,
+    /// The QEMU driver: libvirtd and its QEMU processes are in a process namespace, and end together.
+    Qemu,
+}
+
+/// Mounts the instance's folders (pairs of source and target, after the instance's own folder) over libvirt's.
+const MOUNT: &str = r#"set -e
+dir=$1
+shift
+while [ $# -gt 0 ]; do
+  mkdir -p "$2"
+  mount --bind "$1" "$2"
+  shift 2
+done
+set -- libvirtd --config "$dir/libvirtd.conf" --pid-file "$dir/libvirtd.pid"
+"#;
+
+/// The shell stays as the namespace's first process: it reaps what nobody else does.
+const RUN_AND_REAP: &str = r#""$@" & wait $!"#;
+const REPLACE: &str = r#"exec "$@""#;
+
+/// Writes the configuration into `dir`, which the instance has to itself.
+pub(super) fn prepare(dir: &Path) -> Result<()> {
+    for folder in FOLDERS.iter().map(|(folder, _)| *folder).chain(["sock"]) {
+        let folder = dir.join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        // QEMU may run as another user.
+        fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+    }
+    let socket = socket(dir);
+    ensure!(
+        socket.as_os_str().len() <= MAX_SOCKET_PATH,
+        "{} is too long for a unix socket ({MAX_SOCKET_PATH} bytes at most): use a folder with a shorter path",
+        socket.display()
+    );
+    write(
+        &dir.join("libvirtd.conf"),
+        &format!(
+            "unix_sock_dir = \"{}\"\nunix_sock_group = \"root\"\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n\
+             log_outputs = \"3:stderr\"\n",
+            dir.join("sock").display()
+        ),
+    )?;
+    // QEMU's output goes to files instead of a virtlogd; QEMU runs as the user that libvirtd runs as.
+    write(
+        &dir.join("etc/qemu.conf"),
+        "stdio_handler = \"file\"\nuser = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\n\
+         dynamic_ownership = 0\nremember_owner = 0\nnamespaces = []\ncgroup_controllers = []\n",
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("sock/libvirt-sock")
+}
+
+/// The URI of `driver` (`test`) and `path` (`/default`) at the daemon of this folder.
+pub(super) fn uri(dir: &Path, driver: &str, path: &str) -> Result<ConnectUri> {
+    let text = format!("{driver}+unix://{path}?socket={}", socket(dir).display());
+    text.parse().with_context(|| format!("the folder {} cannot be part of a URI", dir.display()))
+}
+
+/// Starts the daemon of a prepared folder. Its log is `libvirtd.log` there.
+pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<Process> {
+    let mut unshare = Command::new("unshare");
+    unshare.arg("--mount");
+    if !rustix::process::geteuid().is_root() {
+        unshare.arg("--map-root-user");
+    }
+    let run = match purpose {
+        Purpose::TestDriver => REPLACE,
+        Purpose::Qemu => {
+            unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+            RUN_AND_REAP
+        }
+    };
+    unshare.args(["sh", "-c", &format!("{MOUNT}{run}"), "sh"]).arg(dir);
+    for (folder, target) in FOLDERS {
+        unshare.arg(dir.join(folder)).arg(target);
+    }
+    Process::start("libvirtd", &unshare, dir, lifetime)
+}
+
+/// A client of the daemon behind `process`, once it answers.
+pub(super) async fn connect(process: &Process, uri: &ConnectUri) -> Result<Client> {
+    let client = Client::new(uri.clone(), Options::default());
+    let probe = || async { Ok(client.lib_version().await?) };
+    process.wait_until("libvirtd answers", READY_DEADLINE, probe).await?;
+    Ok(client)
+}

@@ -1,0 +1,54 @@
+//! A daemon for the QEMU driver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use cluster::process::{Lifetime, Process};
+
+use super::daemon::{self, PACKAGES, Purpose};
+use super::host::{Host, Hypervisor};
+
+/// The emulator, its tool for disk images, and the firmware that cloud-api-adaptor uses.
+const QEMU_PACKAGES: [&str; 3] = ["ovmf", "qemu-system-x86", "qemu-utils"];
+
+/// A private libvirtd that serves `qemu:///system`: domains are QEMU processes without KVM, volumes are files.
+///
+/// When it ends, however that comes about, all its domains end with it.
+#[derive(Debug)]
+pub struct QemuLibvirtd {
+    dir: PathBuf,
+    process: Process,
+    host: Host,
+}
+
+impl QemuLibvirtd {
+    /// Starts one with its state, its volumes and its log in `dir`, which it has to itself; it has the pool
+    /// [`POOL`](super::POOL) and the base volume. Missing packages are installed first.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        crate::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
+        daemon::prepare(dir)?;
+        let pool = dir.join("pool");
+        fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;
+        let process = daemon::start(dir, Purpose::Qemu, Lifetime::Owned)?;
+        let client = daemon::connect(&process, &daemon::uri(dir, "qemu", "/system")?).await?;
+        let pool = pool.to_str().context("the folder's path is not UTF-8")?.to_owned();
+        let host = Host::new(client, Hypervisor::Qemu, pool).await?;
+        Ok(Self { dir: dir.to_owned(), process, host })
+    }
+
+    /// Where pod VMs are made and looked at.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The file with the UEFI variables of a domain, which goes when the domain is undefined with its NVRAM.
+    pub fn nvram(&self, domain: &str) -> PathBuf {
+        self.dir.join("lib/qemu/nvram").join(format!("{domain}_VARS.fd"))
+    }
+
+    /// Ends the daemon and all its domains.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+}

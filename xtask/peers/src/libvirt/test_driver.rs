@@ -1,0 +1,131 @@
+//! A daemon for libvirt's test driver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::{Identity, Lifetime, Process, Signal};
+
+use super::daemon::{self, PACKAGES, Purpose};
+use super::host::{Host, Hypervisor};
+
+/// Any path will do: the test driver makes no files.
+const POOL_PATH: &str = "/pool";
+/// Names the processes of a detached daemon, for [`Libvirtd::stop_detached`].
+const PROCESSES: &str = "processes.json";
+/// How long virsh may take to connect.
+const HOLDER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A private libvirtd that serves `test:///default`.
+///
+/// The driver's state lives in the daemon as long as one connection to it is open. [`Host::client`] keeps one; beside a
+/// detached daemon, a process does.
+#[derive(Debug)]
+pub struct Libvirtd {
+    dir: PathBuf,
+    process: Process,
+    lifetime: Lifetime,
+    host: Host,
+}
+
+impl Libvirtd {
+    /// Starts one with its state and its log in `dir`, which it has to itself; it has the driver's one domain `test`,
+    /// the pool [`POOL`](super::POOL) and the base volume. Missing packages are installed first.
+    pub async fn start(dir: &Path, lifetime: Lifetime) -> Result<Self> {
+        crate::packages::ensure(&PACKAGES)?;
+        daemon::prepare(dir)?;
+        let (process, host) = Self::start_daemon(dir, lifetime).await?;
+        let dir = dir.to_owned();
+        Ok(Self { dir, process, lifetime, host })
+    }
+
+    async fn start_daemon(dir: &Path, lifetime: Lifetime) -> Result<(Process, Host)> {
+        let process = daemon::start(dir, Purpose::TestDriver, lifetime)?;
+        match Self::furnish(dir, &process, lifetime).await {
+            Ok(host) => Ok((process, host)),
+            Err(error) => {
+                // A detached one would stay, and nobody would know of it.
+                process.kill().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn furnish(dir: &Path, process: &Process, lifetime: Lifetime) -> Result<Host> {
+        let uri = daemon::uri(dir, "test", "/default")?;
+        let client = daemon::connect(process, &uri).await?;
+        let host = Host::new(client, Hypervisor::Test, POOL_PATH.to_owned()).await?;
+        if lifetime == Lifetime::Detached {
+            let holder = hold(dir, &host).await?;
+            let processes = serde_json::to_vec(&[holder.identity(), process.identity()])?;
+            fs::write(dir.join(PROCESSES), processes).context("noting the processes that stay")?;
+        }
+        Ok(host)
+    }
+
+    /// Ends a detached daemon that was started in `dir`, if there is one.
+    pub async fn stop_detached(dir: &Path) -> Result<()> {
+        let path = dir.join(PROCESSES);
+        if !path.exists() {
+            return Ok(());
+        }
+        let noted = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let identities: [Identity; 2] =
+            serde_json::from_slice(&noted).with_context(|| format!("reading {}", path.display()))?;
+        for (name, identity) in ["libvirt-holder", "libvirtd"].into_iter().zip(&identities) {
+            if let Some(process) = Process::find(name, identity, dir)? {
+                process.kill().await?;
+            }
+        }
+        fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
+    }
+
+    /// Where pod VMs are made and looked at.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Ends the daemon, and all its state with it: connections are closed, new ones are refused.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+
+    /// Lets the daemon hang: connections stay, and nothing is answered, until [`resume`](Self::resume).
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets a daemon that hangs go on.
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::CONT)
+    }
+
+    /// Starts the daemon again, at the same URI and with the state of a new one.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        (self.process, self.host) = Self::start_daemon(&self.dir, self.lifetime).await?;
+        Ok(())
+    }
+}
+
+/// Starts a process that keeps a connection open: virsh, waiting for events.
+async fn hold(dir: &Path, host: &Host) -> Result<Process> {
+    let mut virsh = Command::new("virsh");
+    virsh.args(["--connect", &host.uri().to_string(), "event", "--event", "lifecycle", "--loop"]);
+    let holder = Process::start("libvirt-holder", &virsh, dir, Lifetime::Detached)?;
+    // It says nothing when it is connected, so events are made until it tells of one.
+    let told = || async {
+        let client = host.client();
+        let xml =
+            "<domain type='test'><name>holder</name><memory>1</memory><os><type>hvm</type></os></domain>";
+        let domain = client.domain_define(xml).await?;
+        client.domain_undefine_plain(&domain).await?;
+        let length = fs::metadata(holder.log())?.len();
+        ensure!(length > 0, "it has told of no event yet");
+        Ok(())
+    };
+    holder.wait_until("virsh holds a connection", HOLDER_DEADLINE, told).await?;
+    Ok(holder)
+}

@@ -1,0 +1,98 @@
+//! Debian packages that a peer needs: found missing, installed when that is possible, else named.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster::progress::Progress;
+
+/// What keeps apt and the packages' scripts from asking questions and from starting services.
+const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")];
+
+/// Those of `packages` that are not installed.
+pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${Package} ${db:Status-Status}\n"])
+        .args(packages)
+        .output()
+        .context("asking dpkg-query which packages are installed (this needs Debian or a relative of it)")?;
+    // It also fails when it has not heard of one of them; what it prints is right all the same.
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let installed =
+        |package: &&str| answer.lines().any(|line| line.split_once(' ') == Some((*package, "installed")));
+    Ok(packages.iter().copied().filter(|package| !installed(package)).collect())
+}
+
+/// Makes sure that all `packages` are installed: installs what is missing when root on Debian, else fails with the
+/// command that does. Programs that call this at the same time wait for one another.
+pub fn ensure(packages: &[&str]) -> Result<()> {
+    if missing(packages)?.is_empty() {
+        return Ok(());
+    }
+    let path = env::temp_dir().join("peers-packages.lock");
+    let lock = File::create(&path).with_context(|| format!("creating the lock {}", path.display()))?;
+    lock.lock().with_context(|| format!("waiting for the lock {}", path.display()))?;
+    // Whoever held the lock may have installed them.
+    let missing = missing(packages)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/etc/debian_version").exists() {
+        bail!("packages are missing; install them with\n  sudo {}", install_command(&missing));
+    }
+    let mut progress = Progress::new(2);
+    progress.step("apt-get update");
+    apt_get(&["update", "--quiet"])?;
+    progress.step(format!("installing {}", missing.join(" ")));
+    apt_get(&[&["install", "--quiet", "--yes", "--no-install-recommends"], missing.as_slice()].concat())?;
+    progress.finish();
+    Ok(())
+}
+
+/// The command that installs `packages`, for people.
+fn install_command(packages: &[&str]) -> String {
+    format!("apt-get install --yes --no-install-recommends {}", packages.join(" "))
+}
+
+/// Runs apt-get, whose output is shown only when it fails.
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let what = format!("apt-get {}", arguments.join(" "));
+    let log = env::temp_dir().join("peers-packages.log");
+    let output = File::create(&log).with_context(|| format!("creating the log {}", log.display()))?;
+    let status = Command::new("apt-get")
+        .args(arguments)
+        .envs(QUIET)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .status()
+        .with_context(|| format!("running {what}"))?;
+    ensure!(status.success(), "{what} failed ({status}):\n{}", fs::read_to_string(&log).unwrap_or_default());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_nobody_has_is_missing_and_dpkg_is_not() {
+        let missing = missing(&["dpkg", "no-such-package-as-this", "coreutils"]).unwrap();
+        assert_eq!(missing, ["no-such-package-as-this"]);
+    }
+
+    #[test]
+    fn nothing_is_done_when_nothing_is_missing() {
+        ensure(&["dpkg", "coreutils"]).unwrap();
+    }
+
+    #[test]
+    fn people_get_the_exact_command() {
+        assert_eq!(
+            install_command(&["libvirt-daemon", "ovmf"]),
+            "apt-get install --yes --no-install-recommends libvirt-daemon ovmf"
+        );
+    }
+}
