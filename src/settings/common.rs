@@ -1,0 +1,63 @@
+//! The settings that cloud-api-adaptor reads whatever the provider.
+
+use super::key::settings;
+
+settings! {
+    /// What cloud-api-adaptor reads whatever the provider.
+    pub struct Common {
+        /// The provider that this pair of folders serves, spelled as in `spec.cloudProvider` of a `PeerPod`.
+        cloud_provider: Option<String> = CLOUD_PROVIDER.required().concerns_deletion(),
+        /// Number of peer-pod VMs that cloud-api-adaptor advertises per node; below 0 it advertises none and leaves
+        /// the number to this operator.
+        peerpods_limit_per_node: String = PEERPODS_LIMIT_PER_NODE.default("10"),
+        /// Kind of tunnel between a worker node and its pod VMs.
+        tunnel_type: String = TUNNEL_TYPE.default("vxlan"),
+        /// UDP port of the VXLAN tunnel.
+        vxlan_port: String = VXLAN_PORT.default("4789"),
+        /// TCP port at which the forwarder inside a pod VM listens.
+        forwarder_port: String = FORWARDER_PORT.default("15150"),
+        /// How long cloud-api-adaptor waits for a pod VM's agent, as a Go duration.
+        proxy_timeout: String = PROXY_TIMEOUT.default("5m"),
+        /// Folder on the node in which cloud-api-adaptor keeps its pods' state.
+        pods_dir: String = PODS_DIR.default("/run/peerpod/pods"),
+        /// Socket on the node at which cloud-api-adaptor serves Kata's remote hypervisor.
+        remote_hypervisor_endpoint: String =
+            REMOTE_HYPERVISOR_ENDPOINT.default("/run/peerpod/hypervisor.sock"),
+        /// Image of the pause container inside the pod VM; empty takes the one built in.
+        pause_image: Option<String> = PAUSE_IMAGE,
+        /// Default initdata for Pods that bring none: compressed and base64-encoded.
+        initdata: Option<String> = INITDATA,
+        /// Whether the pod VM's cloud-config is verified.
+        cloud_config_verify: bool = CLOUD_CONFIG_VERIFY.default("false"),
+        /// Whether pod VMs get encrypted scratch space.
+        enable_scratch_space: bool = ENABLE_SCRATCH_SPACE.default("false"),
+        /// Whether a pod's traffic to the outside leaves from its VM rather than through the worker node.
+        external_network_via_podvm: bool = EXTERNAL_NETWORK_VIA_PODVM.default("false"),
+        /// The cluster's pod networks as comma-separated CIDRs, used with external network through the pod VM.
+        pod_subnet_cidrs: Option<String> = POD_SUBNET_CIDRS,
+        /// File with the CA certificate for the connection to the pod VM's agent.
+        cacert_file: Option<String> = CACERT_FILE,
+        /// File with the client certificate for the connection to the pod VM's agent.
+        cert_file: Option<String> = CERT_FILE,
+        /// File with the client certificate's private key.
+        cert_key: Option<String> = CERT_KEY,
+        /// Whether the certificate of the pod VM's agent goes unchecked.
+        tls_skip_verify: bool = TLS_SKIP_VERIFY.default("false"),
+        /// Lowest TLS version that cloud-api-adaptor speaks.
+        tls_min_version: Option<String> = TLS_MIN_VERSION,
+        /// TLS cipher suites that cloud-api-adaptor offers, separated by commas.
+        tls_cipher_suites: Option<String> = TLS_CIPHER_SUITES,
+        /// Runtime class of peer pods: the same one that the admission webhook selects.
+        runtimeclass_name: String = RUNTIMECLASS_NAME.default("kata-remote"),
+        /// TCP port on the node at which cloud-api-adaptor answers its startup probe.
+        probe_port: String = PROBE_PORT.default("8000"),
+        /// Socket of the node's container runtime; empty looks in the usual places.
+        cri_runtime_endpoint: Option<String> = CRI_RUNTIME_ENDPOINT,
+        /// Whether cloud-api-adaptor loads its provider from a plugin file.
+        enable_external_plugin: bool = ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN.default("false"),
+        /// The plugin's file on the node.
+        external_plugin_path: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_PATH,
+        /// SHA-256 that the plugin's file must have.
+        external_plugin_hash: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_HASH,
+    }
+}

@@ -1,0 +1,90 @@
+//! Why settings cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::CloudProvider;
+use super::folder::FOLDER_LIMIT;
+
+/// Why a pair of folders gives no settings. Every message names the file or the setting, never a value that could be
+/// secret, and says what mends it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A folder is not there.
+    #[error(
+        "the {role} folder {} does not exist: mount the {object} there, or name another folder with {flag}",
+        path.display()
+    )]
+    NoFolder {
+        /// What the folder is for.
+        role: &'static str,
+        /// The kind of object that is mounted there.
+        object: &'static str,
+        /// The flag that names it.
+        flag: &'static str,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A folder or a file in it cannot be read.
+    #[error("cannot read {}: {problem}", path.display())]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system says.
+        problem: io::ErrorKind,
+    },
+    /// A pipe, a socket or a device.
+    #[error("{} is not a regular file: settings are files, so remove it", path.display())]
+    NotAFile {
+        /// What is in the way.
+        path: PathBuf,
+    },
+    /// A file's name or content is not text.
+    #[error("{} is not UTF-8 text: settings are text, so remove the file or mend it", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// With this file the folder holds more than a `ConfigMap` or `Secret` can.
+    #[error(
+        "with {} the folder exceeds {FOLDER_LIMIT} bytes, more than a ConfigMap or Secret holds: is it the right folder?",
+        path.display()
+    )]
+    TooLarge {
+        /// The file that was one too many.
+        path: PathBuf,
+    },
+    /// The folder changed each time it was read.
+    #[error("{} changed each time it was read: it is read again once it rests", path.display())]
+    Unsteady {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// `CLOUD_PROVIDER` is not given, and the other settings leave it open.
+    #[error(
+        "CLOUD_PROVIDER is not set, and {hint}: set it to one of {}",
+        CloudProvider::ALL.map(CloudProvider::as_str).join(", ")
+    )]
+    NoProvider {
+        /// Why it could not be inferred.
+        hint: &'static str,
+    },
+    /// `CLOUD_PROVIDER` is none of cloud-api-adaptor's providers.
+    #[error(
+        "CLOUD_PROVIDER {name:?} is not a provider: it must be one of {}",
+        CloudProvider::ALL.map(CloudProvider::as_str).join(", ")
+    )]
+    UnknownProvider {
+        /// What was given, cut to 64 characters.
+        name: String,
+    },
+    /// A provider of cloud-api-adaptor that this version does not speak to.
+    #[error(
+        "CLOUD_PROVIDER {provider}: this version of the operator does not delete on that provider; \
+         its PeerPods are left as they are"
+    )]
+    UnsupportedProvider {
+        /// The provider.
+        provider: CloudProvider,
+    },
+}

@@ -1,0 +1,276 @@
+//! Reads a mounted `ConfigMap` or `Secret` as a whole.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::SettingsError;
+
+/// Bytes of names and values in one folder: what the API server accepts in one `ConfigMap` or `Secret`.
+pub(super) const FOLDER_LIMIT: usize = 1024 * 1024;
+
+/// How often a folder that changes under the reader's hands is read before that is an error.
+const ATTEMPTS: u32 = 4;
+
+/// Where settings are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folders {
+    /// The `ConfigMap`: `--settings-dir`.
+    pub settings: PathBuf,
+    /// The `Secret`: `--credentials-dir`. It may be empty but must exist if named, for a forgotten mount must not look
+    /// like missing rights in the cloud.
+    pub credentials: Option<PathBuf>,
+}
+
+/// The text of a pair of folders, each as it was at one moment: file name to content without trailing line ends.
+#[derive(Clone, Debug, Default)]
+pub struct Raw {
+    /// The `ConfigMap`'s.
+    pub settings: BTreeMap<String, SecretString>,
+    /// The `Secret`'s.
+    pub credentials: BTreeMap<String, SecretString>,
+}
+
+impl Raw {
+    /// Reads both folders; blocks on the file system.
+    ///
+    /// Names that start with `..` are the kubelet's own, and folders are not settings: both are left out.
+    pub fn read(folders: &Folders) -> Result<Self, SettingsError> {
+        let settings = read_folder(
+            &folders.settings,
+            SettingsError::NoFolder {
+                role: "settings",
+                object: "ConfigMap",
+                flag: "--settings-dir",
+                path: folders.settings.clone(),
+            },
+        )?;
+        let credentials = match &folders.credentials {
+            None => BTreeMap::new(),
+            Some(path) => read_folder(
+                path,
+                SettingsError::NoFolder {
+                    role: "credentials",
+                    object: "Secret",
+                    flag: "--credentials-dir",
+                    path: path.clone(),
+                },
+            )?,
+        };
+        Ok(Self { settings, credentials })
+    }
+
+    pub(super) fn same_as(&self, other: &Self) -> bool {
+        let same = |one: &BTreeMap<String, SecretString>, two: &BTreeMap<String, SecretString>| {
+            let equal = |name: &String, value: &SecretString| {
+                two.get(name).is_some_and(|other| other.expose_secret() == value.expose_secret())
+            };
+            one.len() == two.len() && one.iter().all(|(name, value)| equal(name, value))
+        };
+        same(&self.settings, &other.settings) && same(&self.credentials, &other.credentials)
+    }
+}
+
+fn read_folder(
+    folder: &Path,
+    missing: SettingsError,
+) -> Result<BTreeMap<String, SecretString>, SettingsError> {
+    match folder.metadata() {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing),
+        Err(error) => return Err(unreadable(folder, &error)),
+    }
+    let (mut source, mut unsteady) = (resolve(folder)?, None);
+    for _ in 0..ATTEMPTS {
+        let result = read_files(folder, &source);
+        let vanished =
+            matches!(result, Err(SettingsError::Unreadable { problem: io::ErrorKind::NotFound, .. }));
+        // The kubelet removes the old folder right after the swap, so a reading counts only if none came between.
+        let latest = resolve(folder)?;
+        if latest == source && !vanished {
+            return result;
+        }
+        (source, unsteady) = (latest, result.err());
+    }
+    // A link that leads nowhere vanishes at every attempt: then that is what to report.
+    Err(unsteady.unwrap_or_else(|| SettingsError::Unsteady { path: folder.to_owned() }))
+}
+
+/// Where the files really are. The kubelet writes a new folder beside the old one and then swaps the link `..data`: what
+/// is read through one target of that link is all old or all new.
+fn resolve(folder: &Path) -> Result<PathBuf, SettingsError> {
+    match folder.join("..data").canonicalize() {
+        Ok(target) => Ok(target),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(folder.to_owned()),
+        Err(error) => Err(unreadable(folder, &error)),
+    }
+}
+
+/// Reads the files of `source`, naming them in errors as files of `folder`, where users know them.
+fn read_files(folder: &Path, source: &Path) -> Result<BTreeMap<String, SecretString>, SettingsError> {
+    let mut files = BTreeMap::new();
+    let mut room = FOLDER_LIMIT;
+    for entry in source.read_dir().map_err(|error| unreadable(folder, &error))? {
+        let name = entry.map_err(|error| unreadable(folder, &error))?.file_name();
+        let path = folder.join(&name);
+        let Ok(name) = name.into_string() else {
+            return Err(SettingsError::NotText { path });
+        };
+        if name.starts_with("..") {
+            continue;
+        }
+        // Follows links, as in a folder that someone made of links to files elsewhere.
+        let about = source.join(&name).metadata().map_err(|error| unreadable(&path, &error))?;
+        if about.is_dir() {
+            continue;
+        }
+        // Opening a pipe or a device could wait for ever.
+        if !about.is_file() {
+            return Err(SettingsError::NotAFile { path });
+        }
+        let Some(left) = room.checked_sub(name.len()) else {
+            return Err(SettingsError::TooLarge { path });
+        };
+        let mut content = Vec::new();
+        File::open(source.join(&name))
+            .and_then(|file| file.take(left as u64 + 1).read_to_end(&mut content))
+            .map_err(|error| unreadable(&path, &error))?;
+        let Some(left) = left.checked_sub(content.len()) else {
+            return Err(SettingsError::TooLarge { path });
+        };
+        room = left;
+        files.insert(name, text(content).ok_or(SettingsError::NotText { path })?);
+    }
+    Ok(files)
+}
+
+/// The content as text, without the line ends that editors leave behind.
+fn text(content: Vec<u8>) -> Option<SecretString> {
+    let mut text = String::from_utf8(content).ok()?;
+    text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    Some(SecretString::from(text))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> SettingsError {
+    SettingsError::Unreadable { path: path.to_owned(), problem: error.kind() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn read(folder: &TempDir) -> Result<Vec<(String, String)>, SettingsError> {
+        let folders = Folders { settings: folder.path().to_owned(), credentials: None };
+        let raw = Raw::read(&folders)?;
+        Ok(raw.settings.into_iter().map(|(name, value)| (name, value.expose_secret().to_owned())).collect())
+    }
+
+    fn write(folder: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_plain_folder_gives_its_files_without_trailing_line_ends() {
+        let folder = TempDir::new().unwrap();
+        write(&folder, "A", "one\n");
+        write(&folder, "B", "two\r\n\n");
+        write(&folder, "C", " three \nfour");
+        write(&folder, "EMPTY", "");
+        write(&folder, "..hidden", "x");
+        fs::create_dir(folder.path().join("lost+found")).unwrap();
+        let expected = [("A", "one"), ("B", "two"), ("C", " three \nfour"), ("EMPTY", "")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(read(&folder).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_missing_folder_says_which_flag_names_it() {
+        let folder = TempDir::new().unwrap();
+        let (there, missing) = (folder.path().to_owned(), folder.path().join("missing"));
+        let folders = Folders { settings: missing.clone(), credentials: None };
+        let error = Raw::read(&folders).unwrap_err().to_string();
+        assert!(error.contains("--settings-dir") && error.contains("missing"), "{error}");
+        let folders = Folders { settings: there, credentials: Some(missing) };
+        let error = Raw::read(&folders).unwrap_err().to_string();
+        assert!(error.contains("--credentials-dir") && error.contains("Secret"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_a_setting_is_named() {
+        let folder = TempDir::new().unwrap();
+        let path = write(&folder, "A", b"hush\xff");
+        assert_eq!(read(&folder), Err(SettingsError::NotText { path: path.clone() }));
+        fs::remove_file(&path).unwrap();
+
+        let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+        fs::write(&odd, "").unwrap();
+        assert_eq!(read(&folder), Err(SettingsError::NotText { path: odd.clone() }));
+        fs::remove_file(&odd).unwrap();
+
+        symlink("nowhere", &path).unwrap();
+        let problem = io::ErrorKind::NotFound;
+        assert_eq!(read(&folder), Err(SettingsError::Unreadable { path: path.clone(), problem }));
+        fs::remove_file(&path).unwrap();
+
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(read(&folder), Err(SettingsError::NotAFile { path }));
+    }
+
+    #[test]
+    fn a_folder_holds_as_much_as_a_config_map_and_no_more() {
+        let folder = TempDir::new().unwrap();
+        let path = write(&folder, "A", vec![b'x'; FOLDER_LIMIT - 1]);
+        assert_eq!(read(&folder).unwrap()[0].1.len(), FOLDER_LIMIT - 1);
+        write(&folder, "A", vec![b'x'; FOLDER_LIMIT]);
+        assert_eq!(read(&folder), Err(SettingsError::TooLarge { path }));
+    }
+
+    /// What the kubelet does: a new folder with all files, then one rename that makes `..data` point at it.
+    fn swap(folder: &Path, version: usize) {
+        let data = format!("..v{version}");
+        fs::create_dir(folder.join(&data)).unwrap();
+        for name in ["A", "B", "C", "D"] {
+            fs::write(folder.join(&data).join(name), version.to_string()).unwrap();
+        }
+        symlink(&data, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+        if let Some(before) = version.checked_sub(1) {
+            fs::remove_dir_all(folder.join(format!("..v{before}"))).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reading_during_swaps_is_all_of_one_version() {
+        let folder = TempDir::new().unwrap();
+        swap(folder.path(), 0);
+        for name in ["A", "B", "C", "D"] {
+            symlink(format!("..data/{name}"), folder.path().join(name)).unwrap();
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (1..400).for_each(|version| swap(folder.path(), version));
+                done.store(true, Ordering::Release);
+            });
+            while !done.load(Ordering::Acquire) {
+                // More swaps in a row than the kubelet ever makes may exhaust the attempts; a mixture is never right.
+                let Ok(files) = read(&folder) else { continue };
+                assert_eq!(files.len(), 4, "{files:?}");
+                assert!(files.iter().all(|(_, value)| *value == files[0].1), "{files:?}");
+            }
+        });
+        assert_eq!(read(&folder).unwrap()[3].1, "399");
+    }
+}

@@ -1,0 +1,161 @@
+//! What a setting is, and the macro that declares a struct of settings together with the table that describes them.
+
+use secrecy::{ExposeSecret, SecretString};
+
+use super::snapshot::Warning;
+
+/// One setting, as packaging and documents print it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// cloud-api-adaptor's environment variable, which is also the file's name.
+    pub name: &'static str,
+    /// What it means: one paragraph of plain text.
+    pub doc: &'static str,
+    /// How its value is read.
+    pub kind: Kind,
+    /// The value in force where none is given; empty where there is none.
+    pub default: &'static str,
+    /// cloud-api-adaptor does not start without it.
+    pub required: bool,
+    /// Deletion depends on it: two different values for it stop the provider's deletions.
+    pub concerns_deletion: bool,
+}
+
+/// How a setting's value is read, and whether it may be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// `1` or `true` is true, anything else false.
+    Boolean,
+    /// Text that is never shown: it belongs into the `Secret`.
+    Secret,
+}
+
+impl Key {
+    pub(super) const fn new(name: &'static str, doc: &'static str, kind: Kind) -> Self {
+        Self { name, doc: doc.trim_ascii(), kind, default: "", required: false, concerns_deletion: false }
+    }
+
+    pub(super) const fn default(mut self, default: &'static str) -> Self {
+        self.default = default;
+        self
+    }
+
+    pub(super) const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    pub(super) const fn concerns_deletion(mut self) -> Self {
+        self.concerns_deletion = true;
+        self
+    }
+}
+
+/// A type that a setting can have. Reading never fails: what only the making of a VM needs must not stop a deletion.
+pub(super) trait Value {
+    const KIND: Kind;
+
+    /// `given` is not empty; without it the key's default counts.
+    fn read(key: &Key, given: Option<&SecretString>, warnings: &mut Vec<Warning>) -> Self;
+}
+
+impl Value for String {
+    const KIND: Kind = Kind::Text;
+
+    fn read(key: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+        given.map_or(key.default, ExposeSecret::expose_secret).to_owned()
+    }
+}
+
+impl Value for Option<String> {
+    const KIND: Kind = Kind::Text;
+
+    fn read(_: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+        given.map(|text| text.expose_secret().to_owned())
+    }
+}
+
+impl Value for Option<SecretString> {
+    const KIND: Kind = Kind::Secret;
+
+    fn read(_: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+        given.cloned()
+    }
+}
+
+impl Value for bool {
+    const KIND: Kind = Kind::Boolean;
+
+    fn read(key: &Key, given: Option<&SecretString>, warnings: &mut Vec<Warning>) -> Self {
+        let text = given.map_or(key.default, ExposeSecret::expose_secret);
+        if !["1", "true", "0", "false", ""].contains(&text) {
+            warnings.push(Warning::NotABoolean { key: key.name });
+        }
+        ["1", "true"].contains(&text)
+    }
+}
+
+/// Declares a struct of settings, its table `KEYS` and the function that reads it. A field's comment is the setting's
+/// documentation; its type says how the value is read.
+///
+/// ```ignore
+/// settings! {
+///     /// What is set.
+///     pub struct Example {
+///         /// Where the pods' machines are.
+///         pool: String = EXAMPLE_POOL.default("default").concerns_deletion(),
+///     }
+/// }
+/// ```
+macro_rules! settings {
+    (
+        $(#[$about:meta])*
+        $vis:vis struct $group:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $field:ident: $type:ty = $name:ident $(.$option:ident($($argument:literal)?))*
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        $vis struct $group {
+            $(
+                #[doc = concat!("`", stringify!($name), "`:", $($doc, "\n"),+)]
+                $vis $field: $type,
+            )+
+        }
+
+        impl $group {
+            /// Every setting of this group, in the order of the fields.
+            $vis const KEYS: &'static [$crate::settings::Key] =
+                &[$($crate::settings::key::settings!(@key $type, $name, [$($doc),+] $(.$option($($argument)?))*)),+];
+
+            /// Reads every field from what `given` says of its key.
+            pub(super) fn read<'a>(
+                given: impl Fn(&str) -> Option<&'a secrecy::SecretString>,
+                warnings: &mut Vec<$crate::settings::Warning>,
+            ) -> Self {
+                Self {$(
+                    $field: <$type as $crate::settings::key::Value>::read(
+                        const { &$crate::settings::key::settings!(
+                            @key $type, $name, [$($doc),+] $(.$option($($argument)?))*
+                        ) },
+                        given(stringify!($name)),
+                        warnings,
+                    )
+                ),+}
+            }
+        }
+    };
+    (@key $type:ty, $name:ident, [$($doc:literal),+] $(.$option:ident($($argument:literal)?))*) => {
+        $crate::settings::Key::new(
+            stringify!($name),
+            concat!($($doc),+),
+            <$type as $crate::settings::key::Value>::KIND,
+        )$(.$option($($argument)?))*
+    };
+}
+pub(super) use settings;

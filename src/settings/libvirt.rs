@@ -1,0 +1,34 @@
+//! The settings of the libvirt provider.
+
+use super::key::settings;
+
+settings! {
+    /// Where pod VMs on libvirt are made, of what, and where they are found again.
+    pub struct Libvirt {
+        /// Connection URI of the libvirt daemon that runs the pod VMs.
+        uri: String = LIBVIRT_URI
+            .default("qemu+ssh://root@192.168.122.1/system?no_verify=1")
+            .required()
+            .concerns_deletion(),
+        /// Storage pool that holds the pod VMs' root and cloud-init volumes.
+        pool: String = LIBVIRT_POOL.default("default").concerns_deletion(),
+        /// Network that pod VMs are attached to.
+        network: String = LIBVIRT_NET.default("default"),
+        /// Base volume in the pool, of which every root volume is a copy-on-write layer.
+        base_volume: String = LIBVIRT_VOL_NAME.default("podvm-base.qcow2"),
+        /// Firmware file on the libvirt host with which pod VMs start.
+        efi_firmware: String = LIBVIRT_EFI_FIRMWARE.default("/usr/share/OVMF/OVMF_CODE_4M.fd"),
+        /// Kind of confidential VM; empty finds out what the host can do.
+        launch_security: Option<String> = LIBVIRT_LAUNCH_SECURITY,
+        /// Number of virtual CPUs of a pod VM.
+        cpus: String = LIBVIRT_CPU.default("2"),
+        /// Memory of a pod VM in MiB.
+        memory: String = LIBVIRT_MEMORY.default("8192"),
+        /// CPUs of the host that pod VMs may run on, such as `0-3,8`; empty means any.
+        cpuset: Option<String> = LIBVIRT_CPUSET,
+        /// Size of the root volume in GiB.
+        root_disk_size: String = LIBVIRT_ROOT_DISK_SIZE.default("10"),
+        /// Whether pod VMs are ordinary ones, without confidential computing.
+        disable_cvm: bool = DISABLECVM.default("true"),
+    }
+}
