@@ -18,8 +18,9 @@ use crate::tools::Tools;
 
 /// How long each part of a start may take: generous, as machines that build beside it are slow.
 const START_DEADLINE: Duration = Duration::from_secs(120);
-/// How long a component may take to end in order.
-const STOP_GRACE: Duration = Duration::from_secs(15);
+/// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold
+/// connections; nothing is lost when that is cut short.
+const STOP_GRACE: Duration = Duration::from_secs(2);
 /// What is kept of a detached cluster, in its folder.
 const STATE_FILE: &str = "cluster.json";
 
@@ -196,7 +197,7 @@ impl Cluster {
         self.running(component)?.signal(Signal::CONT)
     }
 
-    /// Ends a component in order.
+    /// Ends a component: in order, or by SIGKILL where that takes more than 2 s.
     pub async fn stop_component(&mut self, component: Component) -> Result<()> {
         if let Some(process) = self.processes.remove(&component) {
             process.stop(STOP_GRACE).await?;
@@ -229,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// Stops a component in order and starts it again.
+    /// Stops a component and starts it again.
     pub async fn restart(&mut self, component: Component) -> Result<()> {
         self.stop_component(component).await?;
         self.start_component(component).await

@@ -85,7 +85,11 @@ pub async fn down(name: &str) -> Result<bool> {
 /// Says what is wrong with a damaged cluster, and where to read on.
 pub fn describe_damage(name: &str, cluster: &Cluster) -> String {
     let ended: Vec<_> = cluster.ended().into_iter().map(Component::name).collect();
-    format!("of cluster {name}, {} no longer runs (logs in {})", ended.join(", "), cluster.logs().display())
+    format!(
+        "cluster {name} is not whole: no {} runs (logs in {})",
+        ended.join(", no "),
+        cluster.logs().display()
+    )
 }
 
 fn clusters() -> Result<PathBuf> {

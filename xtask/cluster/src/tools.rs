@@ -27,27 +27,48 @@ const LDFLAGS: &str = "-s -w";
 const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
 
-/// kwok's stages: what its fake kubelets do and when. Paths within the folder `kustomize/stage` of its module.
-const KWOK_STAGES: [&str; 5] = [
-    "node/fast/node-initialize.yaml",
-    "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
-    "pod/fast/pod-ready.yaml",
-    "pod/fast/pod-complete.yaml",
-    "pod/fast/pod-delete.yaml",
-];
-
 /// A Go module in `tools/` whose `tool` directives name programs to build.
 struct Module {
     name: &'static str,
     ldflags: &'static str,
     /// Each program's name and package.
     programs: &'static [(&'static str, &'static str)],
+    data: Option<Data>,
+}
+
+/// Files of a Go module that a program needs beside itself; they are kept with it, so that a start needs no Go.
+struct Data {
+    go_module: &'static str,
+    folder: &'static str,
+    files: &'static [&'static str],
+}
+
+impl Data {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.files.iter().map(|file| file.rsplit_once('/').map_or(*file, |(_, name)| name))
+    }
 }
 
 const ETCD: Module =
-    Module { name: "etcd", ldflags: LDFLAGS, programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
-const KWOK: Module =
-    Module { name: "kwok", ldflags: LDFLAGS, programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] };
+    Module { name: "etcd", ldflags: LDFLAGS, programs: &[("etcd", "go.etcd.io/etcd/server/v3")], data: None };
+const KWOK: Module = Module {
+    name: "kwok",
+    ldflags: LDFLAGS,
+    programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
+    data: Some(KWOK_STAGES),
+};
+/// What fake kubelets do, and when.
+const KWOK_STAGES: Data = Data {
+    go_module: "sigs.k8s.io/kwok",
+    folder: "kustomize/stage",
+    files: &[
+        "node/fast/node-initialize.yaml",
+        "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+        "pod/fast/pod-ready.yaml",
+        "pod/fast/pod-complete.yaml",
+        "pod/fast/pod-delete.yaml",
+    ],
+};
 const KUBERNETES: Module = Module {
     name: "kubernetes",
     ldflags: KUBERNETES_LDFLAGS,
@@ -57,6 +78,7 @@ const KUBERNETES: Module = Module {
         ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
         ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ],
+    data: None,
 };
 
 impl Module {
@@ -138,10 +160,7 @@ impl Tools {
             scheduler: places.program(&KUBERNETES, "kube-scheduler")?,
             kubectl: places.program(&KUBERNETES, "kubectl")?,
             kwok: places.program(&KWOK, "kwok")?,
-            kwok_stages: KWOK_STAGES
-                .iter()
-                .filter_map(|stage| Some(stages.join(stage.rsplit('/').next()?)))
-                .collect(),
+            kwok_stages: KWOK_STAGES.names().map(|name| stages.join(name)).collect(),
         })
     }
 }
@@ -172,7 +191,9 @@ impl Places {
     }
 
     fn program(&self, module: &Module, program: &str) -> Result<PathBuf> {
-        let asset = self.assets.as_ref().map(|dir| dir.join(program)).filter(|path| path.is_file());
+        // A program from elsewhere would lack the files that go with it.
+        let assets = self.assets.as_ref().filter(|_| module.data.is_none());
+        let asset = assets.map(|dir| dir.join(program)).filter(|path| path.is_file());
         asset.map_or_else(|| Ok(self.folder(module)?.join(program)), Ok)
     }
 
@@ -248,8 +269,8 @@ impl Places {
         };
         ensure!(status.is_some_and(|status| status.success()), "go build failed\n{}", build.log_tail());
 
-        if module.name == KWOK.name {
-            copy_stages(module, &folder)?;
+        if let Some(data) = &module.data {
+            copy_data(module, data, &folder)?;
         }
         for (program, package) in module.programs {
             if packages.contains(package) {
@@ -269,16 +290,13 @@ fn go_name(package: &str) -> &str {
     elements.find(|name| !is_version(name)).unwrap_or(package)
 }
 
-/// Copies kwok's stages beside its program, so that a later start needs no Go.
-fn copy_stages(module: &Module, folder: &Path) -> Result<()> {
-    let source = module.ask_go(&["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"])?;
-    for stage in KWOK_STAGES {
-        let from = Path::new(source.trim()).join("kustomize/stage").join(stage);
-        let to = folder.join(from.file_name().context("a stage without a name")?);
+fn copy_data(module: &Module, data: &Data, folder: &Path) -> Result<()> {
+    let source = module.ask_go(&["list", "-m", "-f", "{{.Dir}}", data.go_module])?;
+    for (file, name) in data.files.iter().zip(data.names()) {
+        let from = Path::new(source.trim()).join(data.folder).join(file);
         // Read and written, not copied: the module cache is read-only, and its mode would come along.
-        fs::read(&from)
-            .and_then(|text| fs::write(&to, text))
-            .with_context(|| format!("copying {}", from.display()))?;
+        let copied = fs::read(&from).and_then(|text| fs::write(folder.join(name), text));
+        copied.with_context(|| format!("copying {}", from.display()))?;
     }
     Ok(())
 }
@@ -311,6 +329,12 @@ mod tests {
         fs::write(assets.join("kube-apiserver"), "")?;
         let places = Places { assets: Some(assets.clone()), cache: dir.path().join("cache") };
         assert_eq!(places.program(&KUBERNETES, "kubectl")?, assets.join("kubectl"));
+        fs::write(assets.join("kwok"), "")?;
+        assert_eq!(
+            places.program(&KWOK, "kwok")?,
+            places.folder(&KWOK)?.join("kwok"),
+            "its stages are there"
+        );
         assert_eq!(places.program(&ETCD, "etcd")?, places.folder(&ETCD)?.join("etcd"));
         assert_eq!(
             places.missing(&KUBERNETES)?,

@@ -125,6 +125,19 @@ async fn a_pod_deleted_in_the_foreground_goes_after_its_dependents() -> Result<(
 }
 
 #[tokio::test]
+async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost() -> Result<()> {
+    let (cluster, _dir) = start(1).await?;
+    until("the lease is held", async || {
+        let field = "--output=jsonpath={.spec.renewTime}";
+        let renewed =
+            cluster.kubectl(&["get", "lease", "fake-0", "--namespace=kube-node-lease", field]).await?;
+        ensure!(!renewed.is_empty(), "nobody has renewed it");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
 async fn a_component_is_disturbed_and_comes_back_at_its_address_with_its_data() -> Result<()> {
     let (mut cluster, _dir) = start(0).await?;
     create(&cluster, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})).await?;

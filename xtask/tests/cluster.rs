@@ -1,0 +1,109 @@
+//! `cargo xtask cluster` as its users see it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const NAME: &str = "test";
+
+/// A folder for the state of clusters, and the promise that none is left in it.
+struct Clusters(TempDir);
+
+impl Clusters {
+    fn run(&self, task: &str) -> Result<Output> {
+        let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        Ok(xtask.args(["cluster", task, "--name", NAME]).env("XDG_STATE_HOME", self.0.path()).output()?)
+    }
+
+    /// What a task that succeeds says to the user.
+    fn says(&self, task: &str) -> Result<String> {
+        let output = self.run(task)?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "{task} failed: {said}");
+        Ok(said)
+    }
+
+    /// What a task that fails says.
+    fn refuses(&self, task: &str) -> Result<String> {
+        let output = self.run(task)?;
+        ensure!(!output.status.success(), "{task} succeeded");
+        ensure!(
+            output.stdout.is_empty(),
+            "a shell would run this: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        Ok(String::from_utf8(output.stderr)?)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.path().join("peerpod-operator/clusters").join(NAME)
+    }
+
+    fn pids(&self) -> Result<Vec<(String, i64)>> {
+        let state: Value = serde_json::from_slice(&fs::read(self.folder().join("cluster.json"))?)?;
+        let processes = state["processes"].as_object().context("processes")?;
+        processes.iter().map(|(name, it)| Ok((name.clone(), it["pid"].as_i64().context("a pid")?))).collect()
+    }
+}
+
+impl Drop for Clusters {
+    fn drop(&mut self) {
+        // Where a test failed; fine where it took the cluster down itself.
+        let _ = self.run("down");
+    }
+}
+
+fn runs(pid: i64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn a_cluster_stays_up_until_it_is_taken_down() -> Result<()> {
+    let clusters = Clusters(tempfile::tempdir()?);
+    assert!(clusters.refuses("env")?.contains("cluster up --name test"), "it says what to do");
+    assert!(clusters.says("up")?.contains("runs at https://127."));
+    assert!(clusters.says("up")?.contains("already running"));
+
+    let env = String::from_utf8(clusters.run("env")?.stdout)?;
+    let line = env.trim_end();
+    assert!(line.starts_with("export KUBECONFIG=") && !line.contains('\n'), "{env}");
+    let script = format!("{line}; cat \"$KUBECONFIG\"");
+    let kubeconfig = Command::new("sh").args(["-c", &script]).output()?.stdout;
+    assert!(String::from_utf8(kubeconfig)?.contains("current-context"));
+
+    let pids = clusters.pids()?;
+    assert!(pids.len() == 5 && pids.iter().all(|(_, pid)| runs(*pid)), "{pids:?}");
+    assert!(clusters.says("down")?.contains("is gone"));
+    assert!(!pids.iter().any(|(_, pid)| runs(*pid)));
+    assert!(!clusters.folder().exists());
+    assert!(clusters.says("down")?.contains("was not there"));
+    Ok(())
+}
+
+#[test]
+fn a_half_dead_cluster_is_said_to_be_so_and_taken_down() -> Result<()> {
+    let clusters = Clusters(tempfile::tempdir()?);
+    clusters.says("up")?;
+    let pids = clusters.pids()?;
+    let (_, scheduler) = pids.iter().find(|(name, _)| name == "scheduler").context("a scheduler")?;
+    ensure!(Command::new("kill").args(["-KILL", &scheduler.to_string()]).status()?.success());
+    let until = Instant::now() + Duration::from_secs(10);
+    while runs(*scheduler) {
+        ensure!(Instant::now() < until, "it survived SIGKILL");
+        std::thread::yield_now();
+    }
+    for task in ["env", "up"] {
+        let said = clusters.refuses(task)?;
+        assert!(said.contains("no scheduler runs") && said.contains("logs"), "{said}");
+    }
+    assert!(clusters.says("down")?.contains("is gone"));
+    assert!(!pids.iter().any(|(_, pid)| runs(*pid)));
+    assert!(!clusters.folder().exists());
+    Ok(())
+}
