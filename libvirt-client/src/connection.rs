@@ -258,3 +258,6 @@ async fn write(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

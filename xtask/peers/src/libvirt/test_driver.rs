@@ -126,6 +126,9 @@ async fn hold(dir: &Path, host: &Host) -> Result<Process> {
         ensure!(length > 0, "it has told of no event yet");
         Ok(())
     };
-    holder.wait_until("virsh holds a connection", HOLDER_DEADLINE, told).await?;
+    if let Err(error) = holder.wait_until("virsh holds a connection", HOLDER_DEADLINE, told).await {
+        holder.kill().await?;
+        return Err(error);
+    }
     Ok(holder)
 }

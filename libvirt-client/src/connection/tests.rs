@@ -1,0 +1,48 @@
+use futures::FutureExt as _;
+
+use super::*;
+use crate::procedure::ConnectGetLibVersion;
+
+/// A connection to nobody, and the other end of its stream.
+fn connection() -> (Connection, tokio::io::DuplexStream) {
+    let (here, there) = tokio::io::duplex(1024);
+    let (reader, writer) = tokio::io::split(here);
+    (Connection::over(reader, writer), there)
+}
+
+#[tokio::test]
+async fn a_dropped_call_leaves_nothing_behind() {
+    let (connection, _there) = connection();
+    let mut call = Box::pin(connection.call::<ConnectGetLibVersion>(()));
+    assert!((&mut call).now_or_never().is_none());
+    assert_eq!(connection.waiting.lock().calls.len(), 1);
+    drop(call);
+    assert!(connection.waiting.lock().calls.is_empty());
+}
+
+#[tokio::test]
+async fn an_end_fails_waiting_calls_and_later_ones_with_its_first_reason() {
+    let (connection, there) = connection();
+    drop(there);
+    for _ in 0..2 {
+        let error = connection.call::<ConnectGetLibVersion>(()).await.unwrap_err();
+        assert!(matches!(&error, Error::Disconnected(_)), "{error}");
+    }
+    assert!(!connection.is_open());
+    assert!(connection.waiting.lock().calls.is_empty());
+}
+
+#[test]
+fn serials_wrap_and_skip_those_in_use() {
+    let waiting = Waiting::default();
+    waiting.lock().last_serial = u32::MAX - 1;
+    let register = || {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is kept by nobody: what is tested is the number.
+        drop(receiver);
+        waiting.register(1, sender).unwrap()
+    };
+    assert_eq!([register(), register(), register()], [u32::MAX, 0, 1]);
+    waiting.lock().last_serial = u32::MAX - 1;
+    assert_eq!(register(), 2);
+}
