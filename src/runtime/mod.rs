@@ -1,1 +1,14 @@
 //! What a long-running operator needs around its controllers.
+//!
+//! None of it is global: whoever embeds a controller brings its own registry, its own tracing subscriber and its own
+//! signals, and uses from here what it likes.
+
+pub mod backoff;
+pub mod http;
+pub mod metrics;
+pub mod process;
+pub mod shutdown;
+pub mod telemetry;
+
+pub use backoff::Backoff;
+pub use metrics::Metrics;

@@ -1,0 +1,164 @@
+//! Exponential backoff with jitter, for each object on its own.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The first delay is at most this.
+pub const BASE: Duration = Duration::from_secs(1);
+
+/// No delay is longer than this.
+pub const CAP: Duration = Duration::from_secs(300);
+
+/// How long to wait after the `failures`th failure in a row, counted from 1.
+///
+/// The longest delay doubles with every failure from `base` to `cap`. The delay is drawn evenly between half of `base`
+/// and that ("full jitter"): what failed together, as in an outage, comes back spread out, and never at once.
+pub fn delay(base: Duration, cap: Duration, failures: u32, random: &mut fastrand::Rng) -> Duration {
+    let doublings = 2_u32.saturating_pow(failures.saturating_sub(1));
+    let longest = base.saturating_mul(doublings).min(cap);
+    let shortest = (base / 2).min(longest);
+    (shortest + longest.saturating_sub(shortest).mul_f64(random.f64())).min(longest)
+}
+
+/// Counts failures in a row for each object and says how long to leave it alone.
+///
+/// It remembers failing objects alone: an object is forgotten with its first success, or when it is gone and the caller
+/// says [`succeeded`](Self::succeeded).
+#[derive(Debug)]
+pub struct Backoff<K> {
+    base: Duration,
+    cap: Duration,
+    table: Mutex<Table<K>>,
+}
+
+#[derive(Debug)]
+struct Table<K> {
+    failures: HashMap<K, u32>,
+    random: fastrand::Rng,
+}
+
+impl<K> Default for Backoff<K> {
+    /// From [`BASE`] to [`CAP`].
+    fn default() -> Self {
+        Self::new(BASE, CAP)
+    }
+}
+
+impl<K> Backoff<K> {
+    /// Delays whose longest is `base` at first and `cap` at last.
+    pub fn new(base: Duration, cap: Duration) -> Self {
+        let table = Table { failures: HashMap::new(), random: fastrand::Rng::new() };
+        Self { base, cap, table: Mutex::new(table) }
+    }
+
+    /// Draws the same delays for the same sequence of calls, to replay a run.
+    #[must_use]
+    pub fn seeded(self, seed: u64) -> Self {
+        self.table().random.seed(seed);
+        self
+    }
+
+    /// A random time of at most `longest`, to spread out what was told to wait for the same time.
+    pub fn jitter(&self, longest: Duration) -> Duration {
+        longest.mul_f64(self.table().random.f64())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<K>> {
+        // A table of counters is whole at any time.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash + Clone> Backoff<K> {
+    /// Another failure: how long to wait before the next attempt.
+    pub fn failed(&self, key: &K) -> Duration {
+        let table = &mut *self.table();
+        let failures = match table.failures.get_mut(key) {
+            Some(failures) => {
+                *failures = failures.saturating_add(1);
+                *failures
+            }
+            None => *table.failures.entry(key.clone()).or_insert(1),
+        };
+        delay(self.base, self.cap, failures, &mut table.random)
+    }
+
+    /// A success, or an object that is gone: its failures are forgotten.
+    pub fn succeeded(&self, key: &K) {
+        let mut table = self.table();
+        if table.failures.remove(key).is_some() && table.failures.is_empty() {
+            // After an outage the room that thousands of failing objects took is given back.
+            table.failures = HashMap::new();
+        }
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.table().failures.get(key).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_delay_is_never_nothing_and_never_beyond_the_cap(
+            failures in any::<u32>(),
+            seed in any::<u64>(),
+            base in 1_u64..u64::MAX / 4,
+            cap in 1_u64..u64::MAX / 4,
+        ) {
+            let (base, cap) = (Duration::from_nanos(base), Duration::from_nanos(cap));
+            let delay = delay(base, cap, failures, &mut fastrand::Rng::with_seed(seed));
+            prop_assert!(delay <= cap);
+            prop_assert!(delay >= (base / 2).min(cap));
+        }
+    }
+
+    #[test]
+    fn the_longest_delay_doubles_up_to_the_cap() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for (failures, longest) in [(1, 1.0), (2, 2.0), (3, 4.0), (9, 256.0), (10, 300.0), (u32::MAX, 300.0)]
+        {
+            let draws = (0..2000).map(|_| delay(BASE, CAP, failures, &mut random).as_secs_f64());
+            let (least, most) = draws.fold((f64::MAX, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
+            assert!(most <= longest && most > longest * 0.95, "{failures}: {most}");
+            assert!(least >= 0.5 && least < 0.5 + longest * 0.05, "{failures}: {least}");
+        }
+    }
+
+    #[test]
+    fn a_success_starts_anew_and_objects_do_not_share_their_failures() {
+        let backoff = Backoff::default();
+        for _ in 0..20 {
+            backoff.failed(&"a");
+        }
+        assert!(backoff.failed(&"b") <= BASE);
+        assert_eq!((backoff.failures(&"a"), backoff.failures(&"b"), backoff.failures(&"c")), (20, 1, 0));
+        backoff.succeeded(&"a");
+        assert_eq!(backoff.failures(&"a"), 0);
+        assert!(backoff.failed(&"a") <= BASE);
+        for key in ["a", "b", "never failed"] {
+            backoff.succeeded(&key);
+        }
+        assert_eq!(backoff.table().failures.capacity(), 0);
+    }
+
+    #[test]
+    fn the_same_seed_replays_the_same_delays() {
+        let run = |seed| {
+            let backoff = Backoff::default().seeded(seed);
+            let delays: Vec<_> = (0..8).map(|object| backoff.failed(&(object % 3))).collect();
+            (delays, backoff.jitter(CAP))
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+        assert!(run(7).1 <= CAP);
+    }
+}

@@ -1,0 +1,339 @@
+//! Serves `/healthz`, `/readyz` and `/metrics`.
+//!
+//! Small on purpose: one request per connection, every connection bounded in time and their number bounded, so that no
+//! client can hold up the kubelet's probes for long.
+
+mod readiness;
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+pub use readiness::{Condition, Readiness};
+
+/// Connections at once for each address: a few kubelet probes and scrapes, with room for people. Further ones wait in
+/// the system's backlog.
+const CONNECTIONS: usize = 32;
+
+/// From accepting a connection to its end. Probes give up after a second, scrapes after ten.
+const CONNECTION_TIME: Duration = Duration::from_secs(10);
+
+/// How long to leave the listener alone after it failed, as it does while descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// hyper's smallest buffer: requests are a line and a few headers.
+const BUFFER: usize = 8 * 1024;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why an address cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {problem}; choose another address with {flag}")]
+pub struct ServeError {
+    address: SocketAddr,
+    flag: &'static str,
+    problem: io::Error,
+}
+
+/// The servers that [`serve`] started.
+#[derive(Debug)]
+pub struct Servers {
+    /// Where `/healthz` and `/readyz` are, with the port that the system chose if it was asked to.
+    pub health: SocketAddr,
+    /// Where `/metrics` is, likewise.
+    pub metrics: SocketAddr,
+    tasks: JoinSet<()>,
+}
+
+impl Servers {
+    /// Returns when all connections have ended after the stop, which takes 10 seconds at most.
+    pub async fn stopped(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are
+/// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns.
+///
+/// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
+/// conditions, a line for each.
+pub async fn serve(
+    health: SocketAddr,
+    metrics: SocketAddr,
+    readiness: Readiness,
+    registry: Registry,
+    stop: CancellationToken,
+) -> Result<Servers, ServeError> {
+    let mut tasks = JoinSet::new();
+    let mut start = async |address, flag, routes: Routes| {
+        let failed = |problem| ServeError { address, flag, problem };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        info!(%address, paths = routes.paths().join(" "), "serving");
+        tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
+        Ok(address)
+    };
+    let (health, metrics) = if health == metrics {
+        let routes = Routes { readiness: Some(readiness), registry: Some(registry) };
+        let address = start(health, "--health-addr or --metrics-addr", routes).await?;
+        (address, address)
+    } else {
+        let routes = Routes { readiness: Some(readiness), registry: None };
+        let health = start(health, "--health-addr", routes).await?;
+        let routes = Routes { readiness: None, registry: Some(registry) };
+        (health, start(metrics, "--metrics-addr", routes).await?)
+    };
+    Ok(Servers { health, metrics, tasks })
+}
+
+async fn listen(listener: TcpListener, routes: Arc<Routes>, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(converse(stream, routes.clone(), stop.clone()));
+                }
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    // Whichever comes first.
+                    let _ = timeout(ACCEPT_PAUSE, stop.cancelled()).await;
+                }
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Answers one request.
+async fn converse(stream: TcpStream, routes: Arc<Routes>, stop: CancellationToken) {
+    let service = service_fn(|request: hyper::Request<_>| {
+        ready(Ok::<_, Infallible>(routes.answer(request.method(), request.uri().path())))
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let served = timeout(CONNECTION_TIME, async {
+        tokio::select! {
+            result = connection.as_mut() => result,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    });
+    match served.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(%error, "a connection failed"),
+        Err(_) => debug!("a connection took too long"),
+    }
+}
+
+/// What one address serves.
+struct Routes {
+    readiness: Option<Readiness>,
+    registry: Option<Registry>,
+}
+
+impl Routes {
+    fn paths(&self) -> Vec<&'static str> {
+        let health = self.readiness.iter().flat_map(|_| ["/healthz", "/readyz"]);
+        health.chain(self.registry.iter().map(|_| "/metrics")).collect()
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let content = match (path, &self.readiness, &self.registry) {
+            ("/healthz", Some(readiness), _) => (StatusCode::OK, TEXT, readiness.report("ok")),
+            ("/readyz", Some(readiness), _) if readiness.is_ready() => {
+                (StatusCode::OK, TEXT, readiness.report("ready"))
+            }
+            ("/readyz", Some(readiness), _) => {
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, readiness.report("not ready"))
+            }
+            ("/metrics", _, Some(registry)) => scrape(registry),
+            _ => (StatusCode::NOT_FOUND, TEXT, format!("not found; there is {}\n", self.paths().join(" "))),
+        };
+        let (status, kind, body) = content;
+        if status != StatusCode::NOT_FOUND && method != Method::GET && method != Method::HEAD {
+            let mut response =
+                respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        respond(status, kind, body)
+    }
+}
+
+fn scrape(registry: &Registry) -> (StatusCode, &'static str, String) {
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Ok(()) => (StatusCode::OK, OPEN_METRICS, text),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, "a metric cannot be written\n".to_owned()),
+    }
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::runtime::Metrics;
+
+    const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    async fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, CancellationToken) {
+        let mut registry = Registry::default();
+        Metrics::new(&mut registry);
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        let servers = serve(health, metrics, readiness.clone(), registry, stop.clone()).await.unwrap();
+        (servers, readiness, stop)
+    }
+
+    /// Another local address, so that the two differ although both let the system choose the port.
+    fn second() -> SocketAddr {
+        "127.0.0.2:0".parse().unwrap()
+    }
+
+    async fn request(address: SocketAddr, request: &str) -> String {
+        let exchange = async {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        timeout(DEADLINE, exchange).await.unwrap()
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        request(address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await
+    }
+
+    #[tokio::test]
+    async fn readiness_follows_its_conditions_and_health_does_not() {
+        let (servers, readiness, _stop) = start(LOCAL, second()).await;
+        let synced = readiness.needs("peerpods");
+        let answer = get(servers.health, "/readyz").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503 ") && answer.contains("[-] peerpods: not yet\n"),
+            "{answer}"
+        );
+        let answer = get(servers.health, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\n\r\nok\n"), "{answer}");
+        synced.met();
+        let answer = get(servers.health, "/readyz?verbose").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ready\n[+] peerpods\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn each_address_serves_its_own_paths() {
+        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        assert_ne!(servers.health, servers.metrics);
+        let answer = get(servers.metrics, "/metrics").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("# EOF\n"), "{answer}");
+        assert!(answer.contains(&format!("content-type: {OPEN_METRICS}\r\n")), "{answer}");
+        for (address, path) in [
+            (servers.health, "/metrics"),
+            (servers.metrics, "/healthz"),
+            (servers.metrics, "/readyz"),
+            (servers.health, "/"),
+        ] {
+            assert!(get(address, path).await.starts_with("HTTP/1.1 404 "), "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn equal_addresses_share_a_server() {
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL).await;
+        assert_eq!(servers.health, servers.metrics);
+        assert!(get(servers.health, "/healthz").await.starts_with("HTTP/1.1 200 "));
+        assert!(get(servers.health, "/metrics").await.contains("build_info"));
+    }
+
+    #[tokio::test]
+    async fn odd_requests_get_an_answer() {
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL).await;
+        let answer =
+            request(servers.health, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD\r\n"), "{answer}");
+        let answer =
+            request(servers.health, "POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        let answer = request(servers.health, "HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+        let answer = request(servers.health, "\u{0}nonsense\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        let long = "x".repeat(2 * BUFFER);
+        let answer = request(servers.health, &format!("GET /healthz HTTP/1.1\r\nA: {long}\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_reported_with_the_flag_to_change() {
+        let taken = TcpListener::bind(LOCAL).await.unwrap();
+        let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
+        let result =
+            serve(LOCAL, taken.1, Readiness::default(), Registry::default(), CancellationToken::new()).await;
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_idle_connections_too() {
+        let (servers, _readiness, stop) = start(LOCAL, second()).await;
+        let health = servers.health;
+        let mut idle = TcpStream::connect(health).await.unwrap();
+        // The idle connection was accepted once a later one is answered.
+        get(health, "/healthz").await;
+        stop.cancel();
+        // Sooner than a connection's time runs out.
+        timeout(CONNECTION_TIME / 2, servers.stopped()).await.unwrap();
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
+        assert!(TcpStream::connect(health).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_clients_do_not_keep_others_out() {
+        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS + 8 {
+            silent.push(TcpStream::connect(servers.health).await.unwrap());
+        }
+        // The clock of this test runs ahead whenever all wait, so the silent ones are past their time at once.
+        let answer = get(servers.health, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}

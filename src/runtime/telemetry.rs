@@ -1,0 +1,147 @@
+//! Log lines.
+//!
+//! They go to standard error, so that what a command prints on standard output can be piped.
+
+use std::io::{IsTerminal, stderr};
+
+use tracing::{Subscriber, warn};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line
+    Json,
+    /// Text for people, in colour on a terminal
+    #[default]
+    Text,
+}
+
+/// The variables that choose what is logged, as directives such as `info,peerpod_operator=debug`; the first one that is
+/// set counts.
+pub const FILTER_VARIABLES: [&str; 2] = ["PEERPOD_OPERATOR_LOG", "RUST_LOG"];
+
+/// What is logged where no variable says otherwise.
+pub const DEFAULT_FILTER: &str = "info";
+
+/// Starts logging to standard error. A host that has a subscriber already keeps its own.
+pub fn init(format: LogFormat) {
+    let (filter, problem) = filter(|name| std::env::var(name).ok());
+    let ansi = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // The only failure is that a subscriber is there, and then it is the host's.
+    let _ = tracing::subscriber::set_global_default(subscriber(format, filter, ansi, stderr));
+    if let Some(problem) = problem {
+        warn!("{problem}");
+    }
+}
+
+/// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
+/// operator from starting.
+fn filter(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
+    let mut given = FILTER_VARIABLES.iter().filter_map(|name| variable(name).map(|text| (name, text)));
+    let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
+        return (EnvFilter::new(DEFAULT_FILTER), None);
+    };
+    match EnvFilter::try_new(&text) {
+        Ok(filter) => (filter, None),
+        Err(error) => {
+            let problem = format!(
+                "{name} is {text:?}, which is no filter ({error}); logging {DEFAULT_FILTER:?}: write it as in \
+                 info,peerpod_operator=debug"
+            );
+            (EnvFilter::new(DEFAULT_FILTER), Some(problem))
+        }
+    }
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    ansi: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(ansi);
+    match format {
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_span_list(false).finish()),
+        LogFormat::Text => Box::new(builder.finish()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{debug, info, info_span};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, directives: &str, ansi: bool) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = subscriber(format, EnvFilter::new(directives), ansi, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let _span = info_span!("reconcile", peerpod = "ns/one").entered();
+            info!(provider = "libvirt", "machine deleted");
+            debug!("details");
+        });
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_is_one_flat_object_per_line() {
+        let text = logged(LogFormat::Json, "debug", false);
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["message"], "machine deleted");
+        assert_eq!(lines[0]["provider"], "libvirt");
+        assert_eq!(lines[0]["level"], "INFO");
+        assert_eq!(lines[0]["span"]["peerpod"], "ns/one");
+        assert!(lines[0]["timestamp"].as_str().unwrap().ends_with('Z'), "{text}");
+    }
+
+    #[test]
+    fn text_has_colour_only_where_asked() {
+        let plain = logged(LogFormat::Text, "info", false);
+        assert!(plain.contains("machine deleted") && plain.contains("peerpod=\"ns/one\""), "{plain}");
+        assert!(!plain.contains("details") && !plain.contains('\u{1b}'), "{plain}");
+        assert!(logged(LogFormat::Text, "info", true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn the_operators_own_variable_comes_first_and_a_broken_one_is_told() {
+        let filter_of = |own: &str, common: &str| {
+            let (filter, problem) = filter(|name| {
+                let text = if name == "PEERPOD_OPERATOR_LOG" { own } else { common };
+                Some(text.to_owned())
+            });
+            (filter.to_string(), problem)
+        };
+        assert_eq!(filter_of("debug", "trace"), ("debug".into(), None));
+        assert_eq!(filter_of("", "trace"), ("trace".into(), None));
+        assert_eq!(filter_of("", " "), ("info".into(), None));
+        assert_eq!(filter(|_| None).0.to_string(), "info");
+        let (used, problem) = filter_of("peerpod_operator=loud", "");
+        assert_eq!(used, "info");
+        assert!(problem.unwrap().contains("PEERPOD_OPERATOR_LOG"));
+    }
+}
