@@ -1,5 +1,48 @@
-//! peerpod-operator.
+//! Deletes the virtual machines of peer pods that are gone, and (later) installs what makes them.
+//!
+//! # A tour of the house
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
+//! | [`settings`] | mounted folders become typed settings, reloaded while running |
+//! | [`provider`] | the contract with a cloud, and one module for each cloud |
+//! | [`peerpod`] | the controller: observe, decide (pure), apply, report |
+//! | [`runtime`] | health, metrics, logs, shutdown, backoff |
+//! | [`install`] | the typed objects of an installation, for the generators |
+//! | [`cli`] | the command line, which puts it all together |
+//!
+//! # In another operator
+//!
+//! The host owns the async runtime, tracing, the metrics registry and leadership; a controller is a future:
+//!
+//! ```no_run
+//! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use peerpod_operator::{peerpod, provider::{Clouds, Limits}, runtime::Metrics, settings};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! let shutdown = CancellationToken::new();
+//! let folders = settings::Folders { settings: "/etc/settings".into(), credentials: Some("/etc/credentials".into()) };
+//! let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
+//! let told = metrics.clone();
+//! let on_change = move |state: &settings::State| told.settings(state.rejected.is_none());
+//! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
+//! let clouds = Clouds::new(settings, Limits::new(64), metrics.clone());
+//! peerpod::run(client, clouds, metrics, || println!("synced"), shutdown).await;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod api;
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod install;
+pub mod peerpod;
+pub mod permissions;
+pub mod provider;
 pub mod runtime;
 pub mod settings;
+
+/// The namespace that everything is installed in unless told otherwise.
+pub const NAMESPACE: &str = "confidential-containers-system";

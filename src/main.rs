@@ -1,2 +1,10 @@
-//! The peerpod-operator program.
-fn main() {}
+//! The `peerpod-operator` program: reads its arguments and hands over.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use peerpod_operator::cli::Cli;
+
+fn main() -> ExitCode {
+    Cli::parse().execute()
+}

@@ -1,5 +1,8 @@
 //! The `PeerPod` custom resource.
 
+// Each printer column repeats the attribute `type_`.
+#![allow(clippy::duplicated_attributes)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};

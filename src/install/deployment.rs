@@ -1,0 +1,163 @@
+//! The operator's Deployment.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy},
+        core::v1::{
+            Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource,
+            HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
+            ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+        },
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+use kube::api::ObjectMeta;
+
+use super::{NAME, metadata};
+use crate::cli::{CREDENTIALS_DIR, SETTINGS_DIR};
+
+/// The image that is installed unless told otherwise.
+pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
+
+/// The `ConfigMap` with the provider's settings, cloud-api-adaptor's own.
+pub const CONFIG_MAP: &str = "peer-pods-cm";
+
+/// The `Secret` with the provider's credentials, cloud-api-adaptor's own.
+pub const SECRET: &str = "peer-pods-secret";
+
+/// The `Secret` with the ssh key that some providers are reached by.
+pub const SSH_SECRET: &str = "ssh-key-secret";
+
+const HEALTH_PORT: i32 = 8081;
+const METRICS_PORT: i32 = 8080;
+/// Any user but root; the image has one of this number.
+const USER: i64 = 65_532;
+
+/// One replica that is replaced, never doubled: two would reap at once.
+pub fn deployment() -> Deployment {
+    let selector = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/component", "operator")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Deployment {
+        metadata: metadata(NAME),
+        spec: Some(DeploymentSpec {
+            replicas: Some(1),
+            selector: LabelSelector { match_labels: Some(selector.into()), ..LabelSelector::default() },
+            strategy: Some(DeploymentStrategy {
+                type_: Some("Recreate".into()),
+                ..DeploymentStrategy::default()
+            }),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta { labels: metadata(NAME).labels, ..ObjectMeta::default() }),
+                spec: Some(pod()),
+            },
+            ..DeploymentSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn pod() -> PodSpec {
+    PodSpec {
+        service_account_name: Some(NAME.to_owned()),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            fs_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".into(),
+                ..SeccompProfile::default()
+            }),
+            ..PodSecurityContext::default()
+        }),
+        containers: vec![container()],
+        volumes: Some(vec![
+            Volume {
+                name: "settings".into(),
+                config_map: Some(ConfigMapVolumeSource {
+                    name: CONFIG_MAP.into(),
+                    ..ConfigMapVolumeSource::default()
+                }),
+                ..Volume::default()
+            },
+            Volume {
+                name: "credentials".into(),
+                secret: Some(SecretVolumeSource {
+                    secret_name: Some(SECRET.into()),
+                    default_mode: Some(0o440),
+                    ..SecretVolumeSource::default()
+                }),
+                ..Volume::default()
+            },
+        ]),
+        ..PodSpec::default()
+    }
+}
+
+fn container() -> Container {
+    let quantities = |cpu: &str, memory: &str| {
+        Some(
+            [("cpu", cpu), ("memory", memory)]
+                .map(|(name, value)| (name.into(), Quantity(value.into())))
+                .into(),
+        )
+    };
+    let mount = |name: &str, path: &str| VolumeMount {
+        name: name.into(),
+        mount_path: path.into(),
+        read_only: Some(true),
+        ..VolumeMount::default()
+    };
+    let port = |name: &str, port| ContainerPort {
+        name: Some(name.into()),
+        container_port: port,
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    };
+    Container {
+        name: "operator".into(),
+        image: Some(DEFAULT_IMAGE.into()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        args: Some(vec!["run".into(), "--log-format=json".into()]),
+        env: Some(vec![EnvVar {
+            name: "PEERPOD_OPERATOR_NAMESPACE".into(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "metadata.namespace".into(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        }]),
+        ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
+        liveness_probe: Some(probe("/healthz", 10)),
+        readiness_probe: Some(probe("/readyz", 5)),
+        // No limit on cpu: throttling a process that idles saves nothing and delays deletions.
+        resources: Some(ResourceRequirements {
+            requests: quantities("10m", "32Mi"),
+            limits: Some([("memory".to_owned(), Quantity("128Mi".into()))].into()),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(vec![mount("settings", SETTINGS_DIR), mount("credentials", CREDENTIALS_DIR)]),
+        ..Container::default()
+    }
+}
+
+fn probe(path: &str, period_seconds: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.into()),
+            port: IntOrString::String("health".into()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period_seconds),
+        ..Probe::default()
+    }
+}

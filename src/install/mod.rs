@@ -1,0 +1,91 @@
+//! The typed objects of an installation. Whoever prints them (`cargo xtask manifests`) decides where they go.
+
+mod deployment;
+mod rbac;
+
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::{CustomResourceExt, api::ObjectMeta};
+use serde_json::{Error, Value};
+
+use crate::{NAMESPACE, api::v1alpha1::PeerPod};
+
+pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_SECRET, deployment};
+pub use rbac::{cluster_role, cluster_role_binding, permissions};
+
+/// The name of the operator's own objects.
+pub const NAME: &str = "peerpod-operator";
+
+/// An object to be printed, with the name of the file that holds it alone.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// `kind-name`, or the resource's plural name for a custom resource definition.
+    pub file: &'static str,
+    /// The object.
+    pub object: Value,
+}
+
+/// The `PeerPod` custom resource definition. Fails only if a type could not be written as JSON.
+pub fn peerpod_crd() -> Result<Value, Error> {
+    let mut crd = serde_json::to_value(PeerPod::crd())?;
+    strip_foreign_formats(&mut crd);
+    Ok(crd)
+}
+
+/// Everything that is installed, in the order in which it must exist.
+pub fn objects() -> Result<Vec<Manifest>, Error> {
+    Ok(vec![
+        Manifest { file: "peerpods", object: peerpod_crd()? },
+        Manifest { file: "namespace", object: serde_json::to_value(namespace())? },
+        Manifest { file: "serviceaccount", object: serde_json::to_value(service_account())? },
+        Manifest { file: "clusterrole", object: serde_json::to_value(cluster_role())? },
+        Manifest { file: "clusterrolebinding", object: serde_json::to_value(cluster_role_binding())? },
+        Manifest { file: "deployment", object: serde_json::to_value(deployment())? },
+    ])
+}
+
+/// The namespace of everything that is installed. cloud-api-adaptor's own Pods there are privileged.
+pub fn namespace() -> Namespace {
+    let mut metadata = ObjectMeta { namespace: None, ..metadata(NAMESPACE) };
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert("pod-security.kubernetes.io/enforce".into(), "privileged".into());
+    Namespace { metadata, ..Namespace::default() }
+}
+
+/// The identity that the operator runs under.
+pub fn service_account() -> ServiceAccount {
+    ServiceAccount { metadata: metadata(NAME), ..ServiceAccount::default() }
+}
+
+/// Name, namespace and the labels that every object bears.
+fn metadata(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(NAMESPACE.to_owned()),
+        labels: Some(
+            [
+                ("app.kubernetes.io/name", NAME),
+                ("app.kubernetes.io/component", "operator"),
+                ("app.kubernetes.io/part-of", "peer-pods"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Schemas derived from Rust types carry formats such as `uint32` that Kubernetes warns of.
+fn strip_foreign_formats(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+                fields.remove("format");
+            }
+            fields.values_mut().for_each(strip_foreign_formats);
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip_foreign_formats),
+        _ => {}
+    }
+}

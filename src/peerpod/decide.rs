@@ -1,0 +1,262 @@
+//! What to do about one PeerPod. Pure *(no client)*: everything that is known goes in, one [`Decision`] comes out.
+//!
+//! What always holds:
+//! - [`Decision::Release`] needs either the machine's observed absence or an administrator's word.
+//! - [`Decision::Delete`] needs a PeerPod that is being deleted, a Pod that is through (or a newer sibling that replaced
+//!   this one), a machine proven to be that Pod's, and nobody else who claims it.
+//! - A Pod that is going is waited for until its grace period and [`SLACK`] are over, never for its object: that may
+//!   itself wait for this PeerPod.
+
+use std::{cmp::Ordering, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
+
+/// How long after a Pod's grace period its VM is kept.
+pub const SLACK: SignedDuration = SignedDuration::from_secs(30);
+
+/// How often a machine that is being deleted is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// All that the decision depends on.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// When the PeerPod's deletion was asked for; `None` while it lives.
+    pub deleted: Option<Timestamp>,
+    /// Whether the finalizer that stands for the machine is there.
+    pub finalizer: bool,
+    /// Whether an administrator gave the machine up.
+    pub abandoned: bool,
+    /// When the PeerPod was made, to the second.
+    pub created: Timestamp,
+    /// The name of the Pod that owns it, if one does.
+    pub pod: Option<String>,
+    /// How far that Pod is.
+    pub owner: Owner,
+    /// The recorded identifier.
+    pub instance: Result<InstanceId, IdProblem>,
+    /// The other living PeerPods with the finalizer that the same Pod owns.
+    pub siblings: Vec<Sibling>,
+    /// A PeerPod that is not being deleted and names the same machine, as `namespace/name`.
+    pub claimed_by: Option<String>,
+    /// What the cloud says about the machine.
+    pub machine: Machine,
+    /// Whether the cloud accepted the machine's deletion in this very pass.
+    pub deletion_accepted: bool,
+}
+
+/// How far the owning Pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// It does not exist (any more), or another one has its name.
+    Gone,
+    /// Its containers are through: Succeeded or Failed.
+    Finished,
+    /// It is being deleted, and its containers have until then to end.
+    Ending {
+        /// Its deletionTimestamp, which includes the grace period.
+        until: Timestamp,
+    },
+    /// It runs, or may do so.
+    Running,
+}
+
+/// Another PeerPod of the same Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sibling {
+    /// When that PeerPod was made, to the second.
+    pub created: Timestamp,
+    /// What the cloud says about its machine.
+    pub machine: Machine,
+}
+
+/// What is known about the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// It was not asked for, because the rest decides without it.
+    NotAsked,
+    /// The cloud says that it does not exist.
+    Absent,
+    /// It exists.
+    Present(Vm),
+    /// The question could not be answered.
+    Unanswered(Error),
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// All is as it should be.
+    Nothing,
+    /// A newer sibling replaced this PeerPod: delete the object, whose machine then goes the usual way.
+    Supersede,
+    /// Keep everything, say why, look again after a slow resync.
+    Keep(Refusal),
+    /// Delete the machine, then look again at once.
+    Delete(OwnVm),
+    /// Leave it as it is until then.
+    Wait(Wait),
+    /// The cloud could not answer: try again by the error's class.
+    Retry(Error),
+    /// Take the finalizer away.
+    Release(Release),
+    /// Do not touch anything until somebody mends it.
+    Refuse(Refusal),
+}
+
+/// What is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The Pod may still run on the machine.
+    PodRuns,
+    /// The Pod is ending; look again after this time at the latest.
+    PodEnds(Duration),
+    /// The cloud is deleting the machine; look again after this time.
+    MachineGoes(Duration),
+}
+
+/// Why a finalizer may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The machine was seen to be absent.
+    Absent,
+    /// An administrator gave it up.
+    Abandoned,
+}
+
+/// Why nothing is done, and what somebody can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No Pod owns the PeerPod, so no machine can be proven to be its.
+    NoOwner,
+    /// The identifier names no machine.
+    BadInstance(IdProblem),
+    /// The machine is not this Pod's.
+    NotOwn(guard::NotOwn),
+    /// Another PeerPod that stays names the same machine.
+    Claimed(String),
+    /// This operator cannot speak to that cloud.
+    NotSupported(String),
+    /// Which of several machines the Pod runs on cannot be told.
+    Ambiguous(usize),
+}
+
+/// Decides. See the [module](self) for what always holds.
+pub fn decide(facts: Facts) -> Decision {
+    if !facts.finalizer {
+        return Decision::Nothing;
+    }
+    if facts.deleted.is_none() {
+        return live(facts);
+    }
+    if facts.abandoned {
+        return Decision::Release(Release::Abandoned);
+    }
+    if facts.machine == Machine::Absent {
+        return Decision::Release(Release::Absent);
+    }
+    if let Some(wait) = hold(&facts) {
+        return Decision::Wait(wait);
+    }
+    if let Err(problem) = facts.instance {
+        return Decision::Refuse(Refusal::BadInstance(problem));
+    }
+    match facts.machine {
+        Machine::Absent => Decision::Release(Release::Absent),
+        Machine::NotAsked => Decision::Wait(Wait::MachineGoes(LOOK_AGAIN)),
+        Machine::Unanswered(error) => unanswered(error),
+        Machine::Present(vm) => {
+            let Some(pod) = facts.pod else { return Decision::Refuse(Refusal::NoOwner) };
+            if let Some(claimant) = facts.claimed_by {
+                return Decision::Refuse(Refusal::Claimed(claimant));
+            }
+            match guard::prove(vm, &pod) {
+                Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
+                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes(LOOK_AGAIN)),
+                Ok(own) => Decision::Delete(own),
+            }
+        }
+    }
+}
+
+/// What keeps a machine for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
+/// change nothing.
+pub fn hold(facts: &Facts) -> Option<Wait> {
+    match facts.owner {
+        Owner::Gone | Owner::Finished => None,
+        _ if standing(facts) == Standing::Superseded => None,
+        Owner::Running => Some(Wait::PodRuns),
+        Owner::Ending { until } => {
+            let left = until.saturating_add(SLACK).unwrap_or(until).duration_since(facts.now);
+            Duration::try_from(left).ok().filter(|left| !left.is_zero()).map(Wait::PodEnds)
+        }
+    }
+}
+
+/// A PeerPod that nobody deletes: only its siblings matter.
+fn live(facts: Facts) -> Decision {
+    match standing(&facts) {
+        Standing::Newest => Decision::Nothing,
+        Standing::Superseded => Decision::Supersede,
+        Standing::Unclear => {
+            let count = facts.siblings.len() + 1;
+            let machines = facts.siblings.into_iter().map(|sibling| sibling.machine).chain([facts.machine]);
+            let error = machines.into_iter().find_map(|machine| match machine {
+                Machine::Unanswered(error) => Some(error),
+                _ => None,
+            });
+            error.map_or(Decision::Keep(Refusal::Ambiguous(count)), unanswered)
+        }
+    }
+}
+
+/// What follows from a question that the cloud did not answer.
+pub fn unanswered(error: Error) -> Decision {
+    match error.class {
+        ErrorClass::NotSupported => Decision::Refuse(Refusal::NotSupported(error.message)),
+        _ => Decision::Retry(error),
+    }
+}
+
+/// Where a PeerPod stands among the living ones of its Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Newest,
+    Superseded,
+    Unclear,
+}
+
+/// Superseded only if some sibling is newer for certain. Of any set of siblings at least one is not: "older" never
+/// contradicts the creationTimestamps and, within one second, follows the cloud's clock strictly.
+fn standing(facts: &Facts) -> Standing {
+    let mut standing = Standing::Newest;
+    for sibling in &facts.siblings {
+        match order((facts.created, &facts.machine), (sibling.created, &sibling.machine)) {
+            Some(Ordering::Less) => return Standing::Superseded,
+            Some(_) => {}
+            None => standing = Standing::Unclear,
+        }
+    }
+    standing
+}
+
+/// Which of two PeerPods is older, `None` where that would be a guess. A PeerPod is made after its machine, so where both
+/// clocks speak they must agree; and a machine that is not there, or of which nothing is known, says nothing.
+fn order(a: (Timestamp, &Machine), b: (Timestamp, &Machine)) -> Option<Ordering> {
+    let (Machine::Present(vm_a), Machine::Present(vm_b)) = (a.1, b.1) else { return None };
+    let by_object = a.0.cmp(&b.0);
+    match (vm_a.created, vm_b.created) {
+        (Some(a), Some(b)) => {
+            let by_cloud = a.cmp(&b);
+            let agree = by_cloud.is_ne() && (by_object.is_eq() || by_object == by_cloud);
+            agree.then_some(by_cloud)
+        }
+        _ => by_object.is_ne().then_some(by_object),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const POD: &str = "web-0";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_790_000_000 + second).unwrap()
+}
+
+fn id(text: &str) -> InstanceId {
+    InstanceId::parse("aws", text).unwrap()
+}
+
+fn vm(name: &str) -> Vm {
+    Vm { id: id("i-1"), name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
+}
+
+fn own_vm() -> Vm {
+    vm("podvm-web-0-1a2b3c4d")
+}
+
+/// A deleted PeerPod whose Pod is gone and whose machine is there.
+fn dangling() -> Facts {
+    Facts {
+        now: at(100),
+        deleted: Some(at(99)),
+        finalizer: true,
+        abandoned: false,
+        created: at(0),
+        pod: Some(POD.to_owned()),
+        owner: Owner::Gone,
+        instance: Ok(id("i-1")),
+        siblings: Vec::new(),
+        claimed_by: None,
+        machine: Machine::Present(own_vm()),
+        deletion_accepted: false,
+    }
+}
+
+fn live_one() -> Facts {
+    Facts { deleted: None, owner: Owner::Running, ..dangling() }
+}
+
+fn sibling(created: i64, machine_created: Option<i64>) -> Sibling {
+    Sibling {
+        created: at(created),
+        machine: Machine::Present(Vm { created: machine_created.map(at), ..own_vm() }),
+    }
+}
+
+fn present(created: Option<i64>) -> Machine {
+    Machine::Present(Vm { created: created.map(at), ..own_vm() })
+}
+
+#[test]
+fn a_dangling_machine_is_deleted_then_waited_for_then_its_finalizer_released() {
+    assert!(matches!(decide(dangling()), Decision::Delete(_)));
+    let accepted = Facts { deletion_accepted: true, ..dangling() };
+    assert!(matches!(decide(accepted), Decision::Wait(Wait::MachineGoes(_))));
+    let absent = Facts { machine: Machine::Absent, ..dangling() };
+    assert_eq!(decide(absent), Decision::Release(Release::Absent));
+}
+
+#[test]
+fn a_running_pod_keeps_its_machine() {
+    assert_eq!(decide(Facts { owner: Owner::Running, ..dangling() }), Decision::Wait(Wait::PodRuns));
+}
+
+#[test]
+fn an_ending_pod_keeps_its_machine_for_its_grace_period_and_the_slack() {
+    let ending = |until| decide(Facts { owner: Owner::Ending { until: at(until) }, ..dangling() });
+    assert_eq!(ending(110), Decision::Wait(Wait::PodEnds(Duration::from_secs(40))));
+    assert_eq!(ending(71), Decision::Wait(Wait::PodEnds(Duration::from_secs(1))));
+    assert!(matches!(ending(70), Decision::Delete(_)));
+}
+
+#[test]
+fn a_finished_pod_needs_no_machine() {
+    assert!(matches!(decide(Facts { owner: Owner::Finished, ..dangling() }), Decision::Delete(_)));
+}
+
+#[test]
+fn without_an_owner_nothing_is_deleted_and_absence_releases() {
+    let ownerless = Facts { pod: None, ..dangling() };
+    assert_eq!(decide(ownerless.clone()), Decision::Refuse(Refusal::NoOwner));
+    assert_eq!(decide(Facts { machine: Machine::Absent, ..ownerless }), Decision::Release(Release::Absent));
+}
+
+#[test]
+fn a_machine_of_another_name_or_claimed_by_another_is_refused() {
+    let foreign = Facts { machine: Machine::Present(vm("database")), ..dangling() };
+    assert!(matches!(decide(foreign), Decision::Refuse(Refusal::NotOwn(_))));
+    let claimed = Facts { claimed_by: Some("shop/web".into()), ..dangling() };
+    assert_eq!(decide(claimed), Decision::Refuse(Refusal::Claimed("shop/web".into())));
+}
+
+#[test]
+fn an_administrators_word_releases_only_what_is_being_deleted() {
+    let abandoned = Facts { abandoned: true, ..dangling() };
+    assert_eq!(decide(abandoned.clone()), Decision::Release(Release::Abandoned));
+    assert_eq!(decide(Facts { deleted: None, ..abandoned }), Decision::Nothing);
+}
+
+#[test]
+fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
+    let decide_with = |created, own: Option<i64>, other| {
+        decide(Facts { created: at(created), machine: present(own), siblings: vec![other], ..live_one() })
+    };
+    assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
+    assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
+    assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
+    let unclear = Decision::Keep(Refusal::Ambiguous(2));
+    assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
+    assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
+    let gone = Sibling { machine: Machine::Absent, ..sibling(1, None) };
+    assert_eq!(decide_with(0, None, gone), unclear, "a newer PeerPod whose machine is gone");
+}
+
+#[test]
+fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
+    let error = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Sibling { machine: Machine::Unanswered(error.clone()), ..sibling(1, None) };
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..live_one() }), Decision::Retry(error));
+}
+
+#[test]
+fn a_superseded_machine_goes_while_the_pod_runs_on_the_newer_one() {
+    let superseded = Facts { owner: Owner::Running, siblings: vec![sibling(5, None)], ..dangling() };
+    assert!(matches!(decide(superseded), Decision::Delete(_)));
+    let tied = Facts { owner: Owner::Running, siblings: vec![sibling(0, None)], ..dangling() };
+    assert_eq!(decide(tied), Decision::Wait(Wait::PodRuns));
+}
+
+fn any_machine() -> impl Strategy<Value = Machine> {
+    let class = prop_oneof![
+        Just(ErrorClass::Transient),
+        Just(ErrorClass::Unauthorized),
+        Just(ErrorClass::Invalid),
+        Just(ErrorClass::NotSupported),
+        Just(ErrorClass::Throttled { retry_after: Duration::from_secs(3) }),
+    ];
+    let present = (
+        prop_oneof![Just("podvm-web-0-1a2b3c4d"), Just("database"), Just("podvm-web-00-1a2b3c4d")],
+        any::<bool>(),
+        prop::option::of(0i64..4),
+    )
+        .prop_map(|(name, marked, created)| {
+            Machine::Present(Vm { marked, created: created.map(at), ..vm(name) })
+        });
+    prop_oneof![
+        1 => Just(Machine::NotAsked),
+        1 => Just(Machine::Absent),
+        4 => present,
+        1 => class.prop_map(|class| Machine::Unanswered(Error::new(class, "no")))
+    ]
+}
+
+prop_compose! {
+    fn any_sibling()(created in 0i64..4, machine in any_machine()) -> Sibling {
+        Sibling { created: at(created), machine }
+    }
+}
+
+fn any_owner() -> impl Strategy<Value = Owner> {
+    prop_oneof![
+        Just(Owner::Gone),
+        Just(Owner::Finished),
+        Just(Owner::Running),
+        (0i64..300).prop_map(|until| Owner::Ending { until: at(until) }),
+    ]
+}
+
+prop_compose! {
+    fn any_facts()(
+        (deleted, finalizer, abandoned) in (any::<bool>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1)),
+        created in 0i64..4,
+        pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
+        owner in any_owner(),
+        instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
+        siblings in prop::collection::vec(any_sibling(), 0..4),
+        claimed_by in prop::option::weighted(0.2, Just("shop/other".to_owned())),
+        machine in any_machine(),
+        deletion_accepted in any::<bool>(),
+    ) -> Facts {
+        let deleted = deleted.then(|| at(99));
+        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, instance, siblings, claimed_by, machine, deletion_accepted }
+    }
+}
+
+/// Whether some sibling is newer beyond doubt; written anew, so that it can disagree with the code under test.
+fn replaced(facts: &Facts) -> bool {
+    facts.siblings.iter().any(|sibling| match (&facts.machine, &sibling.machine) {
+        (Machine::Present(own), Machine::Present(other)) => match (own.created, other.created) {
+            (Some(a), Some(b)) => a < b && facts.created <= sibling.created,
+            _ => facts.created < sibling.created,
+        },
+        _ => false,
+    })
+}
+
+fn pod_may_run(owner: Owner, now: Timestamp) -> bool {
+    match owner {
+        Owner::Gone | Owner::Finished => false,
+        Owner::Running => true,
+        Owner::Ending { until } => now < until + SLACK,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn a_machine_is_deleted_only_when_it_is_this_pods_and_going(facts in any_facts()) {
+        let decision = decide(facts.clone());
+        if let Decision::Delete(own) = decision {
+            prop_assert!(facts.deleted.is_some() && facts.finalizer && !facts.abandoned);
+            prop_assert!(facts.claimed_by.is_none());
+            prop_assert_eq!(&own.vm().name, "podvm-web-0-1a2b3c4d");
+            prop_assert!(own.vm().marked);
+            prop_assert!(!pod_may_run(facts.owner, facts.now) || replaced(&facts));
+        }
+    }
+
+    #[test]
+    fn the_finalizer_goes_only_after_absence_or_by_an_administrators_word(facts in any_facts()) {
+        if let Decision::Release(release) = decide(facts.clone()) {
+            prop_assert!(facts.deleted.is_some());
+            match release {
+                Release::Absent => prop_assert_eq!(facts.machine, Machine::Absent),
+                Release::Abandoned => prop_assert!(facts.abandoned),
+            }
+        }
+    }
+
+    #[test]
+    fn a_living_peerpod_is_superseded_or_left_alone(facts in any_facts()) {
+        let facts = Facts { deleted: None, ..facts };
+        let decision = decide(facts.clone());
+        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Release(_) | Decision::Wait(_)));
+        prop_assert_eq!(decision == Decision::Supersede, facts.finalizer && replaced(&facts));
+    }
+
+    #[test]
+    fn of_any_siblings_one_survives(made in prop::collection::vec((0i64..3, prop::option::of(0i64..3)), 1..6)) {
+        let survivors = (0..made.len()).filter(|&index| {
+            let (created, machine) = made[index];
+            let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
+                .map(|(_, (created, machine))| sibling(*created, *machine)).collect();
+            decide(Facts { created: at(created), machine: present(machine), siblings, ..live_one() }) != Decision::Supersede
+        });
+        prop_assert!(survivors.count() >= 1);
+    }
+
+    #[test]
+    fn a_pod_that_is_going_is_never_waited_for_beyond_its_grace_period_and_slack(facts in any_facts(), until in 0i64..300) {
+        let late = Facts { owner: Owner::Ending { until: at(until) }, now: at(until) + SLACK, ..facts };
+        prop_assert!(!matches!(decide(late), Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))));
+    }
+
+    /// Play the decisions against a cloud that does as it is told: whatever the start, it ends released, or refused with
+    /// the machine untouched, or waits for a Pod that still runs.
+    #[test]
+    fn it_converges(facts in any_facts()) {
+        let mut facts = Facts { deleted: Some(at(99)), ..facts };
+        let asked = |facts: &Facts| match facts.machine { Machine::NotAsked => present(None), ref machine => machine.clone() };
+        facts.machine = asked(&facts);
+        for _ in 0..4 {
+            match decide(facts.clone()) {
+                Decision::Delete(_) => { facts.machine = Machine::Absent; facts.deletion_accepted = true; }
+                Decision::Wait(Wait::MachineGoes(_)) => facts.deletion_accepted = false,
+                Decision::Wait(Wait::PodEnds(left)) => facts.now += SignedDuration::try_from(left).unwrap(),
+                _ => break,
+            }
+        }
+        let end = decide(facts.clone());
+        prop_assert!(
+            matches!(end, Decision::Release(_) | Decision::Nothing | Decision::Refuse(_) | Decision::Retry(_) | Decision::Wait(Wait::PodRuns)),
+            "{end:?} from {facts:?}"
+        );
+        if matches!(end, Decision::Nothing) { prop_assert!(!facts.finalizer); }
+        if matches!(end, Decision::Wait(Wait::PodRuns)) { prop_assert_eq!(facts.owner, Owner::Running); }
+    }
+}

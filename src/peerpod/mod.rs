@@ -1,0 +1,309 @@
+//! The PeerPod controller: when a Pod is gone and its VM is not, delete the VM, then release the finalizer.
+//!
+//! ```text
+//! watch ─► store, index ─► observe ─► decide ─► apply ─► report
+//!                          (reads)    (pure)    (one     (condition, event:
+//!                                               effect)   only what changed)
+//! ```
+//!
+//! [`decide`](decide::decide) holds every rule; `observe` and `apply` are thin. A normal deletion reads the owner Pod
+//! once, asks the cloud, deletes, sees the machine absent and releases the finalizer by one JSON patch: the only write.
+//! Nothing sleeps inside a reconcile: whatever has to be waited for is looked at again later, by a trigger where there
+//! is one and by a timer in any case.
+
+mod api_call;
+mod apply;
+pub mod decide;
+mod index;
+mod observe;
+mod owners;
+mod report;
+pub mod verdict;
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use kube::{
+    Api, Client, ResourceExt,
+    runtime::{
+        Controller, WatchStreamExt,
+        controller::Action,
+        events::{EventType, Recorder},
+        reflector, watcher,
+    },
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, info, info_span, warn};
+
+use self::{
+    api_call::ApiError,
+    apply::Written,
+    decide::{Decision, Facts, Release, Wait, decide},
+    index::{Index, Nudges},
+    observe::Observer,
+    owners::OwnerWatch,
+    report::Reporter,
+};
+use crate::{
+    api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION},
+    permissions::Permission,
+    provider::{Clouds, ErrorClass, OwnVm, cloud_label},
+    runtime::{Backoff, Metrics},
+};
+
+/// The controller's name, in `--controllers` and in metrics.
+pub const NAME: &str = "peerpod";
+
+/// What the controller may do in the cluster, and what for.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(
+        "confidentialcontainers.org",
+        &["peerpods"],
+        &["get", "list", "watch", "patch", "delete"],
+    ),
+    Permission::new("confidentialcontainers.org", &["peerpods/status"], &["patch"]),
+    Permission::new("", &["pods"], &["get", "list", "watch"]),
+    Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
+];
+
+/// How often something that needs somebody's help is looked at without being told to.
+const SLOW_RESYNC: Duration = Duration::from_secs(300);
+
+/// How often a Pod that keeps its machine is looked at without being told to.
+const POD_RESYNC: Duration = Duration::from_secs(60);
+
+/// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
+const PAGE: u32 = 250;
+
+/// What one reconcile needs.
+struct Context {
+    observer: Observer,
+    reporter: Reporter,
+    owners: OwnerWatch,
+    backoff: Backoff<String>,
+    metrics: Metrics,
+}
+
+/// Runs the controller until `shutdown`, then ends after the reconciles under way. Calls `synced` once, when every
+/// PeerPod there is has been seen.
+pub async fn run(
+    client: Client,
+    clouds: Clouds,
+    metrics: Metrics,
+    synced: impl FnOnce() + Send + 'static,
+    shutdown: CancellationToken,
+) {
+    let index = Arc::new(Index::default());
+    let nudges = Nudges::default();
+    let (store, writer) = reflector::store();
+    let settings_changed = clouds.changes();
+    let context = Arc::new(Context {
+        observer: Observer { client: client.clone(), clouds, index: index.clone(), store: store.clone() },
+        reporter: Reporter {
+            client: client.clone(),
+            recorder: Recorder::new(client.clone(), FIELD_MANAGER.into()),
+        },
+        owners: OwnerWatch::new(index.clone(), nudges.clone()),
+        backoff: Backoff::default(),
+        metrics,
+    });
+
+    let api: Api<PeerPod> = Api::all(client.clone());
+    let forgetful = context.clone();
+    let tell = nudges.clone();
+    let peerpods = watcher::watcher(api, watcher::Config::default().page_size(PAGE))
+        .default_backoff()
+        .modify(trim)
+        .inspect_ok(move |event| {
+            if let watcher::Event::Delete(gone) = event {
+                forgetful.forget(gone);
+            }
+            tell.add(index.apply(event));
+            if !matches!(event, watcher::Event::InitApply(_)) {
+                for (cloud, count) in index.clouds() {
+                    forgetful.metrics.peerpods(cloud, count);
+                }
+            }
+        })
+        .inspect_err(|error| warn!(%error, "watching PeerPods failed; trying again"))
+        .reflect(writer)
+        .applied_objects();
+
+    let ready = store.clone();
+    let all_seen = async move {
+        if ready.wait_until_ready().await.is_ok() {
+            info!(peerpods = ready.len(), "every PeerPod has been seen");
+            synced();
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let controller = Controller::for_stream(peerpods, store)
+        .reconcile_on(nudges.stream())
+        .reconcile_all_on(settings_changed)
+        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .run(reconcile, |_, never, _| match *never {}, context.clone())
+        .for_each(|_| std::future::ready(()));
+    let owners = context.owners.run(client);
+    futures::pin_mut!(all_seen, controller, owners);
+    futures::select_biased! {
+        () = controller.fuse() => {}
+        never = all_seen.fuse() => match never {},
+        never = owners.fuse() => match never {},
+    }
+}
+
+/// Keeps what decisions read and drops the rest, which is most of an object's size.
+fn trim(peerpod: &mut PeerPod) {
+    let metadata = &mut peerpod.metadata;
+    metadata.managed_fields = None;
+    metadata.labels = None;
+    metadata.generate_name = None;
+    metadata.annotations = metadata
+        .annotations
+        .take()
+        .and_then(|mut all| all.remove_entry(RELEASE_ANNOTATION))
+        .map(|it| [it].into());
+}
+
+async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Action, Infallible> {
+    let span = info_span!(
+        "peerpod",
+        namespace = peerpod.metadata.namespace,
+        name = peerpod.metadata.name,
+        cloud = peerpod.cloud_provider(),
+        instance = peerpod.instance_id(),
+    );
+    let started = std::time::Instant::now();
+    let outcome = context.reconcile(&peerpod).instrument(span.clone()).await;
+    let (result, action) = match outcome {
+        Ok(action) => ("ok", action),
+        Err(error) => {
+            let again = context.backoff.failed(&backoff_key(&peerpod));
+            span.in_scope(|| warn!(%error, ?again, "cannot go on; trying again"));
+            ("error", Action::requeue(again))
+        }
+    };
+    context.metrics.reconciled(NAME, result, started.elapsed());
+    Ok(action)
+}
+
+impl Context {
+    async fn reconcile(&self, peerpod: &PeerPod) -> Result<Action, ApiError> {
+        let mut facts = self.observer.observe(peerpod).await?;
+        let mut decision = decide(facts.clone());
+        if let Decision::Delete(own) = &decision {
+            match self.delete(peerpod, own).await {
+                Ok(()) => {
+                    facts.machine = self.observer.machine_of(peerpod).await;
+                    facts.deletion_accepted = true;
+                    decision = decide(facts.clone());
+                }
+                Err(unanswered) => decision = unanswered,
+            }
+        }
+        self.conclude(peerpod, &facts, decision).await
+    }
+
+    /// The one effect on a cloud. A machine that is gone by now is deleted.
+    async fn delete(&self, peerpod: &PeerPod, own: &OwnVm) -> Result<(), Decision> {
+        info!(machine = own.vm().name, "deleting the machine");
+        let deleted = match self.observer.clouds.provider(peerpod.cloud_provider()) {
+            Ok(provider) => provider.delete(own).await,
+            Err(unavailable) => Err(unavailable),
+        };
+        match deleted {
+            Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn conclude(
+        &self,
+        peerpod: &PeerPod,
+        facts: &Facts,
+        decision: Decision,
+    ) -> Result<Action, ApiError> {
+        let verdict = verdict::verdict(&decision, facts.deleted, facts.now);
+        let key = backoff_key(peerpod);
+        match &decision {
+            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
+            _ => self.owners.settled(peerpod),
+        }
+        let action = match decision {
+            Decision::Nothing => {
+                self.backoff.succeeded(&key);
+                Action::await_change()
+            }
+            Decision::Supersede => {
+                info!("a newer PeerPod of the same Pod replaced this one; deleting it");
+                return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
+            }
+            Decision::Release(release) => return self.release(peerpod, facts, release).await,
+            Decision::Wait(wait) => {
+                self.backoff.succeeded(&key);
+                Action::requeue(match wait {
+                    Wait::PodRuns => POD_RESYNC,
+                    Wait::PodEnds(left) => left.min(POD_RESYNC),
+                    Wait::MachineGoes(again) => again,
+                })
+            }
+            // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
+            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Action::requeue(SLOW_RESYNC),
+            Decision::Retry(error) => {
+                debug!(class = error.class.as_str(), "{error}");
+                Action::requeue(match error.class {
+                    ErrorClass::Throttled { retry_after } => retry_after + self.backoff.jitter(retry_after),
+                    ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => SLOW_RESYNC,
+                    ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
+                })
+            }
+        };
+        if let Some(verdict) = &verdict {
+            self.metrics.held(verdict.reason.as_str());
+        }
+        self.reporter.report(peerpod, verdict.as_ref()).await?;
+        Ok(action)
+    }
+
+    async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
+        let written = apply::release(&self.observer.client, peerpod).await?;
+        if written == Written::Done {
+            let latency =
+                facts.deleted.map(|deleted| Timestamp::now().duration_since(deleted)).unwrap_or_default();
+            let outcome = match release {
+                Release::Absent => "absent",
+                Release::Abandoned => "abandoned",
+            };
+            info!(outcome, "finalizer released");
+            let cloud = cloud_label(peerpod.cloud_provider());
+            self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
+            if let Some(note) = verdict::abandoned(release) {
+                self.reporter.event(peerpod, EventType::Normal, "Abandoned", note).await;
+            }
+        }
+        Ok(self.after_write(&backoff_key(peerpod), written))
+    }
+
+    /// After a write the watch brings whatever comes next. An outdated object comes the same way; the timer is for a watch
+    /// that hangs.
+    fn after_write(&self, key: &String, written: Written) -> Action {
+        match written {
+            Written::Done => {
+                self.backoff.succeeded(key);
+                Action::await_change()
+            }
+            Written::Outdated => Action::requeue(self.backoff.failed(key)),
+        }
+    }
+
+    fn forget(&self, gone: &PeerPod) {
+        self.backoff.succeeded(&backoff_key(gone));
+        self.owners.settled(gone);
+    }
+}
+
+/// A later PeerPod of the same name starts anew.
+fn backoff_key(peerpod: &PeerPod) -> String {
+    peerpod.uid().unwrap_or_default()
+}

@@ -1,0 +1,166 @@
+//! What is known about one PeerPod *(client required)*. Reads only, and only what the decision needs.
+
+use std::sync::Arc;
+
+use futures::future::{join, join_all};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, NotUsed, Object},
+    runtime::reflector::Store,
+};
+use serde::Deserialize;
+
+use super::{
+    api_call::{self, ApiError},
+    decide::{Facts, Machine, Owner, Sibling, hold},
+    index::Index,
+};
+use crate::{
+    api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
+    provider::{Clouds, ErrorClass, InstanceId},
+};
+
+/// Where facts come from.
+pub(super) struct Observer {
+    pub(super) client: Client,
+    pub(super) clouds: Clouds,
+    pub(super) index: Arc<Index>,
+    pub(super) store: Store<PeerPod>,
+}
+
+/// A Pod without all that is of no interest here.
+type PodPhase = Object<NotUsed, Phase>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Phase {
+    #[serde(default)]
+    phase: String,
+}
+
+impl Observer {
+    /// Everything that the decision on `peerpod` depends on. Fails only where the API server does.
+    pub(super) async fn observe(&self, peerpod: &PeerPod) -> Result<Facts, ApiError> {
+        let pod = owner(peerpod);
+        let abandoned =
+            peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON);
+        let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
+        let claimed_by = instance.as_ref().ok().and_then(|id| self.claimant(peerpod, id));
+        let mut facts = Facts {
+            now: Timestamp::now(),
+            deleted,
+            finalizer: has_finalizer(peerpod),
+            abandoned,
+            created: created(peerpod),
+            pod: pod.map(|pod| pod.name.clone()),
+            owner: Owner::Gone,
+            instance,
+            siblings: Vec::new(),
+            claimed_by,
+            machine: Machine::NotAsked,
+            deletion_accepted: false,
+        };
+        if !facts.finalizer || (deleted.is_some() && abandoned) {
+            return Ok(facts);
+        }
+        if let Some(pod) = pod {
+            if deleted.is_some() {
+                facts.owner = self.owner_state(peerpod, pod).await?;
+            }
+            let siblings = self.siblings(peerpod, &pod.uid);
+            if siblings.is_empty() && (deleted.is_none() || hold(&facts).is_some()) {
+                return Ok(facts);
+            }
+            let asked = join_all(siblings.iter().map(|sibling| async {
+                let machine = self.machine_of(sibling).await;
+                Sibling { created: created(sibling), machine }
+            }));
+            (facts.machine, facts.siblings) = join(self.machine_of(peerpod), asked).await;
+        } else if deleted.is_some() {
+            facts.machine = self.machine_of(peerpod).await;
+        }
+        Ok(facts)
+    }
+
+    /// What the cloud says about a PeerPod's machine.
+    pub(super) async fn machine_of(&self, peerpod: &PeerPod) -> Machine {
+        let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
+            return Machine::NotAsked;
+        };
+        let described = match self.clouds.provider(peerpod.cloud_provider()) {
+            Ok(provider) => provider.describe(&id).await,
+            Err(unavailable) => Err(unavailable),
+        };
+        match described {
+            Ok(vm) => Machine::Present(vm),
+            Err(error) if error.class == ErrorClass::NotFound => Machine::Absent,
+            Err(error) => Machine::Unanswered(error),
+        }
+    }
+
+    async fn owner_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<Owner, ApiError> {
+        let namespace = peerpod.namespace().unwrap_or_default();
+        let api: Api<PodPhase> =
+            Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
+        let found = api_call::bounded(api.get_opt(&pod.name)).await?;
+        Ok(found.filter(|found| found.metadata.uid.as_deref() == Some(&pod.uid)).map_or(
+            Owner::Gone,
+            |found| match (
+                found.status.as_ref().map(|status| status.phase.as_str()),
+                found.metadata.deletion_timestamp,
+            ) {
+                (Some("Succeeded" | "Failed"), _) => Owner::Finished,
+                (_, Some(Time(until))) => Owner::Ending { until },
+                (_, None) => Owner::Running,
+            },
+        ))
+    }
+
+    /// The living PeerPods with the finalizer that the same Pod owns, without this one.
+    fn siblings(&self, peerpod: &PeerPod, pod_uid: &str) -> Vec<Arc<PeerPod>> {
+        let mut siblings: Vec<_> =
+            self.index.owned_by(pod_uid).iter().filter_map(|key| self.store.get(key)).collect();
+        siblings.retain(|other| {
+            other.uid() != peerpod.uid()
+                && other.metadata.deletion_timestamp.is_none()
+                && has_finalizer(other)
+                && owner(other).is_some_and(|owner| owner.uid == pod_uid)
+        });
+        siblings
+    }
+
+    /// Another PeerPod, in any namespace, that stays and names the same machine.
+    fn claimant(&self, peerpod: &PeerPod, id: &InstanceId) -> Option<String> {
+        let cloud = peerpod.cloud_provider();
+        let claims = |other: &PeerPod| {
+            other.uid() != peerpod.uid()
+                && other.metadata.deletion_timestamp.is_none()
+                && other.cloud_provider() == cloud
+                && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
+        };
+        let mut others = self.index.naming(cloud, id).into_iter().filter_map(|key| self.store.get(&key));
+        let other = others.find(|other| claims(other))?;
+        Some(format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any()))
+    }
+}
+
+/// The Pod that owns a PeerPod, by its reference.
+pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
+    let pods =
+        || peerpod.owner_references().iter().filter(|owner| owner.kind == "Pod" && owner.api_version == "v1");
+    pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
+}
+
+fn has_finalizer(peerpod: &PeerPod) -> bool {
+    peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// An API server always sets it; an object without one would count as the oldest.
+fn created(peerpod: &PeerPod) -> Timestamp {
+    peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}

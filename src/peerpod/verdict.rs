@@ -1,0 +1,247 @@
+//! What a decision means to people: condition, event and metric label in one *(no client)*.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::decide::{Decision, Refusal, Release, Wait};
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    provider::ErrorClass,
+};
+
+/// A deletion that waits for its cloud longer than this is said to be slow.
+const SLOW: SignedDuration = SignedDuration::from_secs(60);
+
+/// The condition that is True while a verdict stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Something is waited for that goes by itself.
+    Reconciling,
+    /// Somebody's help is needed.
+    Stalled,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Reconciling, Self::Stalled];
+
+    /// The condition's type.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident,)+) => {
+        /// Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
+
+            /// The condition's and the event's reason, and the metric label.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($reason),)+ }
+            }
+
+            /// The condition that it is a reason of.
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$reason => Kind::$kind,)+ }
+            }
+
+            /// What it means and what to do, for documentation.
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$reason => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The PeerPod is being deleted while its Pod still runs or ends; the machine is kept until the Pod is through.
+    WaitingForPod => Reconciling,
+    /// The cloud has accepted the deletion, and the machine is still there after a minute.
+    DeletionSlow => Reconciling,
+    /// The cloud cannot be reached or failed; it is tried again with growing pauses.
+    CloudUnavailable => Reconciling,
+    /// The cloud asked for fewer calls and is left alone for a while.
+    CloudThrottled => Reconciling,
+    /// The credentials are refused or lack a right; mend them or the rights, changed files are read at once.
+    Unauthorized => Stalled,
+    /// The settings cannot work; the message names the key to mend, changed files are read at once.
+    InvalidSettings => Stalled,
+    /// This operator does not speak to the cloud that the PeerPod names, or its settings name another one.
+    UnknownProvider => Stalled,
+    /// No Pod owns the PeerPod, so no machine can be proven to be its.
+    NoOwner => Stalled,
+    /// The recorded identifier is empty or names no machine for good.
+    InvalidInstanceID => Stalled,
+    /// The machine bears another name than a pod VM of this Pod would, or no sign that cloud-api-adaptor made it.
+    NotThisPodsVM => Stalled,
+    /// Another PeerPod that is not being deleted names the same machine.
+    ClaimedByAnother => Stalled,
+    /// The Pod has several living PeerPods, and which machine it runs on cannot be told; all stay until the Pod goes.
+    AmbiguousSiblings => Stalled,
+}
+
+/// What to tell about one decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Why.
+    pub reason: Reason,
+    /// What exactly, and what to do. The same text for the same state, so that it is written once.
+    pub message: String,
+}
+
+/// What is to be told, if anything is. A decision that goes on as it should says nothing.
+pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) -> Option<Verdict> {
+    let (reason, message) = match decision {
+        Decision::Nothing | Decision::Supersede | Decision::Delete(_) | Decision::Release(_) => return None,
+        Decision::Wait(Wait::PodRuns) => (
+            Reason::WaitingForPod,
+            "the Pod may still run on this machine; it is deleted when the Pod has ended".to_owned(),
+        ),
+        Decision::Wait(Wait::PodEnds(_)) => (
+            Reason::WaitingForPod,
+            "the Pod is ending; the machine is deleted when it has ended or its grace period is over"
+                .to_owned(),
+        ),
+        Decision::Wait(Wait::MachineGoes(_)) => {
+            let slow = deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW);
+            if !slow {
+                return None;
+            }
+            (
+                Reason::DeletionSlow,
+                "the cloud accepted the deletion, and the machine is still there".to_owned(),
+            )
+        }
+        Decision::Retry(error) => {
+            let reason = match error.class {
+                ErrorClass::Throttled { .. } => Reason::CloudThrottled,
+                ErrorClass::Unauthorized => Reason::Unauthorized,
+                ErrorClass::Invalid => Reason::InvalidSettings,
+                ErrorClass::NotSupported => Reason::UnknownProvider,
+                ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,
+            };
+            let message = match error.class {
+                // The remaining time changes with every look; the text must not.
+                ErrorClass::Throttled { .. } => {
+                    "the cloud asked for fewer calls; trying again later".to_owned()
+                }
+                _ => error.message.clone(),
+            };
+            (reason, message)
+        }
+        Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
+    };
+    Some(Verdict { reason, message })
+}
+
+fn refused(refusal: &Refusal) -> (Reason, String) {
+    let give_up = format!(
+        "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+    );
+    match refusal {
+        Refusal::NoOwner => (
+            Reason::NoOwner,
+            format!(
+                "no Pod owns this PeerPod, so nothing proves that the machine is its; delete the machine by hand, or {give_up}"
+            ),
+        ),
+        Refusal::BadInstance(problem) => (Reason::InvalidInstanceID, format!("{problem}; {give_up}")),
+        Refusal::NotOwn(not_own) => {
+            (Reason::NotThisPodsVM, format!("refusing to delete: {not_own}; {give_up}"))
+        }
+        Refusal::Claimed(other) => (
+            Reason::ClaimedByAnother,
+            format!("the PeerPod {other} names the same machine and is not being deleted; {give_up}"),
+        ),
+        Refusal::NotSupported(message) => (Reason::UnknownProvider, format!("{message}; {give_up}")),
+        Refusal::Ambiguous(count) => (
+            Reason::AmbiguousSiblings,
+            format!(
+                "the Pod has {count} PeerPods of which the newest cannot be told for certain; all stay until the Pod goes"
+            ),
+        ),
+    }
+}
+
+/// What an event says when a finalizer went on an administrator's word.
+pub fn abandoned(release: Release) -> Option<&'static str> {
+    (release == Release::Abandoned)
+        .then_some("finalizer released by annotation; the machine, if there is one, was not touched")
+}
+
+/// The conditions that tell `verdict`, always both and in the same order. A condition keeps its transition time while
+/// its status stays.
+pub fn conditions(
+    verdict: &Verdict,
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    Kind::ALL
+        .into_iter()
+        .map(|kind| {
+            let stands = verdict.reason.kind() == kind;
+            let status = if stands { "True" } else { "False" };
+            let same = before.iter().find(|before| before.type_ == kind.as_str() && before.status == status);
+            Condition {
+                type_: kind.as_str().to_owned(),
+                status: status.to_owned(),
+                reason: if stands { verdict.reason.as_str() } else { "AsExpected" }.to_owned(),
+                message: if stands { verdict.message.clone() } else { String::new() },
+                last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
+                observed_generation: generation,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_normal_deletion_says_nothing() {
+        let slow_at = |now| {
+            verdict(&Decision::Wait(Wait::MachineGoes(std::time::Duration::ZERO)), Some(at(0)), at(now))
+        };
+        assert_eq!(slow_at(60), None);
+        assert_eq!(slow_at(61).unwrap().reason, Reason::DeletionSlow);
+        assert_eq!(verdict(&Decision::Release(Release::Absent), Some(at(0)), at(1)), None);
+    }
+
+    #[test]
+    fn one_condition_is_true_and_a_transition_time_moves_only_with_its_status() {
+        let stalled = Verdict { reason: Reason::NoOwner, message: "a".into() };
+        let first = conditions(&stalled, &[], Some(2), at(10));
+        assert_eq!(first.iter().map(|c| c.status.as_str()).collect::<Vec<_>>(), ["False", "True"]);
+        let other = Verdict { reason: Reason::ClaimedByAnother, message: "b".into() };
+        let second = conditions(&other, &first, Some(2), at(20));
+        assert_eq!(second[1].last_transition_time, Time(at(10)));
+        let waiting = Verdict { reason: Reason::WaitingForPod, message: "c".into() };
+        let third = conditions(&waiting, &second, Some(2), at(30));
+        assert_eq!(third[1].last_transition_time, Time(at(30)));
+    }
+
+    #[test]
+    fn messages_fit_a_condition_even_for_the_longest_names() {
+        let not_own = crate::provider::guard::NotOwn::Name {
+            id: "i".repeat(2048),
+            name: "n".repeat(253),
+            expected: "e".repeat(63),
+        };
+        let verdict = verdict(&Decision::Refuse(Refusal::NotOwn(not_own)), None, at(0)).unwrap();
+        assert!(verdict.message.len() <= 32_768);
+    }
+}

@@ -1,0 +1,23 @@
+//! Rights in the cluster, declared beside the code that uses them and generated into its role.
+
+/// One rule of a role: these verbs on these resources of this API group (empty: the core group).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// The API group.
+    pub group: &'static str,
+    /// Plural names of resources, subresources as `resource/subresource`.
+    pub resources: &'static [&'static str],
+    /// What may be done.
+    pub verbs: &'static [&'static str],
+}
+
+impl Permission {
+    /// A rule.
+    pub const fn new(
+        group: &'static str,
+        resources: &'static [&'static str],
+        verbs: &'static [&'static str],
+    ) -> Self {
+        Self { group, resources, verbs }
+    }
+}

@@ -1,0 +1,131 @@
+//! What every provider gets around it: limits, and metrics.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::{Error, ErrorClass, InstanceId, OwnVm, Provider, Vm};
+use crate::runtime::Metrics;
+
+/// One call with all the waiting before it takes no longer than this, whatever the provider does.
+const CALL_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What one cloud is spared: calls at once, and calls while it asks for fewer. Shared by all providers that speak to the
+/// same cloud, also across a change of settings.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    calls: Arc<Semaphore>,
+    closed_until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Limits {
+    /// At most `calls` calls at once.
+    pub fn new(calls: usize) -> Self {
+        Self { calls: Arc::new(Semaphore::new(calls)), closed_until: Arc::default() }
+    }
+
+    /// How long the cloud still wants to be left alone.
+    fn closed_for(&self) -> Option<Duration> {
+        let until = *self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    fn close_for(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut closed = self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *closed = Some(closed.map_or(until, |before| before.max(until)));
+    }
+}
+
+/// `provider` within `limits`, its calls measured under the name `cloud`.
+pub fn decorate(
+    provider: impl Provider + 'static,
+    cloud: &'static str,
+    limits: Limits,
+    metrics: Metrics,
+) -> Arc<dyn Provider> {
+    Arc::new(Limited {
+        inner: Metered { inner: provider, cloud, metrics: metrics.clone() },
+        cloud,
+        limits,
+        metrics,
+    })
+}
+
+/// Counts and times the calls that reach the cloud.
+struct Metered<P> {
+    inner: P,
+    cloud: &'static str,
+    metrics: Metrics,
+}
+
+impl<P: Provider> Metered<P> {
+    async fn measure<T>(
+        &self,
+        call: &'static str,
+        answer: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let measured = self.metrics.provider_call(self.cloud, call);
+        let answer = answer.await;
+        measured.finish(answer.as_ref().map_or_else(|error| error.class.as_str(), |_| "ok"));
+        answer
+    }
+}
+
+#[async_trait]
+impl<P: Provider> Provider for Metered<P> {
+    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
+        self.measure("describe", self.inner.describe(id)).await
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
+        self.measure("delete", self.inner.delete(vm)).await
+    }
+}
+
+/// Keeps calls within [`Limits`] and gives each a deadline.
+struct Limited<P> {
+    inner: P,
+    cloud: &'static str,
+    limits: Limits,
+    metrics: Metrics,
+}
+
+impl<P: Provider> Limited<P> {
+    async fn limit<T>(&self, answer: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
+        if let Some(retry_after) = self.limits.closed_for() {
+            let message =
+                format!("{} asked for fewer calls; the next one is made in {retry_after:.0?}", self.cloud);
+            return Err(Error::new(ErrorClass::Throttled { retry_after }, message));
+        }
+        let within = async {
+            // The semaphore is never closed, so this waits or succeeds.
+            let _permit = self.limits.calls.acquire().await;
+            answer.await
+        };
+        let answer = tokio::time::timeout(CALL_DEADLINE, within).await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
+            Err(Error::new(ErrorClass::Transient, message))
+        });
+        if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
+            self.limits.close_for(*retry_after);
+            self.metrics.provider_throttled(self.cloud, *retry_after);
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl<P: Provider> Provider for Limited<P> {
+    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
+        self.limit(self.inner.describe(id)).await
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
+        self.limit(self.inner.delete(vm)).await
+    }
+}

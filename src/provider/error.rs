@@ -1,0 +1,54 @@
+//! What can go wrong in a cloud, by what it means for the caller.
+
+use std::time::Duration;
+
+/// What an error means for whoever called: this decides requeue, condition, event and metric label alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// What was asked for does not exist. For deletion this is success.
+    NotFound,
+    /// It may work later: try again with backoff.
+    Transient,
+    /// The cloud asks for fewer calls.
+    Throttled {
+        /// How long to leave this cloud alone, as the cloud said or as a default.
+        retry_after: Duration,
+    },
+    /// The credentials are refused, or lack a right.
+    Unauthorized,
+    /// The settings cannot work as they are.
+    Invalid,
+    /// This operator cannot do it.
+    NotSupported,
+}
+
+impl ErrorClass {
+    /// The metric label and log field.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::Transient => "transient",
+            Self::Throttled { .. } => "throttled",
+            Self::Unauthorized => "unauthorized",
+            Self::Invalid => "invalid",
+            Self::NotSupported => "not_supported",
+        }
+    }
+}
+
+/// An error of a cloud: its class, and a text for people without any secret in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What it means for the caller.
+    pub class: ErrorClass,
+    /// What was being done, what was wrong, what to do.
+    pub message: String,
+}
+
+impl Error {
+    /// An error of this class.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into() }
+    }
+}

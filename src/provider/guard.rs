@@ -1,0 +1,141 @@
+//! The proof that a machine is one Pod's pod VM.
+//!
+//! Anybody who may create a PeerPod can write any identifier into it. So the identifier alone never decides that a
+//! machine may go: the machine itself must bear the name that cloud-api-adaptor makes from the owning Pod's name.
+
+use super::Vm;
+
+/// How long cloud-api-adaptor lets a machine's name become, in bytes.
+const NAME_LIMIT: usize = 63;
+
+/// The first characters of the sandbox's id end the name.
+const SANDBOX_CHARACTERS: usize = 8;
+
+const PREFIX: &str = "podvm-";
+
+/// A machine that has been proven to be the pod VM of the Pod in question. Only [`prove`] makes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnVm(Vm);
+
+impl OwnVm {
+    /// The machine.
+    pub fn vm(&self) -> &Vm {
+        &self.0
+    }
+}
+
+/// Why a machine is not the Pod's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOwn {
+    /// It bears another name.
+    #[error("the machine {id} is named {name:?}, and a pod VM of this Pod would be named {expected:?}")]
+    Name {
+        /// Its identifier.
+        id: String,
+        /// The name it bears.
+        name: String,
+        /// The name it should bear, the sandbox's part as `????????`.
+        expected: String,
+    },
+    /// It bears the name but not the provider's sign of a pod VM.
+    #[error("the machine {id} ({name}) bears no sign that cloud-api-adaptor made it")]
+    Unmarked {
+        /// Its identifier.
+        id: String,
+        /// The name it bears.
+        name: String,
+    },
+}
+
+/// Shows that `vm` is what cloud-api-adaptor made for the Pod named `pod`, or says why not.
+pub fn prove(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
+    let expected = prefix(pod);
+    let sandbox = vm.name.strip_prefix(&expected);
+    let ours = sandbox.is_some_and(|sandbox| {
+        sandbox.len() == SANDBOX_CHARACTERS
+            && sandbox.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    });
+    if !ours {
+        let expected = format!("{expected}{}", "?".repeat(SANDBOX_CHARACTERS));
+        return Err(NotOwn::Name { id: vm.id.to_string(), name: vm.name, expected });
+    }
+    if !vm.marked {
+        return Err(NotOwn::Unmarked { id: vm.id.to_string(), name: vm.name });
+    }
+    Ok(OwnVm(vm))
+}
+
+/// The name up to the sandbox's part: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
+fn prefix(pod: &str) -> String {
+    let room = NAME_LIMIT - PREFIX.len() - 1 - SANDBOX_CHARACTERS;
+    let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {
+        'a'..='z' | '0'..='9' | '-' => c,
+        _ => '-',
+    });
+    let mut name = String::from(PREFIX);
+    name.extend(pod.take(room));
+    name.push('-');
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::InstanceId;
+    use proptest::prelude::*;
+
+    fn vm(name: &str) -> Vm {
+        let id = InstanceId::parse("aws", "i-1").unwrap();
+        Vm { id, name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
+    }
+
+    #[test]
+    fn the_name_made_from_the_pod_proves_the_vm() {
+        assert!(prove(vm("podvm-web-0-1a2b3c4d"), "web-0").is_ok());
+        assert!(prove(vm("podvm-a-b-1a2b3c4d"), "a.b").is_ok(), "dots become hyphens");
+        let long = "x".repeat(253);
+        assert!(prove(vm(&format!("podvm-{}-1a2b3c4d", "x".repeat(48))), &long).is_ok(), "names are cut");
+    }
+
+    #[test]
+    fn other_names_prove_nothing() {
+        for name in [
+            "podvm-base.qcow2",
+            "podvm-web-00-1a2b3c4d",
+            "podvm-web-1a2b3c4d",
+            "web-0",
+            "",
+            "podvm-web-0-1a2b3c4d5",
+        ] {
+            assert!(matches!(prove(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
+        }
+        assert!(prove(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(), "the VM of the Pod web-1a2b3c4d");
+    }
+
+    #[test]
+    fn a_name_without_the_providers_sign_proves_nothing() {
+        let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
+        assert!(matches!(prove(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn every_pods_own_vm_is_proven_and_fits_the_limit(pod in "[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
+            let name = format!("{}{sandbox}", prefix(&pod));
+            prop_assert!(name.len() <= NAME_LIMIT);
+            prop_assert!(prove(vm(&name), &pod).is_ok());
+        }
+
+        #[test]
+        fn no_vm_is_proven_for_two_short_pod_names(a in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", b in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
+            prop_assume!(a != b);
+            let name = format!("{}{sandbox}", prefix(&a));
+            prop_assert!(prove(vm(&name), &b).is_err());
+        }
+
+        #[test]
+        fn any_name_is_answered_without_panic(name in "\\PC*", pod in "\\PC*") {
+            let _ = prove(vm(&name), &pod);
+        }
+    }
+}

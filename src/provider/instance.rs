@@ -1,0 +1,98 @@
+//! Identifiers of machines, in the one form that can be compared.
+
+use std::fmt;
+
+use uuid::Uuid;
+
+/// A machine's identifier in its cloud's canonical form: two PeerPods name the same machine exactly when their clouds
+/// and these are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(String);
+
+/// Why a recorded identifier names no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdProblem {
+    /// Nothing was recorded.
+    #[error("spec.instanceID is empty: cloud-api-adaptor did not record which machine it made")]
+    Empty,
+    /// What was recorded cannot be an identifier of that cloud.
+    #[error("spec.instanceID is not {expected}{}", hint.map(|hint| format!(": {hint}")).unwrap_or_default())]
+    Malformed {
+        /// What it should be.
+        expected: &'static str,
+        /// Why it might look as it does, where that is known.
+        hint: Option<&'static str>,
+    },
+}
+
+impl InstanceId {
+    /// Reads `spec.instanceID` as the cloud named `spec.cloudProvider` spells it. Identifiers of clouds that this
+    /// operator does not speak are taken as they stand, so that they can still be compared.
+    pub fn parse(cloud_provider: &str, raw: &str) -> Result<Self, IdProblem> {
+        let raw = raw.trim();
+        if raw.is_empty() {
+            return Err(IdProblem::Empty);
+        }
+        match cloud_provider {
+            super::libvirt::NAME => domain_uuid(raw),
+            _ => Ok(Self(raw.to_owned())),
+        }
+    }
+
+    /// The canonical spelling.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Only a UUID names a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt
+/// gives to another domain later.
+fn domain_uuid(raw: &str) -> Result<InstanceId, IdProblem> {
+    let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
+    Uuid::try_parse(raw).map(|uuid| InstanceId(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
+        expected: "a domain's UUID",
+        hint: number.then_some(
+            "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those, so it proves nothing",
+        ),
+    })
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_uuid_are_one_id() {
+        let canonical = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+        for spelling in
+            [canonical, "0DD2F0C5-6A3D-44A7-9B5E-2F7A6C2F9A11", "0dd2f0c56a3d44a79b5e2f7a6c2f9a11"]
+        {
+            assert_eq!(InstanceId::parse("libvirt", spelling).unwrap().as_str(), canonical);
+        }
+    }
+
+    #[test]
+    fn a_runtime_number_is_refused_with_its_reason() {
+        let problem = InstanceId::parse("libvirt", "17").unwrap_err().to_string();
+        assert!(problem.contains("reuses"), "{problem}");
+        assert!(!InstanceId::parse("libvirt", "web").unwrap_err().to_string().contains("reuses"));
+    }
+
+    #[test]
+    fn nothing_recorded_is_empty_in_every_cloud() {
+        for cloud in ["libvirt", "aws", "nonsense", ""] {
+            assert_eq!(InstanceId::parse(cloud, " "), Err(IdProblem::Empty));
+        }
+    }
+
+    #[test]
+    fn an_unknown_cloud_takes_ids_as_they_stand() {
+        assert_eq!(InstanceId::parse("nonsense", "i-0A").unwrap().as_str(), "i-0A");
+    }
+}

@@ -1,0 +1,112 @@
+//! What matters of a domain's XML definition.
+
+use serde::Deserialize;
+
+/// The description that cloud-api-adaptor gives to each domain it defines.
+const DESCRIPTION: &str = "This Virtual Machine is the peer-pod VM";
+
+/// The volumes that cloud-api-adaptor makes for one domain: its name and one of these. The base image and a user's data
+/// volumes are named otherwise.
+const OWN_VOLUMES: [&str; 2] = ["-root.qcow2", "-cloudinit.iso"];
+
+/// A domain's definition, as far as it is needed.
+#[derive(Debug, Deserialize)]
+pub(super) struct Definition {
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    devices: Devices,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Devices {
+    #[serde(default, rename = "disk")]
+    disks: Vec<Disk>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Disk {
+    source: Option<Source>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Source {
+    #[serde(rename = "@file")]
+    file: Option<String>,
+}
+
+impl Definition {
+    /// Reads libvirt's XML.
+    pub(super) fn parse(xml: &str) -> Result<Self, quick_xml::DeError> {
+        quick_xml::de::from_str(xml)
+    }
+
+    /// Whether cloud-api-adaptor says that it made this domain.
+    pub(super) fn is_pod_vm(&self) -> bool {
+        self.description.trim() == DESCRIPTION
+    }
+
+    /// The paths of those of its disks that were made for the domain of this name and nothing else.
+    pub(super) fn own_disks(&self, domain: &str) -> Vec<String> {
+        self.devices
+            .disks
+            .iter()
+            .filter_map(|disk| disk.source.as_ref()?.file.as_deref())
+            .filter(|path| {
+                file_name(path).strip_prefix(domain).is_some_and(|rest| OWN_VOLUMES.contains(&rest))
+            })
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// The last part of a path.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const XML: &str = r#"<domain type='qemu'>
+  <name>podvm-web-1a2b3c4d</name>
+  <description>This Virtual Machine is the peer-pod VM</description>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <disk type='file' device='disk'><source file='/pool/podvm-web-1a2b3c4d-root.qcow2' index='1'/><target dev='vda'/></disk>
+    <controller type='usb'/>
+    <disk type='file' device='cdrom'><source file='/pool/podvm-web-1a2b3c4d-cloudinit.iso'/></disk>
+    <disk type='file' device='disk'><source file='/pool/podvm-base.qcow2'/></disk>
+    <disk type='file' device='disk'><source file='/data/customers-root.qcow2'/></disk>
+    <disk type='block' device='disk'><source dev='/dev/sdb'/></disk>
+    <disk type='file' device='cdrom'/>
+  </devices>
+</domain>"#;
+
+    #[test]
+    fn own_disks_are_the_two_named_after_the_domain() {
+        let definition = Definition::parse(XML).unwrap();
+        assert!(definition.is_pod_vm());
+        assert_eq!(
+            definition.own_disks("podvm-web-1a2b3c4d"),
+            ["/pool/podvm-web-1a2b3c4d-root.qcow2", "/pool/podvm-web-1a2b3c4d-cloudinit.iso"]
+        );
+        assert!(definition.own_disks("podvm-web").is_empty());
+    }
+
+    #[test]
+    fn a_domain_without_description_or_disks_is_no_pod_vm() {
+        let definition = Definition::parse("<domain type='test'><name>test</name></domain>").unwrap();
+        assert!(!definition.is_pod_vm());
+        assert!(definition.own_disks("test").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered_without_panic(xml in "\\PC*") {
+            let _ = Definition::parse(&xml);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The contract between the controllers and a cloud.
+//!
+//! # What a provider promises
+//!
+//! - [`Provider::describe`] reads; it never changes anything. A machine that does not exist is [`ErrorClass::NotFound`],
+//!   and nothing else is: a wrong scope, missing rights or a cloud that does not answer have classes of their own.
+//!   Callers release finalizers on that answer, so doubt must never be reported as absence.
+//! - [`Provider::delete`] deletes the machine and everything in [`Vm::own_disks`], and nothing else. It may return
+//!   before the machine is gone, and it may be called again at any time, also after it half succeeded: a step whose
+//!   work is already done is a success. It leaves the machine findable by `describe` until everything that belongs to
+//!   it is gone, so that a retry still finds what is left.
+//! - Both end by themselves: every wait inside has a deadline. Both may be called for many machines at once, and may
+//!   be dropped at any await point without harm to a later call.
+//! - Errors say what was being done and what to do about it, and never show a credential.
+//!
+//! # What a provider may rely on
+//!
+//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`guard::prove`] has shown that it is the machine
+//!   of one Pod; no other code can make one.
+//! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
+//! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
+
+mod decorators;
+mod error;
+pub mod guard;
+mod instance;
+pub mod libvirt;
+mod registry;
+
+pub use decorators::{Limits, decorate};
+pub use error::{Error, ErrorClass};
+pub use guard::OwnVm;
+pub use instance::{IdProblem, InstanceId};
+pub use registry::{Clouds, cloud_label};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+/// A machine as its cloud describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vm {
+    /// What [`Provider::describe`] was asked for.
+    pub id: InstanceId,
+    /// The name that the cloud knows it by, the one that cloud-api-adaptor made from the Pod's name.
+    pub name: String,
+    /// Whether it carries the provider's own sign of a pod VM, beside the name (libvirt: the domain's description).
+    /// Always true where a provider has no such sign.
+    pub marked: bool,
+    /// When it was made, where the cloud says so.
+    pub created: Option<Timestamp>,
+    /// The things that were made for it alone and that deletion must take along, in the provider's own spelling
+    /// (libvirt: paths of volumes). A user's data is never among them.
+    pub own_disks: Vec<String>,
+}
+
+/// One cloud, as far as pod VMs are concerned. See the [module](self) for the contract.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// The machine with this id, or [`ErrorClass::NotFound`].
+    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error>;
+
+    /// Deletes the machine with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
+    async fn delete(&self, vm: &OwnVm) -> Result<(), Error>;
+}

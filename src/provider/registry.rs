@@ -1,0 +1,100 @@
+//! Which provider answers for which cloud, under the settings in force.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{Stream, stream};
+use tokio::sync::watch;
+
+use super::{Error, ErrorClass, Limits, Provider, decorate, libvirt::Libvirt};
+use crate::{
+    runtime::Metrics,
+    settings::{CloudProvider, ProviderSettings, Snapshot, State},
+};
+
+/// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
+pub fn cloud_label(cloud: &str) -> &'static str {
+    cloud.parse::<CloudProvider>().map_or("unknown", CloudProvider::as_str)
+}
+
+/// The clouds that the settings in force give access to. Cheap to clone; follows the settings by itself.
+#[derive(Clone)]
+pub struct Clouds(Arc<Inner>);
+
+struct Inner {
+    settings: watch::Receiver<State>,
+    limits: Limits,
+    metrics: Metrics,
+    built: Mutex<Option<Built>>,
+}
+
+/// What was made of one generation of settings.
+struct Built {
+    generation: u64,
+    provider: Result<(CloudProvider, Arc<dyn Provider>), Error>,
+}
+
+impl Clouds {
+    /// Clouds by these settings, each within `limits`.
+    pub fn new(settings: watch::Receiver<State>, limits: Limits, metrics: Metrics) -> Self {
+        Self(Arc::new(Inner { settings, limits, metrics, built: Mutex::default() }))
+    }
+
+    /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
+    pub fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
+        let Ok(wanted) = cloud.parse::<CloudProvider>() else {
+            let known = CloudProvider::ALL.map(CloudProvider::as_str).join(", ");
+            let message =
+                format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
+            return Err(Error::new(ErrorClass::NotSupported, message));
+        };
+        let (served, provider) = self.built()?;
+        if served == wanted {
+            return Ok(provider);
+        }
+        let message = format!(
+            "the PeerPod is on {wanted}, and this operator's settings are for {served} (CLOUD_PROVIDER)"
+        );
+        Err(Error::new(ErrorClass::NotSupported, message))
+    }
+
+    /// Yields whenever other settings come into force.
+    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        let mut settings = self.0.settings.clone();
+        settings.mark_unchanged();
+        stream::unfold(settings, |mut settings| async move {
+            settings.changed().await.ok().map(|()| ((), settings))
+        })
+    }
+
+    fn built(&self) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
+        let state = self.0.settings.borrow().clone();
+        let mut built = self.0.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(snapshot) = &state.current else {
+            let problem =
+                state.rejected.as_ref().map_or_else(|| "not read yet".to_owned(), ToString::to_string);
+            return Err(Error::new(
+                ErrorClass::Invalid,
+                format!("the operator has no valid settings: {problem}"),
+            ));
+        };
+        match &*built {
+            Some(built) if built.generation == state.generation => built.provider.clone(),
+            _ => {
+                let provider = self.build(snapshot);
+                *built = Some(Built { generation: state.generation, provider: provider.clone() });
+                provider
+            }
+        }
+    }
+
+    fn build(&self, snapshot: &Snapshot) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
+        if let Some(conflict) = &snapshot.conflict {
+            return Err(Error::new(ErrorClass::Invalid, conflict.to_string()));
+        }
+        let cloud = snapshot.provider.provider();
+        let provider = match &snapshot.provider {
+            ProviderSettings::Libvirt(settings) => Libvirt::new(&settings.uri, &settings.pool)?,
+        };
+        Ok((cloud, decorate(provider, cloud.as_str(), self.0.limits.clone(), self.0.metrics.clone())))
+    }
+}
