@@ -27,7 +27,7 @@ pub struct Manifest {
 /// The `PeerPod` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpod_crd() -> Result<Value, Error> {
     let mut crd = serde_json::to_value(PeerPod::crd())?;
-    strip_foreign_formats(&mut crd);
+    adapt(&mut crd);
     Ok(crd)
 }
 
@@ -76,16 +76,20 @@ fn metadata(name: &str) -> ObjectMeta {
     }
 }
 
-/// Schemas derived from Rust types carry formats such as `uint32` that Kubernetes warns of.
-fn strip_foreign_formats(value: &mut Value) {
+/// Schemas derived from Rust types carry formats such as `uint32` that Kubernetes warns of, and let what is optional be
+/// null, which nobody writes.
+fn adapt(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
                 fields.remove("format");
             }
-            fields.values_mut().for_each(strip_foreign_formats);
+            if fields.get("nullable") == Some(&Value::Bool(true)) {
+                fields.remove("nullable");
+            }
+            fields.values_mut().for_each(adapt);
         }
-        Value::Array(items) => items.iter_mut().for_each(strip_foreign_formats),
+        Value::Array(items) => items.iter_mut().for_each(adapt),
         _ => {}
     }
 }

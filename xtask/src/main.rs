@@ -1,6 +1,10 @@
 //! The tasks of this repository: `cargo xtask TASK`.
 
 mod cluster;
+mod manifests;
+mod readme;
+mod repository;
+mod test;
 
 use clap::Parser;
 
@@ -11,11 +15,17 @@ enum Task {
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
+    /// Writes the generated files: manifests/ and the tables of README.md
+    Manifests(manifests::Task),
+    /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
+    Test,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
+        Task::Manifests(task) => manifests::run(&task),
+        Task::Test => test::run().await,
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask manifests`: prints the typed objects of the installation into `manifests/`.
+//! `cargo xtask manifests`: prints the typed objects of the installation into `manifests/`, and the tables that document
+//! the code into `README.md`.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use clap::Args;
 use peerpod_operator::install::{self, Manifest};
 use serde_json::Value;
 
-use crate::repository;
+use crate::{readme, repository};
 
 /// What to do with the files.
 #[derive(Args)]
@@ -39,7 +40,7 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     }
     writeln!(
         std::io::stderr(),
-        "{} files in manifests/, {written} written, {} removed.",
+        "{} generated files, {written} written, {} removed.",
         files.len(),
         stale.len()
     )?;
@@ -49,8 +50,12 @@ pub(crate) fn run(task: &Task) -> Result<()> {
 /// Every generated file, by its path in the repository: each custom resource definition alone, and one file with
 /// everything in the order in which `kubectl apply -f manifests/` needs it.
 pub(crate) fn files() -> Result<Vec<(PathBuf, String)>> {
+    let readme = repository::root().join("README.md");
+    let readme = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
     let objects = install::objects()?;
-    let mut files = vec![(PathBuf::from("manifests/install.yaml"), yaml(objects.iter().map(|it| &it.object))?)];
+    let mut files =
+        vec![(PathBuf::from("manifests/install.yaml"), yaml(objects.iter().map(|it| &it.object))?)];
+    files.push(("README.md".into(), readme::update(&readme)?));
     for Manifest { file, object } in &objects {
         if object["kind"] == "CustomResourceDefinition" {
             files.push((format!("manifests/crd/{file}.yaml").into(), yaml([object].into_iter())?));
@@ -87,7 +92,9 @@ fn stale(folder: &Path, files: &[(PathBuf, String)]) -> Result<Vec<PathBuf>> {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "yaml") && !files.iter().any(|(it, _)| path.ends_with(it)) {
+            } else if path.extension().is_some_and(|it| it == "yaml")
+                && !files.iter().any(|(it, _)| path.ends_with(it))
+            {
                 stale.push(path);
             }
         }
