@@ -322,3 +322,21 @@ fn is_ready(node: &Value) -> bool {
     let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
     ready.any(|condition| condition["status"] == "True") && node["spec"]["taints"].is_null()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_ready_when_the_scheduler_uses_it() {
+        let node = |ready: &str, taints: Value| {
+            let conditions =
+                json!([{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]);
+            json!({"spec": {"taints": taints}, "status": {"conditions": conditions}})
+        };
+        assert!(is_ready(&node("True", Value::Null)));
+        assert!(!is_ready(&node("Unknown", Value::Null)));
+        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
+        assert!(!is_ready(&fake_node("new")));
+    }
+}

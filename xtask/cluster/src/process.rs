@@ -4,6 +4,8 @@
 //! sends it SIGKILL (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`). A [`Detached`](Lifetime::Detached) one stays;
 //! its [`Identity`] is kept in a file and finds it again later, and never finds another process that has got the same pid.
 //!
+//! That holds for the process itself, not for those that it starts: a shell script should `exec` what it runs.
+//!
 //! Output goes to `NAME.log` in a folder of the caller's choice; every failure quotes the end of it.
 
 use std::fmt;

@@ -47,7 +47,8 @@ async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
         // The parent, which this test starts below: it starts the process from a thread that ends, then waits to be killed.
         let dir = Path::new(&dir).to_owned();
         let thread = std::thread::spawn(move || {
-            Process::start("child", &shell("sleep 600"), &dir, Lifetime::Owned).map(|p| (p, dir))
+            Process::start("child", &shell("trap '' TERM; exec sleep 600"), &dir, Lifetime::Owned)
+                .map(|p| (p, dir))
         });
         let (child, dir) = thread.join().expect("no panic")?;
         let Identity { pid, started, boot } = child.identity();
@@ -77,7 +78,8 @@ async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
 #[tokio::test]
 async fn a_dropped_owned_process_is_gone_without_a_zombie() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let process = Process::start("sleeper", &shell("trap '' TERM; sleep 600"), dir.path(), Lifetime::Owned)?;
+    let process =
+        Process::start("sleeper", &shell("trap '' TERM; exec sleep 600"), dir.path(), Lifetime::Owned)?;
     let pid = process.identity().pid;
     drop(process);
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
