@@ -1,0 +1,111 @@
+//! Pod deleted, garbage collector, operator.
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use peers::libvirt::{BASE_VOLUME, POD_VM_DESCRIPTION, POOL};
+use testbed::{vm_name, wait};
+
+use crate::support::{alone, beside_others};
+
+#[test]
+fn a_deleted_pods_machine_and_its_own_volumes_go_and_no_other_volume_does() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = scene.pods.run("web").await?;
+        let name = vm_name("web");
+        let host = scene.host;
+        let root = host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
+        let cloudinit = host.volume(&format!("{name}-cloudinit.iso"), "raw", "").await?;
+        let data = host.volume(&format!("{}-customers-root.qcow2", scene.namespace), "qcow2", "").await?;
+        let domain = host.start_domain(&name, POD_VM_DESCRIPTION, &[&root, &cloudinit, &data]).await?;
+        let peerpod = scene.caa.record(&pod, "libvirt", &domain.uuid.to_string()).await?;
+
+        scene.pods.delete("web").await?;
+        scene.released(peerpod.metadata.name.as_deref().unwrap()).await?;
+        // The object went, so the machine was gone before.
+        assert!(!host.virsh().domains().await?.contains(&name));
+        let volumes = host.virsh().volumes(POOL).await?;
+        assert!(!volumes.contains(&root.name) && !volumes.contains(&cloudinit.name), "{volumes:?}");
+        assert!(volumes.contains(&data.name) && volumes.iter().any(|it| it == BASE_VOLUME), "{volumes:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_deletion_costs_one_write_to_the_api_server() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.operator_catches_up().await?;
+        let writes = scene.writes()?;
+        assert_eq!(writes.len(), 1, "{writes:#?}");
+        assert_eq!((writes[0].verb.as_str(), writes[0].resource.as_str()), ("patch", "peerpods"));
+        assert_eq!((writes[0].name.clone(), writes[0].code), (vm.name(), 200));
+        Ok(())
+    })
+}
+
+#[test]
+fn the_operator_touches_nothing_when_cloud_api_adaptor_does_its_job() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.caa.stop_vm(&vm, scene.host).await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+
+        scene.operator_catches_up().await?;
+        let metrics = scene.operator.metrics().await?;
+        let calls = metrics.sum("peerpod_operator_provider_calls_total", &[("call", "delete")]);
+        assert!(
+            (calls - 1.0).abs() < 0.5,
+            "one machine was the operator's to delete, and it deleted {calls}"
+        );
+        assert_eq!(scene.writes()?, []);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_namespace_goes_although_nobody_stopped_its_machines() -> Result<()> {
+    beside_others(async |scene| {
+        let names: Vec<_> = (0..5).map(|number| format!("web-{number}")).collect();
+        let vms = try_join_all(names.iter().map(|name| scene.pod_with_vm(name))).await?;
+        scene.testbed.cluster().kubectl(&["delete", "namespace", &scene.namespace, "--wait=false"]).await?;
+        let namespaces: Api<Namespace> = Api::all(scene.testbed.client());
+        wait::gone(&namespaces, &scene.namespace, wait::DEADLINE).await?;
+        for vm in &vms {
+            scene.vanished(vm).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn both_reapers_releasing_at_once_is_no_error() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let names: Vec<_> = (0..20).map(|number| format!("web-{number}")).collect();
+        let race = async |name: &String| {
+            let vm = scene.pod_with_vm(name).await?;
+            scene.caa.delete_machine(&vm, scene.host).await?;
+            let (deleted, released) = tokio::join!(scene.pods.delete(name), scene.caa.release(&vm.peerpod));
+            deleted?;
+            if let Err(error) = released {
+                let code = error.downcast_ref().map(|error: &kube::Error| match error {
+                    kube::Error::Api(status) => status.code,
+                    _ => 0,
+                });
+                ensure!(matches!(code, Some(404 | 422)), "{error:#}");
+            }
+            scene.released(&vm.name()).await
+        };
+        try_join_all(names.iter().map(race)).await?;
+        let metrics = scene.operator.metrics().await?;
+        let errors = metrics.sum("peerpod_operator_reconciles_total", &[("result", "error")]);
+        assert!(errors < 0.5, "{errors} reconciles failed");
+        Ok(())
+    })
+}

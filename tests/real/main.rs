@@ -1,0 +1,17 @@
+//! The operator on a real control plane with a real libvirtd, one scenario in each test.
+//!
+//! Tests that get along share a cluster, a libvirtd and an operator ([`support::beside_others`]). Those that kill, misguide
+//! or remove something have an operator and a libvirtd of their own on a cluster that is theirs meanwhile
+//! ([`support::alone`]).
+
+mod crash;
+mod crd;
+mod garbage_collection;
+mod lifecycle;
+mod qemu;
+mod refusals;
+mod rights;
+mod running_pod;
+mod settings;
+mod siblings;
+mod support;

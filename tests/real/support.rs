@@ -1,0 +1,275 @@
+//! What the tests stand on.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::Lifetime;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{Api, ResourceExt as _, api::ListParams};
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::{Host, Libvirtd, POOL};
+use testbed::{
+    Caa, Operator, OperatorOptions, Options, Pods, Request, Settings, Testbed, Vm,
+    wait::{self, DEADLINE},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{Mutex, OnceCell},
+    time::timeout,
+};
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
+
+/// No test takes longer, whatever it waits for.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// All tests of the process run on it, so that a connection which one test opened is of use to the next.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starting tokio")
+});
+
+static SHARED: OnceCell<Shared> = OnceCell::const_new();
+
+/// The cluster of [`alone`], once it was needed.
+static SECOND: Mutex<Option<Testbed>> = Mutex::const_new(None);
+
+struct Shared {
+    testbed: Testbed,
+    libvirtd: Libvirtd,
+    operator: Operator,
+    caa: Caa,
+}
+
+impl Shared {
+    async fn start() -> Result<Self> {
+        let dir = run_dir()?;
+        let options = Options { audit: true, ..Options::new(dir.join("shared")) };
+        let libvirtd_dir = dir.join("l");
+        let (testbed, libvirtd) =
+            tokio::try_join!(Testbed::start(&options), Libvirtd::start(&libvirtd_dir, Lifetime::Owned),)?;
+        let caa = Caa::install(&testbed).await?;
+        let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+        let operator = Operator::start(&testbed, &options).await?;
+        Ok(Self { testbed, libvirtd, operator, caa })
+    }
+}
+
+/// What a test sees: a namespace of its own, and everything around it.
+pub struct Scene<'a> {
+    pub testbed: &'a Testbed,
+    pub operator: &'a Operator,
+    pub host: &'a Host,
+    pub caa: &'a Caa,
+    pub namespace: String,
+    pub pods: Pods,
+    pub peerpods: Api<PeerPod>,
+}
+
+/// What a test has to itself.
+pub struct Alone<'a> {
+    pub testbed: &'a mut Testbed,
+    pub operator: Operator,
+    pub libvirtd: Libvirtd,
+    pub caa: Caa,
+    pub namespace: String,
+}
+
+/// Runs a test on what all such tests share.
+pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
+    RUNTIME.block_on(async {
+        let shared = SHARED.get_or_try_init(Shared::start).await?;
+        let namespace = shared.testbed.namespace("test").await?;
+        let scene =
+            Scene::new(&shared.testbed, &shared.operator, shared.libvirtd.host(), &shared.caa, namespace);
+        let outcome = timeout(LIMIT, test(&scene)).await.context("the test takes too long").flatten();
+        outcome.with_context(|| scene.operator.log_tail())
+    })
+}
+
+/// Runs a test with a libvirtd, an operator and, meanwhile, a cluster of its own.
+pub fn alone(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+    let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
+        let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, test)
+}
+
+/// Like [`alone`], with an operator that is started otherwise: in a folder, and perhaps for a libvirtd.
+pub fn alone_with(
+    start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    RUNTIME.block_on(async {
+        let mut second = SECOND.lock().await;
+        let testbed = match second.take() {
+            Some(testbed) => testbed,
+            None => {
+                Testbed::start(&Options { audit: true, ..Options::new(run_dir()?.join("second")) }).await?
+            }
+        };
+        let testbed = second.insert(testbed);
+        clear(testbed).await.context("clearing away what the test before left")?;
+        let dir = tempfile::tempdir()?;
+        let libvirtd = Libvirtd::start(&dir.path().join("l"), Lifetime::Owned).await?;
+        let caa = Caa::install(testbed).await?;
+        let namespace = testbed.namespace("alone").await?;
+        let operator = start(testbed, dir.path(), &libvirtd).await?;
+        let mut alone = Alone { testbed, operator, libvirtd, caa, namespace };
+        let outcome = timeout(LIMIT, test(&mut alone)).await.context("the test takes too long").flatten();
+        outcome.with_context(|| alone.operator.log_tail())
+    })
+}
+
+/// Puts a cluster back: everything is installed, and there are no PeerPods.
+async fn clear(testbed: &Testbed) -> Result<()> {
+    testbed.install_objects().await?;
+    let caa = Caa::install(testbed).await?;
+    let all: Api<PeerPod> = Api::all(testbed.client());
+    for left in all.list(&ListParams::default()).await? {
+        let namespace = left.namespace().unwrap_or_default();
+        let api: Api<PeerPod> = Api::namespaced(testbed.client(), &namespace);
+        if !left.finalizers().is_empty() {
+            caa.release(&left).await?;
+        }
+        testbed
+            .cluster()
+            .kubectl(&["delete", "peerpod", &left.name_any(), "-n", &namespace, "--ignore-not-found"])
+            .await?;
+        wait::gone(&api, &left.name_any(), DEADLINE).await?;
+    }
+    Ok(())
+}
+
+impl Alone<'_> {
+    /// The scene in its own namespace.
+    pub fn scene(&self) -> Scene<'_> {
+        let host = self.libvirtd.host();
+        Scene::new(self.testbed, &self.operator, host, &self.caa, self.namespace.clone())
+    }
+}
+
+impl<'a> Scene<'a> {
+    fn new(
+        testbed: &'a Testbed,
+        operator: &'a Operator,
+        host: &'a Host,
+        caa: &'a Caa,
+        namespace: String,
+    ) -> Self {
+        let pods = Pods::new(testbed.client(), &namespace);
+        let peerpods = Api::namespaced(testbed.client(), &namespace);
+        Self { testbed, operator, host, caa, namespace, pods, peerpods }
+    }
+
+    /// The same in another namespace.
+    pub async fn elsewhere(&self) -> Result<Self> {
+        let namespace = self.testbed.namespace("test").await?;
+        Ok(Self::new(self.testbed, self.operator, self.host, self.caa, namespace))
+    }
+
+    /// A Pod that runs, with its machine.
+    pub async fn pod_with_vm(&self, name: &str) -> Result<Vm> {
+        let pod = self.pods.run(name).await?;
+        self.caa.start_vm(&pod, self.host).await
+    }
+
+    /// kubectl in this namespace.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let mut all = vec!["--namespace", &self.namespace];
+        all.extend(arguments);
+        self.testbed.cluster().kubectl(&all).await
+    }
+
+    /// Waits until a PeerPod is gone.
+    pub async fn released(&self, peerpod: &str) -> Result<()> {
+        wait::gone(&self.peerpods, peerpod, DEADLINE).await
+    }
+
+    /// Waits until a PeerPod says why it does not go; gives the condition that is True.
+    pub async fn held(&self, peerpod: &str, reason: &str) -> Result<Condition> {
+        let what = format!("the PeerPod {peerpod} is held because of {reason}");
+        let holds = |peerpod: &PeerPod| condition(peerpod).is_some_and(|it| it.reason == reason);
+        let held = wait::present(&self.peerpods, peerpod, &what, DEADLINE, holds).await?;
+        condition(&held).context("the condition was there")
+    }
+
+    /// Fails unless domain and both own volumes of a machine are there, running, as virsh sees them.
+    pub async fn lives(&self, vm: &Vm) -> Result<()> {
+        let state = self.host.virsh().run(&["domstate", &vm.machine.domain.name]).await?;
+        ensure!(state.trim() == "running", "the domain {} is {state}", vm.machine.domain.name);
+        let volumes = self.host.virsh().volumes(POOL).await?;
+        for volume in [&vm.machine.root, &vm.machine.cloudinit] {
+            ensure!(volumes.contains(&volume.name), "the volume {} is gone", volume.name);
+        }
+        Ok(())
+    }
+
+    /// Fails if the domain or an own volume of a machine is there, as virsh sees it.
+    pub async fn vanished(&self, vm: &Vm) -> Result<()> {
+        let (domains, volumes) = (self.host.virsh().domains().await?, self.host.virsh().volumes(POOL).await?);
+        ensure!(!domains.contains(&vm.machine.domain.name), "the domain {} is there", vm.machine.domain.name);
+        for volume in [&vm.machine.root, &vm.machine.cloudinit] {
+            ensure!(!volumes.contains(&volume.name), "the volume {} is there", volume.name);
+        }
+        Ok(())
+    }
+
+    /// Returns when the operator has done everything that it was to do before: it has reaped one more machine.
+    pub async fn operator_catches_up(&self) -> Result<()> {
+        let elsewhere = self.elsewhere().await?;
+        let vm = elsewhere.pod_with_vm("catch-up").await?;
+        elsewhere.pods.delete("catch-up").await?;
+        elsewhere.released(&vm.name()).await
+    }
+
+    /// What the operator wrote, or tried to, in this namespace so far.
+    pub fn writes(&self) -> Result<Vec<Request>> {
+        let mut requests = self.testbed.audit().context("the cluster keeps no audit log")?.of_operator()?;
+        requests.retain(|request| request.is_write() && request.namespace == self.namespace);
+        Ok(requests)
+    }
+}
+
+/// The condition that is True.
+pub fn condition(peerpod: &PeerPod) -> Option<Condition> {
+    peerpod
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .find(|condition| condition.status == "True")
+        .cloned()
+}
+
+/// A folder for what this run writes. It stays for inspection until the next run.
+fn run_dir() -> Result<PathBuf> {
+    static DIR: LazyLock<Result<(PathBuf, File), String>> =
+        LazyLock::new(|| new_run_dir().map_err(|error| format!("{error:#}")));
+    DIR.as_ref().map(|(dir, _)| dir.clone()).map_err(|error| anyhow::anyhow!(error.clone()))
+}
+
+/// The folder with its lock, which no other run has. Folders whose lock nobody holds are of runs that ended.
+fn new_run_dir() -> Result<(PathBuf, File)> {
+    // Short, as paths of sockets must be.
+    let runs = env::temp_dir().join("peerpod-operator-tests");
+    fs::create_dir_all(&runs).with_context(|| format!("creating {}", runs.display()))?;
+    for entry in fs::read_dir(&runs)? {
+        let dir = entry?.path();
+        if File::create(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
+        }
+    }
+    let dir = runs.join(std::process::id().to_string());
+    fs::create_dir(&dir)?;
+    let lock = File::create(dir.join("lock"))?;
+    lock.lock()?;
+    Ok((dir, lock))
+}

@@ -1,0 +1,216 @@
+//! What cloud-api-adaptor does in a cluster and on a libvirt host, seen from outside.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+};
+use libvirt_client::{ErrorCode, UndefineFlags};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use peers::libvirt::{Host, PodVm};
+use serde_json::{Value, json};
+
+use crate::installation::Testbed;
+
+/// The name of its `ServiceAccount`, and of the role that has its rights.
+const NAME: &str = "cloud-api-adaptor";
+
+/// The characters that Kubernetes makes random names of.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Room in the name of an object.
+const NAME_LIMIT: usize = 253;
+
+/// Room in the name of a machine.
+const VM_NAME_LIMIT: usize = 63;
+
+/// Plays cloud-api-adaptor under its own rights.
+#[derive(Clone)]
+pub struct Caa {
+    client: Client,
+}
+
+/// A pod VM and the PeerPod that records it.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Domain and volumes.
+    pub machine: PodVm,
+    /// The PeerPod as it was created.
+    pub peerpod: PeerPod,
+}
+
+impl Vm {
+    /// The PeerPod's name.
+    pub fn name(&self) -> String {
+        self.peerpod.name_any()
+    }
+}
+
+impl Caa {
+    /// Installs cloud-api-adaptor's identity and rights.
+    pub async fn install(testbed: &Testbed) -> Result<Self> {
+        testbed.apply(NAME, &rights()).await.context("installing cloud-api-adaptor's rights")?;
+        Ok(Self { client: testbed.client_of(NAME).await? })
+    }
+
+    /// What happens when a Pod gets its sandbox: makes a machine, then the PeerPod that records it.
+    pub async fn start_vm(&self, pod: &Pod, host: &Host) -> Result<Vm> {
+        let machine = host.start_pod_vm(&vm_name(&pod.name_any())).await?;
+        let peerpod = self.record(pod, "libvirt", &machine.domain.uuid.to_string()).await?;
+        Ok(Vm { machine, peerpod })
+    }
+
+    /// What happens when a Pod's sandbox is stopped: deletes the machine, then releases the PeerPod.
+    pub async fn stop_vm(&self, vm: &Vm, host: &Host) -> Result<()> {
+        self.delete_machine(vm, host).await?;
+        self.release(&vm.peerpod).await
+    }
+
+    /// The first half of [`stop_vm`](Self::stop_vm): domain first, then its volumes.
+    pub async fn delete_machine(&self, vm: &Vm, host: &Host) -> Result<()> {
+        let client = host.client();
+        let PodVm { domain, root, cloudinit } = &vm.machine;
+        client.domain_destroy(domain).await.with_context(|| format!("destroying {}", domain.name))?;
+        let undefined = match client.domain_undefine(domain, UndefineFlags::NVRAM).await {
+            // The test driver knows no NVRAM.
+            Err(error) if error.code() == Some(ErrorCode::InvalidArg) => {
+                client.domain_undefine_plain(domain).await
+            }
+            undefined => undefined,
+        };
+        undefined.with_context(|| format!("undefining {}", domain.name))?;
+        for volume in [root, cloudinit] {
+            client.volume_delete(volume).await.with_context(|| format!("deleting {}", volume.name))?;
+        }
+        Ok(())
+    }
+
+    /// Creates the PeerPod that says: this Pod's machine is that instance.
+    pub async fn record(&self, pod: &Pod, provider: &str, instance: &str) -> Result<PeerPod> {
+        self.create(peerpod_object(pod, provider, instance)).await
+    }
+
+    /// Creates a PeerPod as it is given.
+    pub async fn create(&self, object: Value) -> Result<PeerPod> {
+        let namespace =
+            object["metadata"]["namespace"].as_str().context("a PeerPod without namespace")?.to_owned();
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let created = self.api(&namespace).create(&PostParams::default(), &object).await;
+        Ok(created.context("creating a PeerPod")?.try_parse()?)
+    }
+
+    /// Takes all finalizers of a PeerPod away at once, whoever put them there.
+    pub async fn release(&self, peerpod: &PeerPod) -> Result<()> {
+        let patch = serde_json::from_value(json!([{ "op": "remove", "path": "/metadata/finalizers" }]))?;
+        let api = self.api(&peerpod.namespace().unwrap_or_default());
+        let name = peerpod.name_any();
+        api.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch))
+            .await
+            .with_context(|| format!("releasing the PeerPod {name}"))?;
+        Ok(())
+    }
+
+    fn api(&self, namespace: &str) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("confidentialcontainers.org", "v1alpha1", "PeerPod");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "peerpods");
+        Api::namespaced_with(self.client.clone(), namespace, &resource)
+    }
+}
+
+/// The PeerPod that cloud-api-adaptor writes for a Pod: these fields and no others.
+pub fn peerpod_object(pod: &Pod, provider: &str, instance: &str) -> Value {
+    let (pod_name, suffix) = (pod.name_any(), format!("-resource-{}", random(ALPHABET, 5)));
+    let base = &pod_name[..pod_name.len().min(NAME_LIMIT - suffix.len())];
+    json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1",
+        "kind": "PeerPod",
+        "metadata": {
+            "name": format!("{base}{suffix}"),
+            "namespace": pod.namespace(),
+            "finalizers": ["peer.pod/finalizer"],
+            "ownerReferences": [{
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": pod_name,
+                "uid": pod.uid(),
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": { "cloudProvider": provider, "instanceID": instance },
+    })
+}
+
+/// The name of a machine for a Pod of this name, in a sandbox of random id.
+pub fn vm_name(pod: &str) -> String {
+    let replaced: String = pod
+        .to_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .take(VM_NAME_LIMIT - "podvm--12345678".len())
+        .collect();
+    format!("podvm-{replaced}-{}", random(b"0123456789abcdef", 8))
+}
+
+fn random(alphabet: &[u8], length: usize) -> String {
+    (0..length).filter_map(|_| fastrand::choice(alphabet)).map(|byte| char::from(*byte)).collect()
+}
+
+/// Its `ServiceAccount` and all it may do in the whole cluster. (What it may do beyond that in its own namespace only is
+/// covered by the first rule, or concerns providers that have no part in this.)
+fn rights() -> [Value; 3] {
+    let may = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": { "name": NAME },
+        "rules": [
+            may("", &["pods", "secrets", "serviceaccounts"], &["get", "list"]),
+            may("", &["pods/finalizers"], &["update"]),
+            may("", &["configmaps"], &["create"]),
+            may("", &["nodes"], &["get", "patch"]),
+            may("", &["nodes/status"], &["patch"]),
+            may("confidentialcontainers.org", &["peerpods"], &["create", "patch", "update"]),
+        ],
+    });
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": { "name": NAME, "namespace": NAMESPACE },
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": NAME },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
+    });
+    [account, role, binding]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_name_is_cut_and_free_of_dots() {
+        assert!(vm_name("web.A").starts_with("podvm-web-a-"));
+        assert_eq!(vm_name("web").len(), "podvm-web-12345678".len());
+        assert_eq!(vm_name(&"x".repeat(253)).len(), 63);
+    }
+
+    #[test]
+    fn the_name_of_a_peerpod_is_the_pods_and_fits() {
+        for length in [3, 238, 239, 253] {
+            let pod = Pod {
+                metadata: kube::api::ObjectMeta { name: Some("x".repeat(length)), ..Default::default() },
+                ..Default::default()
+            };
+            let object = peerpod_object(&pod, "libvirt", "");
+            let name = object["metadata"]["name"].as_str().unwrap();
+            assert_eq!(name.len(), 253.min(length + 15), "{name}");
+            assert!(name.contains("x-resource-"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A cluster with the operator's generated installation in it.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result};
+use cluster::{Cluster, ClusterOptions, process::Lifetime};
+use k8s_openapi::{
+    api::core::v1::{Namespace, ServiceAccount},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    api::{ObjectMeta, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use peerpod_operator::{NAMESPACE, install};
+use serde_json::{Value, json};
+
+use crate::{
+    audit::Audit,
+    wait::{self, DEADLINE},
+};
+
+/// The name of the `PeerPod` custom resource definition.
+const CRD: &str = "peerpods.confidentialcontainers.org";
+
+/// How a testbed is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder for everything that the testbed writes; it belongs to this one alone.
+    pub dir: PathBuf,
+    /// Whether it ends with the program that starts it.
+    pub lifetime: Lifetime,
+    /// How many fake nodes there are: `fake-0`, `fake-1`, …
+    pub fake_nodes: usize,
+    /// Whether the API server writes down what it is asked.
+    pub audit: bool,
+}
+
+impl Options {
+    /// The plain testbed in this folder: one fake node, no audit log, and its end is this program's.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), lifetime: Lifetime::Owned, fake_nodes: 1, audit: false }
+    }
+}
+
+/// A cluster in which everything is installed but the operator's Deployment: the operator itself is started by
+/// [`Operator`](crate::Operator), on this machine.
+pub struct Testbed {
+    cluster: Cluster,
+    client: Client,
+    audit: Option<Audit>,
+}
+
+impl Testbed {
+    /// Starts a cluster and installs into it. Where blockOwnerDeletion is set, this cluster asks for the right to (as
+    /// OpenShift does).
+    pub async fn start(options: &Options) -> Result<Self> {
+        fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
+        let mut flags = vec!["--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned()];
+        let audit = if options.audit {
+            let (audit, audit_flags) = Audit::prepare(&std::path::absolute(&options.dir)?)?;
+            flags.extend(audit_flags);
+            Some(audit)
+        } else {
+            None
+        };
+        let cluster = Cluster::start(&ClusterOptions {
+            lifetime: options.lifetime,
+            fake_nodes: options.fake_nodes,
+            api_server_flags: flags,
+            ..ClusterOptions::new(options.dir.join("cluster"))
+        })
+        .await?;
+        Ok(Self { audit, ..Self::install(cluster).await? })
+    }
+
+    /// Installs into a cluster that runs already.
+    pub async fn install(cluster: Cluster) -> Result<Self> {
+        let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
+        let testbed = Self { cluster, client, audit: None };
+        testbed.install_objects().await.context("installing the operator's objects")?;
+        Ok(testbed)
+    }
+
+    /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods can be made.
+    pub async fn install_objects(&self) -> Result<()> {
+        let objects = install::objects()?.into_iter().map(|manifest| manifest.object);
+        let objects: Vec<_> = objects.filter(|object| object["kind"] != "Deployment").collect();
+        self.apply("installation", &objects).await?;
+        let established = |crd: &CustomResourceDefinition| {
+            let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            crd.metadata.deletion_timestamp.is_none()
+                && conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
+        };
+        wait::present(&self.crds(), CRD, "PeerPods can be made", DEADLINE, established).await?;
+        Ok(())
+    }
+
+    /// Applies objects as the administrator, as `kubectl apply --server-side` does. `name` is that of the file they are
+    /// kept in.
+    pub async fn apply(&self, name: &str, objects: &[Value]) -> Result<()> {
+        let file = self.cluster.dir().join(format!("{name}.json"));
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        fs::write(&file, list.to_string()).with_context(|| format!("writing {}", file.display()))?;
+        let file = file.to_str().context("the testbed's folder has no UTF-8 name")?;
+        self.cluster.kubectl(&["apply", "--server-side", "--filename", file]).await.map(drop)
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The cluster, to be disturbed.
+    pub fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// The administrator's client. It belongs to the runtime that the testbed was started on.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The custom resource definitions.
+    pub fn crds(&self) -> Api<CustomResourceDefinition> {
+        Api::all(self.client())
+    }
+
+    /// The audit log, if the testbed was started with one.
+    pub fn audit(&self) -> Option<&Audit> {
+        self.audit.as_ref()
+    }
+
+    /// Makes a new namespace in which Pods can be made; its name starts with `purpose`.
+    pub async fn namespace(&self, purpose: &str) -> Result<String> {
+        let metadata = ObjectMeta { generate_name: Some(format!("{purpose}-")), ..ObjectMeta::default() };
+        let namespaces: Api<Namespace> = Api::all(self.client());
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        let namespace = namespaces.create(&PostParams::default(), &namespace).await?.name_any();
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), &namespace);
+        let what = format!("namespace {namespace} has its ServiceAccount");
+        wait::present(&accounts, "default", &what, DEADLINE, |_| true).await?;
+        Ok(namespace)
+    }
+
+    /// The kubeconfig of a `ServiceAccount` in the installation's namespace, with a token of its own.
+    pub async fn kubeconfig_of(&self, service_account: &str) -> Result<PathBuf> {
+        let namespace = format!("--namespace={NAMESPACE}");
+        let token =
+            self.cluster.kubectl(&["create", "token", service_account, &namespace, "--duration=24h"]).await?;
+        self.cluster.kubeconfig_for_token(service_account, token.trim())
+    }
+
+    /// A client under a `ServiceAccount` of the installation's namespace.
+    pub async fn client_of(&self, service_account: &str) -> Result<Client> {
+        client(Kubeconfig::read_from(self.kubeconfig_of(service_account).await?)?).await
+    }
+}
+
+async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}

@@ -1,0 +1,29 @@
+//! Everything around the operator, for tests, demo and measurements: nothing of it is a mock.
+//!
+//! - [`Testbed`]: a real control plane with the generated installation in it.
+//! - [`Operator`]: the operator's program as it runs in a cluster, under the generated `ServiceAccount`'s own token and
+//!   with [settings](MountedFolder) mounted as a kubelet mounts them.
+//! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
+//! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
+//! - [`Audit`]: what the API server was asked and what it answered.
+//! - [`wait`]: conditions with deadlines.
+
+mod audit;
+mod caa;
+mod http;
+mod installation;
+mod kubelet;
+mod metrics;
+mod operator;
+mod pods;
+mod settings;
+pub mod wait;
+
+pub use audit::{Audit, Request};
+pub use caa::{Caa, Vm, peerpod_object, vm_name};
+pub use installation::{Options, Testbed};
+pub use kubelet::Kubelet;
+pub use metrics::Metrics;
+pub use operator::{Operator, OperatorOptions};
+pub use pods::Pods;
+pub use settings::{MountedFolder, Settings};

@@ -1,0 +1,116 @@
+//! What `/metrics` says.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+
+/// One answer of `/metrics`, in Prometheus' text format.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    text: String,
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Sample {
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+impl Metrics {
+    /// Reads the text format.
+    pub fn parse(text: String) -> Result<Self> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let samples = lines
+            .map(|line| sample(line).with_context(|| format!("{line:?} is no sample of a metric")))
+            .collect::<Result<_>>()?;
+        Ok(Self { text, samples })
+    }
+
+    /// The sum of the samples of this name that have these labels, whatever further ones they have; 0 where there is
+    /// none, as a counter that was never counted may be absent.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let matching = self.samples.iter().filter(|sample| {
+            let has = |(key, value): &(&str, &str)| sample.labels.get(*key).is_some_and(|own| own == value);
+            sample.name == name && labels.iter().all(has)
+        });
+        matching.map(|sample| sample.value).sum()
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// `name{key="value",…} value`, the labels optional.
+fn sample(line: &str) -> Option<Sample> {
+    let end = line.find(['{', ' '])?;
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = BTreeMap::new();
+    if let Some(inside) = rest.strip_prefix('{') {
+        rest = inside;
+        loop {
+            rest = rest.strip_prefix(',').unwrap_or(rest);
+            if let Some(behind) = rest.strip_prefix('}') {
+                rest = behind;
+                break;
+            }
+            let (key, value) = rest.split_once("=\"")?;
+            let (value, behind) = unquote(value)?;
+            labels.insert(key.to_owned(), value);
+            rest = behind;
+        }
+    }
+    // A time stamp may follow.
+    let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(Sample { name: name.to_owned(), labels, value })
+}
+
+/// The text up to the closing quote, and what follows it.
+fn unquote(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    loop {
+        match characters.next()? {
+            (end, '"') => return Some((value, &text[end + 1..])),
+            (_, '\\') => value.push(match characters.next()?.1 {
+                'n' => '\n',
+                other => other,
+            }),
+            (_, other) => value.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_found_by_any_of_their_labels() {
+        let text = "# HELP calls Calls.\n# TYPE calls counter\n\
+                    calls_total{cloud=\"a\",result=\"ok\"} 3\ncalls_total{cloud=\"b\",result=\"ok\"} 4.5\nup 1 1700000000\n# EOF\n";
+        let metrics = Metrics::parse(text.to_owned()).unwrap();
+        assert!((metrics.sum("calls_total", &[("result", "ok")]) - 7.5).abs() < 1e-9);
+        assert!((metrics.sum("calls_total", &[("cloud", "b")]) - 4.5).abs() < 1e-9);
+        assert!((metrics.sum("up", &[]) - 1.0).abs() < 1e-9);
+        assert!(metrics.sum("calls_total", &[("cloud", "c")]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn label_values_may_hold_anything() {
+        let sample = sample(r#"x{a="q\"}, b=\\",b="\n"} -1e3"#).unwrap();
+        assert_eq!(sample.labels["a"], r#"q"}, b=\"#);
+        assert_eq!(sample.labels["b"], "\n");
+        assert!((sample.value + 1000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_no_sample_is_an_error() {
+        for text in ["x", "x{a=\"b\" 1", "x{a=b} 1", "x one"] {
+            assert!(Metrics::parse(text.to_owned()).is_err(), "{text}");
+        }
+    }
+}

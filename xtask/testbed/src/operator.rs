@@ -1,0 +1,181 @@
+//! The operator's program, run as it runs in a cluster.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::{Lifetime, Process, Signal};
+use peerpod_operator::install;
+
+use crate::{
+    http,
+    installation::Testbed,
+    metrics::Metrics,
+    settings::{MountedFolder, Settings},
+};
+
+/// How long it may take until it is ready.
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long it may take to end in order: what a kubelet grants.
+const STOP_GRACE: Duration = Duration::from_secs(30);
+
+/// How the operator is to run.
+#[derive(Clone, Debug)]
+pub struct OperatorOptions {
+    /// The program.
+    pub program: PathBuf,
+    /// A folder for its log and its settings, which belongs to this operator alone.
+    pub dir: PathBuf,
+    /// What it is to be set to.
+    pub settings: Settings,
+    /// Further arguments of `run`.
+    pub arguments: Vec<String>,
+    /// Whether it ends with the program that starts it.
+    pub lifetime: Lifetime,
+}
+
+impl OperatorOptions {
+    /// The plain operator, which ends with this program.
+    pub fn new(program: impl Into<PathBuf>, dir: impl Into<PathBuf>, settings: Settings) -> Self {
+        Self {
+            program: program.into(),
+            dir: dir.into(),
+            settings,
+            arguments: Vec::new(),
+            lifetime: Lifetime::Owned,
+        }
+    }
+}
+
+/// An operator that was started. Dropping it ends it if its lifetime is [`Lifetime::Owned`].
+#[derive(Debug)]
+pub struct Operator {
+    process: Process,
+    command: Command,
+    dir: PathBuf,
+    lifetime: Lifetime,
+    address: Ipv4Addr,
+    settings: MountedFolder,
+    credentials: MountedFolder,
+}
+
+const HEALTH_PORT: u16 = 8081;
+const METRICS_PORT: u16 = 8080;
+
+impl Operator {
+    /// Starts the operator under its own `ServiceAccount`, and waits until it is ready.
+    pub async fn start(testbed: &Testbed, options: &OperatorOptions) -> Result<Self> {
+        let operator = Self::spawn(testbed, options).await?;
+        operator.ready().await?;
+        Ok(operator)
+    }
+
+    /// Starts the operator without waiting for anything.
+    pub async fn spawn(testbed: &Testbed, options: &OperatorOptions) -> Result<Self> {
+        let OperatorOptions { program, dir, settings, arguments, lifetime } = options;
+        std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        let credentials = MountedFolder::create(dir.join("credentials"), &settings.secret)?;
+        let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
+        let address = loopback_address();
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", testbed.kubeconfig_of(install::NAME).await?).arg("run");
+        command.arg("--settings-dir").arg(settings.path());
+        command.arg("--credentials-dir").arg(credentials.path());
+        command.arg("--health-addr").arg(format!("{address}:{HEALTH_PORT}"));
+        command.arg("--metrics-addr").arg(format!("{address}:{METRICS_PORT}"));
+        command.args(["--log-format", "json"]).args(arguments);
+        let process = start(&command, dir, *lifetime)?;
+        let dir = dir.clone();
+        Ok(Self { process, command, dir, lifetime: *lifetime, address, settings, credentials })
+    }
+
+    /// Starts it again after it has ended, with the settings that are mounted now. Does not wait until it is ready.
+    pub fn start_again(&mut self) -> Result<()> {
+        ensure!(!self.process.is_running(), "the operator still runs");
+        self.process = start(&self.command, &self.dir, self.lifetime)?;
+        Ok(())
+    }
+
+    /// Waits until it is ready.
+    pub async fn ready(&self) -> Result<()> {
+        let probe = || async {
+            let (status, text) = self.health("/readyz").await?;
+            ensure!(status == 200, "/readyz answers {status}: {text}");
+            Ok(())
+        };
+        self.process.wait_until("the operator is ready", READY_DEADLINE, probe).await
+    }
+
+    /// Status and text of `/healthz` or `/readyz`.
+    pub async fn health(&self, path: &str) -> Result<(u16, String)> {
+        http::get(self.at(HEALTH_PORT), path).await
+    }
+
+    /// What `/metrics` says.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let (status, text) = http::get(self.at(METRICS_PORT), "/metrics").await?;
+        ensure!(status == 200, "/metrics answers {status}: {text}");
+        Metrics::parse(text)
+    }
+
+    /// Replaces the mounted settings, as a kubelet does when `ConfigMap` and `Secret` have changed. (The two are
+    /// replaced one after the other.)
+    pub fn mount(&mut self, settings: &Settings) -> Result<()> {
+        self.settings.replace(&settings.config_map)?;
+        self.credentials.replace(&settings.secret)
+    }
+
+    /// The process, to be paused, resumed or measured.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The whole log so far, a JSON object on each line.
+    pub fn log(&self) -> Result<String> {
+        let log = self.process.log();
+        std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))
+    }
+
+    /// The last lines of the log, for error messages.
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
+    }
+
+    /// Ends it at once: SIGKILL.
+    pub async fn kill(&self) -> Result<()> {
+        self.process.kill().await
+    }
+
+    /// Ends it in order: SIGTERM. It is killed when it takes longer than a kubelet would wait.
+    pub async fn stop(&self) -> Result<ExitStatus> {
+        self.process.stop(STOP_GRACE).await?.context("how the operator ended is not known")
+    }
+
+    /// Lets it stand still, with its connections open.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::CONT)
+    }
+
+    fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(self.address), port)
+    }
+}
+
+fn start(command: &Command, dir: &Path, lifetime: Lifetime) -> Result<Process> {
+    Process::start("operator", command, dir, lifetime)
+}
+
+/// An address of its own among 16 million, so that its ports are free. Other programs are at 127.0.0.1.
+fn loopback_address() -> Ipv4Addr {
+    Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
+}

@@ -1,0 +1,71 @@
+//! Pods on a fake node.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use crate::wait::{self, DEADLINE};
+
+/// The fake node that Pods are put on.
+const NODE: &str = "fake-0";
+
+/// Pods of one namespace on a fake node. They run at once, and end as soon as they are deleted.
+#[derive(Clone, Debug)]
+pub struct Pods {
+    api: Api<Pod>,
+}
+
+impl Pods {
+    /// Those of this namespace.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace) }
+    }
+
+    /// Makes a Pod and waits until it runs.
+    pub async fn run(&self, name: &str) -> Result<Pod> {
+        let pod = pod(name, NODE, 1)?;
+        self.api
+            .create(&PostParams::default(), &pod)
+            .await
+            .with_context(|| format!("creating the Pod {name}"))?;
+        let runs = |pod: &Pod| phase(pod) == "Running";
+        wait::present(&self.api, name, &format!("the Pod {name} runs"), DEADLINE, runs).await
+    }
+
+    /// Deletes a Pod, as `kubectl delete pod` does, and waits until it is gone.
+    pub async fn delete(&self, name: &str) -> Result<()> {
+        self.api
+            .delete(name, &DeleteParams::background())
+            .await
+            .with_context(|| format!("deleting the Pod {name}"))?;
+        wait::gone(&self.api, name, DEADLINE).await
+    }
+
+    /// The Pods themselves.
+    pub fn api(&self) -> &Api<Pod> {
+        &self.api
+    }
+}
+
+/// How far a Pod is.
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// A Pod for this node.
+pub(crate) fn pod(name: &str, node: &str, grace_seconds: i64) -> Result<Pod> {
+    let pod = json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": grace_seconds,
+            "automountServiceAccountToken": false,
+            "containers": [{ "name": "main", "image": "any" }],
+        },
+    });
+    Ok(serde_json::from_value(pod)?)
+}

@@ -1,0 +1,112 @@
+//! Settings as a Pod sees them.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+/// The content of `peer-pods-cm` and `peer-pods-secret`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The `ConfigMap`'s data.
+    pub config_map: BTreeMap<String, String>,
+    /// The `Secret`'s data.
+    pub secret: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// Settings for the libvirt daemon at this URI.
+    pub fn libvirt(uri: &str) -> Self {
+        let config_map = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri), ("LIBVIRT_POOL", "default")];
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: BTreeMap::new(),
+        }
+    }
+}
+
+/// A `ConfigMap` or `Secret` mounted the way a kubelet does it: `KEY -> ..data/KEY`, `..data -> ..VERSION`, and a new
+/// version takes the place of the old one by one rename.
+#[derive(Debug)]
+pub struct MountedFolder {
+    path: PathBuf,
+    versions: u32,
+}
+
+impl MountedFolder {
+    /// Makes the folder, which must not exist, with this content.
+    pub fn create(path: impl Into<PathBuf>, data: &BTreeMap<String, String>) -> Result<Self> {
+        let path = path.into();
+        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
+        let mut folder = Self { path, versions: 0 };
+        folder.replace(data)?;
+        Ok(folder)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the whole content at once.
+    pub fn replace(&mut self, data: &BTreeMap<String, String>) -> Result<()> {
+        self.swap(data).with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    fn swap(&mut self, data: &BTreeMap<String, String>) -> io::Result<()> {
+        let link = self.path.join("..data");
+        let old = fs::read_link(&link).ok();
+        self.versions += 1;
+        let version = format!("..{}", self.versions);
+        fs::create_dir(self.path.join(&version))?;
+        for (key, value) in data {
+            fs::write(self.path.join(&version).join(key), value)?;
+        }
+        let new_link = self.path.join("..data_tmp");
+        symlink(&version, &new_link)?;
+        fs::rename(&new_link, &link)?;
+        for key in data.keys().filter(|key| !self.path.join(key).is_symlink()) {
+            symlink(Path::new("..data").join(key), self.path.join(key))?;
+        }
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if !name.starts_with("..") && !data.contains_key(&name) {
+                fs::remove_file(self.path.join(name))?;
+            }
+        }
+        old.map_or(Ok(()), |old| fs::remove_dir_all(self.path.join(old)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(folder: &Path) -> BTreeMap<String, String> {
+        let names =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let keys = names.filter(|name| !name.starts_with(".."));
+        keys.map(|key| (key.clone(), fs::read_to_string(folder.join(key)).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_new_version_replaces_the_old_one_with_all_its_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let first = data(&[("A", "1"), ("B", "1")]);
+        let second = data(&[("B", "2"), ("C", "2")]);
+        let mut folder = MountedFolder::create(dir.path().join("settings"), &first).unwrap();
+        assert_eq!(read(folder.path()), first);
+        folder.replace(&second).unwrap();
+        assert_eq!(read(folder.path()), second);
+        let versions =
+            fs::read_dir(folder.path()).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
+        assert_eq!(versions.count(), 2, "..data and what it points at");
+    }
+}

@@ -1,0 +1,95 @@
+//! Waiting for conditions. Every wait has a deadline, and says at its end what was seen last.
+
+use std::{fmt::Debug, pin::pin, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use futures::StreamExt as _;
+use kube::{
+    Api, Resource,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Long enough for whatever takes no time of its own, on a busy machine too.
+pub const DEADLINE: Duration = Duration::from_secs(45);
+
+/// How often something is looked at that cannot be watched.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Watches one object (`None` where it does not exist) until `holds`; gives the state for which it did.
+pub async fn until<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    deadline: Duration,
+    mut holds: impl FnMut(Option<&K>) -> bool,
+) -> Result<Option<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+{
+    let mut last = "nothing was seen of it".to_owned();
+    let watching = async {
+        let mut states = pin!(watcher::watch_object(api.clone(), name).default_backoff());
+        while let Some(state) = states.next().await {
+            match state {
+                Ok(object) if holds(object.as_ref()) => return Ok(object),
+                Ok(object) => last = describe(object),
+                Err(error) => last = format!("watching it failed: {error}"),
+            }
+        }
+        Err(anyhow!("the watch ended"))
+    };
+    match timeout(deadline, watching).await {
+        Ok(outcome) => outcome.with_context(|| format!("waiting until {what}")),
+        Err(_) => bail!("waited {deadline:?} in vain until {what}; the last of {name}:\n{last}"),
+    }
+}
+
+/// Watches one object until it exists and `holds`.
+pub async fn present<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    deadline: Duration,
+    mut holds: impl FnMut(&K) -> bool,
+) -> Result<K>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+{
+    let found = until(api, name, what, deadline, |object| object.is_some_and(&mut holds)).await?;
+    found.with_context(|| format!("{name} is there, and is not"))
+}
+
+/// Watches one object until it does not exist.
+pub async fn gone<K>(api: &Api<K>, name: &str, deadline: Duration) -> Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+{
+    until(api, name, &format!("{name} is gone"), deadline, |object| object.is_none()).await.map(drop)
+}
+
+/// Asks until there is an answer: for what cannot be watched.
+pub async fn eventually<T>(
+    what: &str,
+    deadline: Duration,
+    mut probe: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        match probe().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if Instant::now() >= end => {
+                return Err(error.context(format!("waited {deadline:?} in vain until {what}")));
+            }
+            Err(_) => sleep(LOOK_INTERVAL).await,
+        }
+    }
+}
+
+/// The object for people: YAML, without what nobody reads.
+fn describe<K: Resource + Serialize>(object: Option<K>) -> String {
+    let Some(mut object) = object else { return "it does not exist".to_owned() };
+    object.meta_mut().managed_fields = None;
+    serde_yaml::to_string(&object).unwrap_or_else(|error| format!("it cannot be shown: {error}"))
+}
