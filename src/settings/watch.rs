@@ -7,7 +7,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -76,12 +76,9 @@ pub async fn watch(
 
 /// Returns when no change was heard for [`REST`], or after [`LONGEST_UNREST`].
 async fn rest(changed: &Notify) {
-    let latest = Instant::now() + LONGEST_UNREST;
-    while Instant::now() < latest {
-        if timeout_at(latest.min(Instant::now() + REST), changed.notified()).await.is_err() {
-            return;
-        }
-    }
+    let resting = async { while timeout(REST, changed.notified()).await.is_ok() {} };
+    // Whether it rests or not, it is read now.
+    let _ = timeout(LONGEST_UNREST, resting).await;
 }
 
 /// Holds what is in force against what is read.
@@ -219,6 +216,7 @@ mod tests {
     use std::sync::mpsc;
 
     use tempfile::TempDir;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::settings::ProviderSettings;
@@ -358,7 +356,8 @@ mod tests {
         for stopped in [true, false] {
             let folder = TempDir::new().unwrap();
             fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt").unwrap();
-            let Fixture { states, stop, task, .. } = Fixture::start(folder, "").await;
+            let Fixture { folder: _folder, told: _told, states, stop, task } =
+                Fixture::start(folder, "").await;
             if stopped {
                 stop.cancel();
             } else {

@@ -253,6 +253,7 @@ mod tests {
         );
         let answer = get(servers.health, "/healthz").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\n\r\nok\n"), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "one request per connection: {answer}");
         synced.met();
         let answer = get(servers.health, "/readyz?verbose").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ready\n[+] peerpods\n"), "{answer}");
