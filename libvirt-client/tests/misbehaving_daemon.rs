@@ -250,6 +250,35 @@ async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
 }
 
 #[tokio::test]
+async fn a_call_goes_to_the_connection_with_the_fewest() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client_with(Options { connections: 2, ..Options::default() });
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    // Five are on the first connection and one is on the second.
+    let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+    let on_second = second.expect(CONNECT_GET_LIB_VERSION).await;
+    for _ in 0..2 {
+        first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+        assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);
+    }
+    // Three are left on the first, and one is on the second.
+    let another = client.clone();
+    calls.spawn(async move { another.lib_version().await.unwrap() });
+    second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+    assert_eq!(calls.join_next().await.unwrap().unwrap(), 2);
+
+    second.reply(&on_second, &version(2)).await;
+    for _ in 0..3 {
+        first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+    }
+    assert_eq!(calls.join_all().await.iter().sum::<u64>(), 5);
+}
+
+#[tokio::test]
 async fn sasl_is_refused_with_what_to_do() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();

@@ -1,4 +1,7 @@
+use std::time::Duration;
+
 use futures::FutureExt as _;
+use tokio::time::timeout;
 
 use super::*;
 use crate::procedure::ConnectGetLibVersion;
@@ -25,7 +28,8 @@ async fn an_end_fails_waiting_calls_and_later_ones_with_its_first_reason() {
     let (connection, there) = connection();
     drop(there);
     for _ in 0..2 {
-        let error = connection.call::<ConnectGetLibVersion>(()).await.unwrap_err();
+        let call = connection.call::<ConnectGetLibVersion>(());
+        let error = timeout(Duration::from_secs(10), call).await.unwrap().unwrap_err();
         assert!(matches!(&error, Error::Disconnected(_)), "{error}");
     }
     assert!(!connection.is_open());
