@@ -1,5 +1,6 @@
 //! The tasks of this repository: `cargo xtask TASK`.
 
+mod bench;
 mod cluster;
 mod manifests;
 mod readme;
@@ -19,6 +20,8 @@ enum Task {
     Manifests(manifests::Task),
     /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
     Test,
+    /// Measures speed, memory and API requests, and prints them beside their targets
+    Bench(bench::Task),
 }
 
 #[tokio::main]
@@ -27,5 +30,6 @@ async fn main() -> anyhow::Result<()> {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,
+        Task::Bench(task) => bench::run(&task).await,
     }
 }

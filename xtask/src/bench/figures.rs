@@ -1,0 +1,71 @@
+//! What was measured, and what it should be.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// One measured figure.
+#[derive(Debug, Serialize)]
+struct Figure {
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    /// The most that it should be; none where it is told for its own sake.
+    target: Option<f64>,
+}
+
+/// The figures of one benchmark, in the order in which they were measured.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Figures(Vec<Figure>);
+
+impl Figures {
+    /// Adds a figure that has a target.
+    pub(super) fn add(&mut self, name: &'static str, value: f64, unit: &'static str, target: f64) {
+        self.0.push(Figure { name, value, unit, target: Some(target) });
+    }
+
+    /// Adds a figure that has none.
+    pub(super) fn tell(&mut self, name: &'static str, value: f64, unit: &'static str) {
+        self.0.push(Figure { name, value, unit, target: None });
+    }
+
+    /// A line for each figure.
+    pub(super) fn table(&self) -> String {
+        let width = self.0.iter().map(|figure| figure.name.len()).max().unwrap_or_default();
+        let mut table = format!("{:width$}  {:>10}  {:>10}\n", "", "measured", "target");
+        for Figure { name, value, unit, target } in &self.0 {
+            let (target, verdict) = match target {
+                None => (String::new(), ""),
+                Some(target) if value <= target => (format!("≤ {target}"), "reached"),
+                Some(target) => (format!("≤ {target}"), "MISSED"),
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(table, "{name:width$}  {value:>10.3}  {target:>10}  {unit:6} {verdict}");
+        }
+        table
+    }
+
+    /// The same for programs.
+    pub(super) fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(&self).map(|text| text + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missed_target_is_said() {
+        let mut figures = Figures::default();
+        figures.add("fast", 1.0, "s", 2.0);
+        figures.add("slow", 3.0, "s", 2.0);
+        figures.tell("told", 9.0, "s");
+        let table = figures.table();
+        let lines: Vec<_> = table.lines().skip(1).map(str::trim_end).collect();
+        assert!(
+            lines[0].ends_with("reached") && lines[1].ends_with("MISSED") && lines[2].ends_with('s'),
+            "{table}"
+        );
+    }
+}

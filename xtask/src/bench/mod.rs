@@ -1,0 +1,37 @@
+//! `cargo xtask bench`: measures, and prints what was measured beside its target.
+
+mod figures;
+mod peerpods;
+mod usage;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct Task {
+    #[arg(value_enum)]
+    what: What,
+    /// Writes the figures there, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// Deletions against an instant cloud, memory, API requests, start-up
+    Peerpods,
+}
+
+pub(crate) async fn run(task: &Task) -> Result<()> {
+    let figures = match task.what {
+        What::Peerpods => peerpods::run().await?,
+    };
+    print!("{}", figures.table());
+    if let Some(path) = &task.json {
+        std::fs::write(path, figures.json()?).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}

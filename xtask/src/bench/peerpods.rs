@@ -1,0 +1,248 @@
+//! The PeerPod controller against a real API server and libvirt's test driver, whose answers take no time to speak of.
+
+use std::{
+    collections::HashSet,
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{process::Lifetime, progress::Progress};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::watcher,
+};
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::{Host, Libvirtd};
+use serde_json::json;
+use testbed::{Caa, Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use super::{figures::Figures, usage};
+use crate::{repository, test::cargo};
+
+/// Deletions that are measured.
+const DELETIONS: usize = 400;
+/// PeerPods that live while memory is measured.
+const LIVING: usize = 4_200;
+/// Starts, of which the median counts.
+const STARTS: usize = 9;
+/// Objects made at the same time.
+const CONCURRENCY: usize = 16;
+/// How long nothing may happen, to see that nothing is written.
+const QUIET: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(super) async fn run() -> Result<Figures> {
+    let mut progress = Progress::new(6);
+    progress.step("building the operator (release)");
+    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    progress.step("starting the control plane and libvirtd");
+    let dir = tempfile::tempdir()?;
+    let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
+    let libvirtd = Libvirtd::start(&dir.path().join("libvirtd"), Lifetime::Owned).await?;
+    let caa = Caa::install(&testbed).await?;
+    let bench =
+        Bench { namespace: testbed.namespace("bench").await?, testbed: &testbed, host: libvirtd.host(), caa };
+    let program = repository::root().join("target/release/peerpod-operator");
+    let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+    let mut operator =
+        Operator::start(&testbed, &OperatorOptions::new(program, dir.path().join("operator"), settings))
+            .await?;
+
+    let mut figures = Figures::default();
+    progress.step("starting the operator again and again");
+    let mut starts = Vec::new();
+    for _ in 0..STARTS {
+        starts.push(start(&mut operator).await?);
+    }
+    starts.sort();
+    figures.add("start to ready", starts[STARTS / 2].as_secs_f64() * 1e3, "ms", 50.0);
+
+    progress.step(format!("{DELETIONS} deletions"));
+    bench.delete(5).await.context("deleting a few, so that everything is connected")?;
+    let (idle, _) = usage::memory(operator.process().identity().pid)?;
+    figures.add("resident memory, idle", idle, "MiB", 14.0);
+    bench.measure_deletions(&operator, &mut figures).await?;
+
+    progress.step(format!("memory with {LIVING} PeerPods"));
+    bench.populate().await?;
+    let (grown, _) = usage::memory(operator.process().identity().pid)?;
+    figures.tell("resident memory, PeerPods arrived one by one", grown, "MiB");
+    start(&mut operator).await?;
+    bench.delete(5).await?;
+    let (resident, peak) = usage::memory(operator.process().identity().pid)?;
+    figures.tell("resident memory, PeerPods found at start", resident, "MiB");
+    figures.add("resident memory, PeerPods found at start, peak", peak, "MiB", 22.0);
+
+    progress.step(format!("nothing, for {QUIET:?}"));
+    let (before, cpu) = (Requests::read(&testbed).await?, usage::cpu(operator.process().identity().pid)?);
+    sleep(QUIET).await;
+    let spent = usage::cpu(operator.process().identity().pid)? - cpu;
+    figures.add(
+        "API writes while nothing changes",
+        Requests::read(&testbed).await?.writes - before.writes,
+        "",
+        0.0,
+    );
+    figures.tell(
+        "operator CPU while nothing changes",
+        spent.as_secs_f64() * 1e3 / QUIET.as_secs_f64(),
+        "ms/s",
+    );
+    progress.finish();
+    Ok(figures)
+}
+
+/// Ends the operator and starts it again; tells how long it took to be ready.
+async fn start(operator: &mut Operator) -> Result<Duration> {
+    operator.stop().await?;
+    let started = Instant::now();
+    operator.start_again()?;
+    let ready = async {
+        while !operator.health("/readyz").await.is_ok_and(|(status, _)| status == 200) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(DEADLINE, ready).await.context("the operator does not become ready")?;
+    Ok(started.elapsed())
+}
+
+struct Bench<'a> {
+    testbed: &'a Testbed,
+    host: &'a Host,
+    caa: Caa,
+    namespace: String,
+}
+
+impl Bench<'_> {
+    fn client(&self) -> Client {
+        self.testbed.client()
+    }
+
+    fn peerpods(&self) -> Api<PeerPod> {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// Deletes machines of Pods that have ended, and measures from the first call.
+    async fn measure_deletions(&self, operator: &Operator, figures: &mut Figures) -> Result<()> {
+        let names = self.dangling(DELETIONS).await?;
+        let pid = operator.process().identity().pid;
+        let (before, cpu) = (Requests::read(self.testbed).await?, usage::cpu(pid)?);
+        let (calls, all) = self.delete_and_wait(names).await?;
+        let cpu = usage::cpu(pid)? - cpu;
+        let requests = Requests::read(self.testbed).await?.since(&before);
+        let count = f64::from(u32::try_from(DELETIONS)?);
+        figures.tell("400 deletions: the delete calls themselves", calls.as_secs_f64(), "s");
+        figures.add("400 deletions: until all were gone, after that", (all - calls).as_secs_f64(), "s", 0.3);
+        figures.add("400 deletions: operator CPU", cpu.as_secs_f64(), "s", 0.4);
+        figures.add("API writes for each deletion", requests.writes / count, "", 1.0);
+        figures.tell("Pods read for each deletion", requests.pods_read / count, "");
+        let left = self.host.virsh().domains().await?;
+        ensure!(!left.iter().any(|domain| domain.starts_with("podvm-")), "domains are left: {left:?}");
+        Ok(())
+    }
+
+    async fn delete(&self, count: usize) -> Result<()> {
+        let names = self.dangling(count).await?;
+        self.delete_and_wait(names).await.map(drop)
+    }
+
+    /// Machines that cloud-api-adaptor made for Pods that have ended, and left behind: the PeerPods' names.
+    async fn dangling(&self, count: usize) -> Result<Vec<String>> {
+        let pods = self.pods(count).await?;
+        let ended = pods.iter().map(|pod| self.end(pod));
+        stream::iter(ended).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+        let machines: Vec<_> = pods.iter().map(|pod| vm_name(&pod.name_any())).collect();
+        let machines = self.host.start_pod_vms(&machines).await?;
+        let recorded = pods.iter().zip(&machines).map(|(pod, machine)| async {
+            let peerpod = self.caa.record(pod, "libvirt", &machine.domain.uuid.to_string()).await?;
+            anyhow::Ok(peerpod.name_any())
+        });
+        stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
+    }
+
+    /// Deletes PeerPods one after the other; tells when the last call returned and when the last PeerPod was gone.
+    async fn delete_and_wait(&self, names: Vec<String>) -> Result<(Duration, Duration)> {
+        let api = self.peerpods();
+        let mut left: HashSet<_> = names.iter().cloned().collect();
+        let mut events = pin!(watcher::watcher(api.clone(), watcher::Config::default()));
+        while !matches!(events.try_next().await?, Some(watcher::Event::InitDone) | None) {}
+        let started = Instant::now();
+        let calls = async {
+            for name in &names {
+                api.delete(name, &DeleteParams::background()).await?;
+            }
+            anyhow::Ok(started.elapsed())
+        };
+        let gone = async {
+            while !left.is_empty() {
+                if let Some(watcher::Event::Delete(peerpod)) = events.try_next().await? {
+                    left.remove(&peerpod.name_any());
+                }
+            }
+            anyhow::Ok(started.elapsed())
+        };
+        timeout(DEADLINE, async { tokio::try_join!(calls, gone) }).await.context("PeerPods do not go")?
+    }
+
+    /// Fills the cluster up with living PeerPods.
+    async fn populate(&self) -> Result<()> {
+        let pods = self.pods(LIVING).await?;
+        let recorded =
+            pods.iter().map(async |pod| self.caa.record(pod, "libvirt", &Uuid::new_v4().to_string()).await);
+        stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+
+    /// Pods that no scheduler takes.
+    async fn pods(&self, count: usize) -> Result<Vec<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.client(), &self.namespace);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "generateName": "bench-" },
+            "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "any" }] },
+        }))?;
+        let params = PostParams::default();
+        let made = (0..count).map(|_| api.create(&params, &pod));
+        Ok(stream::iter(made).buffer_unordered(CONCURRENCY).try_collect().await?)
+    }
+
+    async fn end(&self, pod: &Pod) -> Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.client(), &self.namespace);
+        let patch = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+        api.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+}
+
+/// What the API server was asked that only the operator asks here.
+struct Requests {
+    /// Patches of PeerPods and their status; events.
+    writes: f64,
+    /// Single Pods read.
+    pods_read: f64,
+}
+
+impl Requests {
+    async fn read(testbed: &Testbed) -> Result<Self> {
+        let metrics =
+            testbed::Metrics::parse(testbed.cluster().kubectl(&["get", "--raw", "/metrics"]).await?)?;
+        let count = |verb, group, resource| {
+            metrics
+                .sum("apiserver_request_total", &[("verb", verb), ("group", group), ("resource", resource)])
+        };
+        let events = count("POST", "events.k8s.io", "events") + count("PATCH", "events.k8s.io", "events");
+        Ok(Self {
+            writes: count("PATCH", "confidentialcontainers.org", "peerpods") + events,
+            pods_read: count("GET", "", "pods"),
+        })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self { writes: self.writes - before.writes, pods_read: self.pods_read - before.pods_read }
+    }
+}
