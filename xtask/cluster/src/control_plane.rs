@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Finds the detached cluster of this folder; none if there never was one or it was stopped.
-    pub(crate) fn open(dir: &Path) -> Result<Option<Self>> {
+    pub fn open(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(STATE_FILE);
         if !path.exists() {
             return Ok(None);

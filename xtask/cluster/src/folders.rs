@@ -19,7 +19,7 @@ pub(crate) fn cache() -> Result<PathBuf> {
 }
 
 /// What is running: `$XDG_STATE_HOME/peerpod-operator`, by default below `~/.local/state`.
-pub(crate) fn state() -> Result<PathBuf> {
+pub fn state() -> Result<PathBuf> {
     folder("XDG_STATE_HOME", ".local/state")
 }
 
@@ -34,7 +34,7 @@ fn folder(variable: &str, below_home: &str) -> Result<PathBuf> {
 }
 
 /// Waits for the lock of this file, which lasts as long as the file is open; calls `waiting` while another process has it.
-pub(crate) async fn lock(path: &Path, deadline: Duration, mut waiting: impl FnMut()) -> Result<File> {
+pub async fn lock(path: &Path, deadline: Duration, mut waiting: impl FnMut()) -> Result<File> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     let until = Instant::now() + deadline;
     loop {

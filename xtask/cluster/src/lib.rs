@@ -19,7 +19,7 @@
 mod address;
 mod component;
 mod control_plane;
-mod folders;
+pub mod folders;
 pub mod named;
 mod pki;
 pub mod process;

@@ -1,16 +1,20 @@
 //! What the API server's audit log tells.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use peerpod_operator::{NAMESPACE, install};
 use serde::Deserialize;
 use serde_json::json;
 
-/// The audit log of one API server: every request of a `ServiceAccount` of the installation's namespace.
+/// The audit log of one API server: every request of a `ServiceAccount` of the installation's namespace, and whoever else
+/// writes PeerPods.
 #[derive(Clone, Debug)]
 pub struct Audit {
     log: PathBuf,
@@ -19,6 +23,8 @@ pub struct Audit {
 /// A request that was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
+    /// When it arrived.
+    pub time: Timestamp,
     /// Who asked.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
@@ -38,6 +44,11 @@ impl Request {
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
+
+    /// Whether the operator asked.
+    pub fn is_operators(&self) -> bool {
+        self.user == format!("system:serviceaccount:{NAMESPACE}:{}", install::NAME)
+    }
 }
 
 impl Audit {
@@ -45,7 +56,13 @@ impl Audit {
     pub(crate) fn prepare(dir: &Path) -> Result<(Self, Vec<String>)> {
         let policy = dir.join("audit-policy.json");
         let group = format!("system:serviceaccounts:{NAMESPACE}");
-        let rules = json!([{ "level": "Metadata", "userGroups": [group] }, { "level": "None" }]);
+        let writes = ["create", "update", "patch", "delete", "deletecollection"];
+        let peerpods = [json!({ "group": "confidentialcontainers.org" })];
+        let rules = json!([
+            { "level": "Metadata", "userGroups": [group] },
+            { "level": "Metadata", "verbs": writes, "resources": peerpods },
+            { "level": "None" },
+        ]);
         let text = json!({
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
@@ -63,28 +80,39 @@ impl Audit {
 
     /// Every request of the operator so far. Watches that still run are not among them.
     pub fn of_operator(&self) -> Result<Vec<Request>> {
-        let user = format!("system:serviceaccount:{NAMESPACE}:{}", install::NAME);
-        let mut requests = self.requests()?;
-        requests.retain(|request| request.user == user);
+        let mut requests = self.requests(&mut 0)?;
+        requests.retain(Request::is_operators);
         Ok(requests)
     }
 
-    fn requests(&self) -> Result<Vec<Request>> {
-        let text = match fs::read_to_string(&self.log) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| format!("reading {}", self.log.display()))?,
-        };
-        // The last line may be half written.
-        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    /// The requests that were logged behind `position`, at first 0, which then is behind them.
+    pub fn requests(&self, position: &mut u64) -> Result<Vec<Request>> {
+        let text = self.read(*position).with_context(|| format!("reading {}", self.log.display()))?;
+        *position += text.len() as u64;
+        let lines = text.lines();
         lines
             .map(|line| request(line).with_context(|| format!("in {}: {line}", self.log.display())))
             .collect()
+    }
+
+    /// The whole lines behind `position`; the last one may be half written.
+    fn read(&self, position: u64) -> Result<String> {
+        let mut log = match File::open(&self.log) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+            opened => opened?,
+        };
+        log.seek(SeekFrom::Start(position))?;
+        let mut text = Vec::new();
+        log.read_to_end(&mut text)?;
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1));
+        Ok(String::from_utf8(text)?)
     }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
+    request_received_timestamp: MicroTime,
     verb: String,
     user: User,
     #[serde(default)]
@@ -112,10 +140,11 @@ struct Answer {
 }
 
 fn request(line: &str) -> serde_json::Result<Request> {
-    let Entry { verb, user, object_ref, response_status } = serde_json::from_str(line)?;
+    let Entry { request_received_timestamp: MicroTime(time), verb, user, object_ref, response_status } =
+        serde_json::from_str(line)?;
     let ObjectReference { mut resource, subresource, namespace, name } = object_ref;
     if !subresource.is_empty() {
         resource = format!("{resource}/{subresource}");
     }
-    Ok(Request { user: user.username, verb, resource, namespace, name, code: response_status.code })
+    Ok(Request { time, user: user.username, verb, resource, namespace, name, code: response_status.code })
 }

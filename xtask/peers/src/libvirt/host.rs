@@ -73,13 +73,19 @@ impl Host {
 
     /// Makes and starts a pod VM: two volumes and a domain.
     pub async fn start_pod_vm(&self, name: &str) -> Result<PodVm> {
+        self.start_pod_vm_with(name, &[]).await
+    }
+
+    /// The same with further volumes attached, such as a user's data.
+    pub async fn start_pod_vm_with(&self, name: &str, further: &[&Volume]) -> Result<PodVm> {
         let based = format!(
             "<backingStore><path>{}/{BASE_VOLUME}</path><format type='qcow2'/></backingStore>",
             self.pool_path
         );
         let root = self.volume(&format!("{name}-root.qcow2"), "qcow2", &based).await?;
         let cloudinit = self.volume(&format!("{name}-cloudinit.iso"), "raw", "").await?;
-        let domain = self.start_domain(name, POD_VM_DESCRIPTION, &[&root, &cloudinit]).await?;
+        let volumes = [&[&root, &cloudinit], further].concat();
+        let domain = self.start_domain(name, POD_VM_DESCRIPTION, &volumes).await?;
         Ok(PodVm { domain, root, cloudinit })
     }
 

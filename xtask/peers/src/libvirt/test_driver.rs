@@ -16,7 +16,7 @@ const POOL_PATH: &str = "/pool";
 /// Names the processes of a detached daemon, for [`Libvirtd::stop_detached`].
 const PROCESSES: &str = "processes.json";
 /// How long virsh may take to connect.
-const HOLDER_DEADLINE: Duration = Duration::from_secs(10);
+const FOLLOWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A private libvirtd that serves `test:///default`.
 ///
@@ -31,10 +31,15 @@ pub struct Libvirtd {
 }
 
 impl Libvirtd {
+    /// Makes sure that the packages are installed, so that [`start`](Self::start) need not.
+    pub fn install() -> Result<()> {
+        crate::packages::ensure(&PACKAGES)
+    }
+
     /// Starts one with its state and its log in `dir`, which it has to itself; it has the driver's one domain `test`,
     /// the pool [`POOL`](super::POOL) and the base volume. Missing packages are installed first.
     pub async fn start(dir: &Path, lifetime: Lifetime) -> Result<Self> {
-        crate::packages::ensure(&PACKAGES)?;
+        Self::install()?;
         daemon::prepare(dir)?;
         let (process, host) = Self::start_daemon(dir, lifetime).await?;
         let dir = dir.to_owned();
@@ -58,7 +63,8 @@ impl Libvirtd {
         let client = daemon::connect(process, &uri).await?;
         let host = Host::new(client, Hypervisor::Test, POOL_PATH.to_owned()).await?;
         if lifetime == Lifetime::Detached {
-            let holder = hold(dir, &host).await?;
+            // It is told of events that nobody reads, and keeps its connection.
+            let holder = follow("libvirt-holder", dir, &host, lifetime).await?;
             let processes = serde_json::to_vec(&[holder.identity(), process.identity()])?;
             fs::write(dir.join(PROCESSES), processes).context("noting the processes that stay")?;
         }
@@ -87,6 +93,12 @@ impl Libvirtd {
         &self.host
     }
 
+    /// Starts virsh to write down, as `NAME.log` in the daemon's folder, a line for each start and end of a domain.
+    /// It ends with this program.
+    pub async fn follow(&self, name: &str) -> Result<Process> {
+        follow(name, &self.dir, &self.host, Lifetime::Owned).await
+    }
+
     /// Ends the daemon, and all its state with it: connections are closed, new ones are refused.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.kill().await
@@ -110,25 +122,27 @@ impl Libvirtd {
     }
 }
 
-/// Starts a process that keeps a connection open: virsh, waiting for events.
-async fn hold(dir: &Path, host: &Host) -> Result<Process> {
+/// Starts virsh to wait for events, and returns once it is connected and told of them.
+async fn follow(name: &str, dir: &Path, host: &Host, lifetime: Lifetime) -> Result<Process> {
     let mut virsh = Command::new("virsh");
-    virsh.args(["--connect", &host.uri().to_string(), "event", "--event", "lifecycle", "--loop"]);
-    let holder = Process::start("libvirt-holder", &virsh, dir, Lifetime::Detached)?;
+    virsh.args(["--connect", &host.uri().to_string()]).env("LC_ALL", "C");
+    virsh.args(["event", "--event", "lifecycle", "--loop", "--timestamp"]);
+    let follower = Process::start(name, &virsh, dir, lifetime)?;
     // It says nothing when it is connected, so events are made until it tells of one.
     let told = || async {
         let client = host.client();
-        let xml =
-            "<domain type='test'><name>holder</name><memory>1</memory><os><type>hvm</type></os></domain>";
-        let domain = client.domain_define(xml).await?;
+        let xml = format!(
+            "<domain type='test'><name>{name}</name><memory>1</memory><os><type>hvm</type></os></domain>"
+        );
+        let domain = client.domain_define(&xml).await?;
         client.domain_undefine_plain(&domain).await?;
-        let length = fs::metadata(holder.log())?.len();
+        let length = fs::metadata(follower.log())?.len();
         ensure!(length > 0, "it has told of no event yet");
         Ok(())
     };
-    if let Err(error) = holder.wait_until("virsh holds a connection", HOLDER_DEADLINE, told).await {
-        holder.kill().await?;
+    if let Err(error) = follower.wait_until("virsh tells of events", FOLLOWER_DEADLINE, told).await {
+        follower.kill().await?;
         return Err(error);
     }
-    Ok(holder)
+    Ok(follower)
 }
