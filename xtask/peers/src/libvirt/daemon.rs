@@ -39,6 +39,7 @@ pub(super) enum Purpose {
 
 /// Mounts the instance's folders (pairs of source and target, after the instance's own folder) over libvirt's.
 const MOUNT: &str = r#"set -e
+PATH=$PATH:/usr/sbin:/sbin
 dir=$1
 shift
 while [ $# -gt 0 ]; do

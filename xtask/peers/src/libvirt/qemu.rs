@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
 
 use super::daemon::{self, PACKAGES, Purpose};
@@ -24,8 +24,13 @@ pub struct QemuLibvirtd {
 
 impl QemuLibvirtd {
     /// Starts one with its state, its volumes and its log in `dir`, which it has to itself; it has the pool
-    /// [`POOL`](super::POOL) and the base volume. Missing packages are installed first.
+    /// [`POOL`](super::POOL) and the base volume. Missing packages are installed first. Only root can.
     pub async fn start(dir: &Path) -> Result<Self> {
+        // A user namespace would do for the daemon, but lets it not start QEMU.
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "a daemon for qemu:///system needs root: run this command as root"
+        );
         crate::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
         daemon::prepare(dir)?;
         let pool = dir.join("pool");

@@ -37,7 +37,8 @@ impl Libvirtd {
     }
 
     /// Starts one with its state and its log in `dir`, which it has to itself; it has the driver's one domain `test`,
-    /// the pool [`POOL`](super::POOL) and the base volume. Missing packages are installed first.
+    /// the pool [`POOL`](super::POOL) and the base volume. Missing packages are installed first. Any user can, where the
+    /// kernel lets users have namespaces.
     pub async fn start(dir: &Path, lifetime: Lifetime) -> Result<Self> {
         Self::install()?;
         daemon::prepare(dir)?;
