@@ -1,1 +1,111 @@
-//! x
+//! The operator is killed at the worst moment.
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt as _;
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use crate::support::{Alone, alone};
+
+/// Whether the operator may release finalizers: Kubernetes' own answer.
+async fn may_patch(alone: &Alone<'_>) -> Result<bool> {
+    let operator = "system:serviceaccount:confidential-containers-system:peerpod-operator";
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": operator,
+            "resourceAttributes": {
+                "group": "confidentialcontainers.org",
+                "resource": "peerpods",
+                "verb": "patch",
+                "namespace": alone.namespace,
+            },
+        },
+    });
+    let review = serde_json::from_value(review)?;
+    let reviews: kube::Api<k8s_openapi::api::authorization::v1::SubjectAccessReview> =
+        kube::Api::all(alone.testbed.client());
+    let answer = reviews.create(&kube::api::PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+async fn until_patch_is(allowed: bool, alone: &Alone<'_>) -> Result<()> {
+    wait::eventually("the operator's right has changed", DEADLINE, async || {
+        ensure!(may_patch(alone).await? == allowed);
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn an_operator_killed_between_deletion_and_release_finishes_after_its_restart() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        // Without the right to patch the operator can do everything up to the release, and no more.
+        alone
+            .testbed
+            .cluster()
+            .kubectl(&["patch", "clusterrole", "peerpod-operator", "--type=json", "--patch", WITHOUT_PATCH])
+            .await?;
+        until_patch_is(false, alone).await?;
+        alone.scene().pods.delete("web").await?;
+        wait::eventually("the machine is gone", DEADLINE, async || alone.scene().vanished(&vm).await).await?;
+        alone.operator.kill().await?;
+        let left = alone.scene().peerpods.get(&vm.name()).await?;
+        ensure!(!left.finalizers().is_empty(), "the finalizer was released without the right to");
+
+        alone.testbed.install_objects().await?;
+        until_patch_is(true, alone).await?;
+        alone.operator.start_again()?;
+        alone.operator.ready().await?;
+        alone.scene().released(&vm.name()).await
+    })
+}
+
+/// Takes the first rule's verbs away but for reading.
+const WITHOUT_PATCH: &str =
+    r#"[{"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch"]}]"#;
+
+#[test]
+fn an_operator_killed_while_the_cloud_deletes_finishes_after_its_restart() -> Result<()> {
+    alone(async |alone| {
+        let vms = [alone.scene().pod_with_vm("a").await?, alone.scene().pod_with_vm("b").await?];
+        alone.libvirtd.pause()?;
+        for pod in ["a", "b"] {
+            alone.scene().pods.delete(pod).await?;
+        }
+        wait::eventually("a call to the cloud is under way", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
+            ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
+            Ok(())
+        })
+        .await?;
+        alone.operator.kill().await?;
+        alone.libvirtd.resume()?;
+        alone.operator.start_again()?;
+        alone.operator.ready().await?;
+        for vm in &vms {
+            alone.scene().released(&vm.name()).await?;
+            alone.scene().vanished(vm).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn machines_left_while_no_operator_ran_are_reaped_at_its_start() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.operator.kill().await?;
+        alone.scene().pods.delete("web").await?;
+        wait::present(&alone.scene().peerpods, &vm.name(), "it is being deleted", DEADLINE, |peerpod| {
+            peerpod.metadata.deletion_timestamp.is_some()
+        })
+        .await?;
+        alone.scene().lives(&vm).await?;
+        alone.operator.start_again()?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await
+    })
+}

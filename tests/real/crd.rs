@@ -1,1 +1,96 @@
-//! x
+//! The custom resource, as cloud-api-adaptor and people meet it.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use kube::ResourceExt as _;
+use peerpod_operator::install;
+use testbed::peerpod_object;
+
+use crate::support::{Scene, beside_others};
+
+async fn refused(scene: &Scene<'_>, arguments: &[&str], words: &str) -> Result<()> {
+    let error =
+        scene.kubectl(arguments).await.err().with_context(|| format!("{arguments:?} was accepted"))?;
+    assert!(format!("{error:#}").contains(words), "{words:?} is not in: {error:#}");
+    Ok(())
+}
+
+#[test]
+fn what_cloud_api_adaptor_writes_is_accepted_field_by_field() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = scene.pods.run("web").await?;
+        let object = peerpod_object(&pod, "libvirt", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11");
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("peerpod.json");
+        fs::write(&file, object.to_string())?;
+        let file = file.to_str().context("UTF-8")?;
+        let created = scene.kubectl(&["create", "--validate=strict", "--output=json", "-f", file]).await?;
+        let created: serde_json::Value = serde_json::from_str(&created)?;
+        assert_eq!(created["spec"], object["spec"]);
+        assert_eq!(created["metadata"]["finalizers"], object["metadata"]["finalizers"]);
+        assert_eq!(created["metadata"]["ownerReferences"], object["metadata"]["ownerReferences"]);
+
+        for instance in ["", "17", "/subscriptions/1/resourceGroups/A b".trim_end_matches(" b")] {
+            scene.caa.record(&pod, "azure", instance).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_record_of_a_machine_cannot_be_changed_or_be_nonsense() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = scene.pods.run("web").await?;
+        let name = scene.caa.record(&pod, "libvirt", "17").await?.name_any();
+        let patch = |patch: &'static str| ["patch", "peerpod", "", "--type=merge", "--patch", patch];
+        for change in [
+            r#"{"spec": {"instanceID": "18"}}"#,
+            r#"{"spec": {"instanceID": null}}"#,
+            r#"{"spec": {"cloudProvider": "aws"}}"#,
+        ] {
+            let mut arguments = patch(change);
+            arguments[2] = &name;
+            refused(scene, &arguments, "spec cannot be changed").await?;
+        }
+        let spaced = scene.caa.record(&pod, "lib virt", "x").await.err().context("accepted")?;
+        assert!(format!("{spaced:#}").contains("white space"), "{spaced:#}");
+        let long = scene.caa.record(&pod, "libvirt", &"x".repeat(2049)).await.err().context("accepted")?;
+        assert!(format!("{long:#}").contains("2048"), "{long:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn people_see_provider_instance_state_and_age() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = scene.pods.run("web").await?;
+        let name = scene.caa.record(&pod, "nonsense", "i-1").await?.name_any();
+        scene.pods.delete("web").await?;
+        scene.held(&name, "UnknownProvider").await?;
+        let table = scene.kubectl(&["get", "peerpods"]).await?;
+        let mut rows = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        assert_eq!(rows.next().context(table.clone())?, ["NAME", "PROVIDER", "INSTANCE", "STATE", "AGE"]);
+        assert_eq!(rows.next().context(table.clone())?[..4], [&name, "nonsense", "i-1", "UnknownProvider"]);
+        let explained = scene.kubectl(&["explain", "peerpod.spec.instanceID"]).await?;
+        let words: Vec<_> = explained.split_ascii_whitespace().collect();
+        assert!(words.join(" ").contains("libvirt domain's UUID"), "{explained}");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_whole_installation_is_accepted_without_a_warning() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        for (number, manifest) in install::objects()?.into_iter().enumerate() {
+            fs::write(dir.path().join(format!("{number}.json")), manifest.object.to_string())?;
+        }
+        let dir = dir.path().to_str().context("UTF-8")?;
+        let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];
+        let strict = ["--validate=strict", "--warnings-as-errors", "--filename", dir];
+        let arguments: Vec<_> = dry.into_iter().chain(strict).collect();
+        scene.testbed.cluster().kubectl(&arguments).await?;
+        Ok(())
+    })
+}

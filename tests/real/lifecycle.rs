@@ -1,1 +1,122 @@
-//! x
+//! Start, readiness, metrics, logs and end of the program.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::Component;
+use serde_json::Value;
+use testbed::{
+    Operator, OperatorOptions, Settings,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{PROGRAM, alone, alone_with};
+
+#[test]
+fn the_operator_is_ready_when_it_has_seen_every_peerpod_and_not_before() -> Result<()> {
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+            let mut operator = Operator::spawn(testbed, &options).await?;
+            operator.kill().await?;
+            testbed.cluster().pause(Component::ApiServer)?;
+            operator.start_again()?;
+            let unready = wait::eventually("the operator answers", DEADLINE, async || {
+                ensure!(operator.health("/healthz").await?.0 == 200);
+                operator.health("/readyz").await
+            })
+            .await;
+            testbed.cluster().resume(Component::ApiServer)?;
+            let (status, text) = unready?;
+            ensure!(status == 503 && text.contains("peerpods"), "{status} {text}");
+            operator.ready().await?;
+            Ok(operator)
+        };
+    alone_with(start, async |alone| alone.scene().operator_catches_up().await)
+}
+
+#[test]
+fn metrics_are_prometheus_text_with_a_help_and_a_type_for_each() -> Result<()> {
+    alone(async |alone| {
+        alone.scene().operator_catches_up().await?;
+        let metrics = alone.operator.metrics().await?;
+        let text = metrics.text();
+        for (name, kind) in [
+            ("peerpod_operator_reconciles", "counter"),
+            ("peerpod_operator_provider_calls", "counter"),
+            ("peerpod_operator_deletion_latency_seconds", "histogram"),
+            ("peerpod_operator_peerpods", "gauge"),
+        ] {
+            assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} in:\n{text}");
+            assert!(text.contains(&format!("# HELP {name} ")), "{name} in:\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let labels = [("provider", "libvirt"), ("outcome", "absent")];
+        let released = metrics.sum("peerpod_operator_deletions_total", &labels);
+        assert!((released - 1.0).abs() < 0.5, "{released} in:\n{text}");
+        Ok(())
+    })
+}
+
+#[test]
+fn every_log_line_is_json_that_names_the_peerpod_it_is_about() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        let lines = wait::eventually("the release is logged", DEADLINE, async || {
+            let log = alone.operator.log()?;
+            ensure!(log.contains("finalizer released"));
+            Ok(log)
+        })
+        .await?;
+        let lines: Vec<Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("{line:?} is no JSON")))
+            .collect::<Result<_>>()?;
+        let released =
+            lines.iter().find(|line| line["message"] == "finalizer released").context("it is logged")?;
+        let span = &released["span"];
+        assert_eq!(span["peerpod"], vm.name(), "{released}");
+        assert_eq!(span["namespace"], scene.namespace, "{released}");
+        assert_eq!(span["instance"], vm.machine.domain.uuid.to_string(), "{released}");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_operator_ends_in_order_when_it_is_told_to() -> Result<()> {
+    alone(async |alone| {
+        alone.scene().operator_catches_up().await?;
+        let told = Instant::now();
+        let status = alone.operator.stop().await?;
+        ensure!(status.success(), "it ended with {status}");
+        ensure!(told.elapsed() < Duration::from_secs(5), "it took {:?}", told.elapsed());
+        Ok(())
+    })
+}
+
+#[test]
+fn an_operator_whose_cloud_hangs_ends_in_time_and_finishes_later() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.libvirtd.pause()?;
+        alone.scene().pods.delete("web").await?;
+        wait::eventually("a call to the cloud is under way", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
+            ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
+            Ok(())
+        })
+        .await?;
+        let told = Instant::now();
+        let status = alone.operator.stop().await?;
+        ensure!(status.success(), "it ended with {status}");
+        ensure!(told.elapsed() < Duration::from_secs(28), "it took {:?}", told.elapsed());
+        alone.libvirtd.resume()?;
+        alone.operator.start_again()?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await
+    })
+}

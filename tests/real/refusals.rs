@@ -1,1 +1,213 @@
-//! x
+//! What the operator does not touch, and how it says so.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::{POD_VM_DESCRIPTION, POOL};
+use serde_json::{Value, json};
+use testbed::{peerpod_object, vm_name};
+
+use crate::support::{Scene, alone, beside_others};
+
+const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
+
+/// Waits until a PeerPod is refused for `reason`: condition and Warning event, both with the words and what to do. Then
+/// gives it up, and it goes.
+async fn is_refused_until_abandoned(
+    scene: &Scene<'_>,
+    peerpod: &PeerPod,
+    reason: &str,
+    words: &str,
+) -> Result<()> {
+    let name = peerpod.name_any();
+    is_refused(scene, &name, reason, words).await?;
+    scene.kubectl(&["annotate", "peerpod", &name, ABANDON]).await?;
+    scene.released(&name).await?;
+    event(scene, &name, "Abandoned", "Normal", "not touched").await
+}
+
+async fn is_refused(scene: &Scene<'_>, name: &str, reason: &str, words: &str) -> Result<()> {
+    let condition = scene.held(name, reason).await?;
+    assert_eq!(condition.type_, "Stalled");
+    for said in [words, ABANDON] {
+        assert!(condition.message.contains(said), "{said:?} in {}", condition.message);
+    }
+    event(scene, name, reason, "Warning", words).await
+}
+
+async fn event(scene: &Scene<'_>, name: &str, reason: &str, type_: &str, words: &str) -> Result<()> {
+    let what = format!("there is an event {reason} about {name}");
+    testbed::wait::eventually(&what, testbed::wait::DEADLINE, async || {
+        let selector = format!("--field-selector=involvedObject.name={name},reason={reason},type={type_}");
+        let events = scene.kubectl(&["get", "events", &selector, "--output=json"]).await?;
+        let events: Value = serde_json::from_str(&events)?;
+        let first = events["items"].get(0).context("there is none")?;
+        let message = first["message"].as_str().unwrap_or_default();
+        ensure!(message.contains(words), "{words:?} is not in {message:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Records an instance for a Pod that runs, then deletes the Pod.
+async fn left_behind(scene: &Scene<'_>, pod: &str, provider: &str, instance: &str) -> Result<PeerPod> {
+    let pod: Pod = scene.pods.run(pod).await?;
+    let peerpod = scene.caa.record(&pod, provider, instance).await?;
+    scene.pods.delete(&pod.name_any()).await?;
+    Ok(peerpod)
+}
+
+#[test]
+fn a_machine_of_another_name_is_left_alone() -> Result<()> {
+    beside_others(async |scene| {
+        let name = format!("customers-{}", scene.namespace);
+        let disk = scene.host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
+        let domain = scene.host.start_domain(&name, POD_VM_DESCRIPTION, &[&disk]).await?;
+        let peerpod = left_behind(scene, "web", "libvirt", &domain.uuid.to_string()).await?;
+        is_refused_until_abandoned(scene, &peerpod, "NotThisPodsVM", "podvm-web-").await?;
+        assert!(scene.host.virsh().domains().await?.contains(&name));
+        assert!(scene.host.virsh().volumes(POOL).await?.contains(&disk.name));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_without_the_sign_of_a_pod_vm_is_left_alone() -> Result<()> {
+    beside_others(async |scene| {
+        let name = vm_name("web");
+        let domain = scene.host.start_domain(&name, "somebody's own", &[]).await?;
+        let peerpod = left_behind(scene, "web", "libvirt", &domain.uuid.to_string()).await?;
+        is_refused_until_abandoned(scene, &peerpod, "NotThisPodsVM", "no sign").await?;
+        assert!(scene.host.virsh().domains().await?.contains(&name));
+        Ok(())
+    })
+}
+
+#[test]
+fn an_identifier_that_names_no_machine_is_refused() -> Result<()> {
+    beside_others(async |scene| {
+        for (pod, instance, words) in [
+            ("empty", "", "spec.instanceID is empty"),
+            ("number", "17", "libvirt reuses those"),
+            ("malformed", "web/1", "not a domain's UUID"),
+        ] {
+            let peerpod = left_behind(scene, pod, "libvirt", instance).await?;
+            is_refused_until_abandoned(scene, &peerpod, "InvalidInstanceID", words).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_cloud_that_is_not_served_is_refused() -> Result<()> {
+    beside_others(async |scene| {
+        let instance = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+        for (pod, provider, words) in [
+            ("unknown", "nonsense", "is not a cloud"),
+            ("other", "aws", "this operator's settings are for libvirt"),
+            ("none", "", "is not a cloud"),
+        ] {
+            let peerpod = left_behind(scene, pod, provider, instance).await?;
+            is_refused_until_abandoned(scene, &peerpod, "UnknownProvider", words).await?;
+        }
+        Ok(())
+    })
+}
+
+/// A PeerPod as anybody could write it.
+fn ownerless(scene: &Scene<'_>, instance: &str) -> Result<Value> {
+    let pod: Pod = serde_json::from_value(
+        json!({ "metadata": { "name": "web", "namespace": scene.namespace, "uid": "u" } }),
+    )?;
+    let mut object = peerpod_object(&pod, "libvirt", instance);
+    object["metadata"].as_object_mut().context("an object")?.remove("ownerReferences");
+    Ok(object)
+}
+
+#[test]
+fn without_an_owner_a_machine_stays_and_an_absent_one_is_released() -> Result<()> {
+    beside_others(async |scene| {
+        let domain = scene.host.start_domain(&vm_name("web"), POD_VM_DESCRIPTION, &[]).await?;
+        let stuck = scene.caa.create(ownerless(scene, &domain.uuid.to_string())?).await?;
+        let absent = scene.caa.create(ownerless(scene, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11")?).await?;
+        for peerpod in [&stuck, &absent] {
+            scene.kubectl(&["delete", "peerpod", &peerpod.name_any(), "--wait=false"]).await?;
+        }
+        scene.released(&absent.name_any()).await?;
+        is_refused_until_abandoned(scene, &stuck, "NoOwner", "no Pod owns").await?;
+        assert!(scene.host.virsh().domains().await?.contains(&domain.name));
+        Ok(())
+    })
+}
+
+#[test]
+fn pods_with_dots_and_with_the_longest_name_have_their_machines_reaped() -> Result<()> {
+    beside_others(async |scene| {
+        for name in ["a.b.c", &"x".repeat(253), &format!("{}.y", "x".repeat(60))] {
+            let vm = scene.pod_with_vm(name).await?;
+            scene.pods.delete(name).await?;
+            scene.released(&vm.name()).await?;
+            scene.vanished(&vm).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -> Result<()> {
+    beside_others(async |scene| {
+        let elsewhere = scene.elsewhere().await?;
+        let vm = scene.pod_with_vm("web").await?;
+        let other = elsewhere.pods.run("other").await?;
+        // Another spelling of the same identifier.
+        let instance = vm.machine.domain.uuid.simple().to_string().to_uppercase();
+        let claim = elsewhere.caa.record(&other, "libvirt", &instance).await?;
+        scene.pods.delete("web").await?;
+        let claimant = format!("{}/{}", elsewhere.namespace, claim.name_any());
+        is_refused(scene, &vm.name(), "ClaimedByAnother", &claimant).await?;
+        scene.lives(&vm).await?;
+
+        elsewhere.pods.delete("other").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        elsewhere.released(&claim.name_any()).await
+    })
+}
+
+#[test]
+fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        for (pod, provider, instance, reason) in [
+            ("empty", "libvirt", "", "InvalidInstanceID"),
+            ("unknown", "nonsense", "i-1", "UnknownProvider"),
+            ("malformed", "libvirt", "web/1", "InvalidInstanceID"),
+        ] {
+            let peerpod = left_behind(&scene, pod, provider, instance).await?;
+            scene.held(&peerpod.name_any(), reason).await?;
+        }
+        let domain = scene.host.start_domain("customers", "somebody's own", &[]).await?;
+        let peerpod = left_behind(&scene, "web", "libvirt", &domain.uuid.to_string()).await?;
+        scene.held(&peerpod.name_any(), "NotThisPodsVM").await?;
+        let waiting = scene.pod_with_vm("runs").await?;
+        scene.kubectl(&["delete", "peerpod", &waiting.name(), "--wait=false"]).await?;
+        scene.held(&waiting.name(), "WaitingForPod").await?;
+
+        // The events and the last status may still be on their way to the operator.
+        scene.operator_catches_up().await?;
+        let reconciles = async || -> Result<f64> {
+            Ok(scene.operator.metrics().await?.sum("peerpod_operator_reconciles_total", &[]))
+        };
+        let (before, writes) = (reconciles().await?, scene.writes()?.len());
+        let passes = 5;
+        for _ in 0..passes {
+            scene.operator_catches_up().await?;
+        }
+        let each = (reconciles().await? - before) / f64::from(passes);
+        // Reaping one machine takes a look at the new PeerPod, one when it is marked, and at most one after the release.
+        ensure!(each < 4.0, "{each} reconciles for each machine that was reaped meanwhile");
+        assert_eq!(scene.writes()?.len(), writes);
+        Ok(())
+    })
+}

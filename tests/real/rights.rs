@@ -1,1 +1,81 @@
-//! x
+//! The operator runs under exactly the generated rights: whatever it does, they suffice.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt as _};
+use testbed::{Kubelet, Request, wait};
+
+use crate::support::{Scene, alone};
+
+/// One of everything that the operator decides.
+async fn all_decisions(scene: &Scene<'_>) -> Result<()> {
+    // Delete and release.
+    let normal = scene.pod_with_vm("normal").await?;
+    scene.pods.delete("normal").await?;
+    scene.released(&normal.name()).await?;
+    // Wait for a Pod that runs, then for one that ends.
+    let kubelet = Kubelet::join(scene.testbed.client(), "rights").await?;
+    let pod = kubelet.run(&scene.namespace, "waits", 300).await?;
+    let waits = scene.caa.start_vm(&pod, scene.host).await?;
+    scene.kubectl(&["delete", "peerpod", &waits.name(), "--wait=false"]).await?;
+    scene.held(&waits.name(), "WaitingForPod").await?;
+    scene.kubectl(&["delete", "pod", "waits", "--wait=false"]).await?;
+    kubelet.end(&pod).await?;
+    scene.released(&waits.name()).await?;
+    kubelet.remove(&pod).await?;
+    // Supersede, and keep what is ambiguous. Whether these are one or the other is for the clock to say.
+    let pod = scene.pods.run("siblings").await?;
+    let first = scene.caa.start_vm(&pod, scene.host).await?;
+    let created = first.peerpod.creation_timestamp().context("it has one")?.0;
+    wait::eventually("the clock shows another second", wait::DEADLINE, async || {
+        anyhow::ensure!(jiff::Timestamp::now().as_second() > created.as_second());
+        Ok(())
+    })
+    .await?;
+    scene.caa.start_vm(&pod, scene.host).await?;
+    scene.released(&first.name()).await?;
+    // Refuse, and release on an administrator's word.
+    let pod = scene.pods.run("refused").await?;
+    let refused = scene.caa.record(&pod, "nonsense", "i-1").await?.name_any();
+    scene.pods.delete("refused").await?;
+    scene.held(&refused, "UnknownProvider").await?;
+    let abandon = "peerpods.confidentialcontainers.org/release=abandon";
+    scene.kubectl(&["annotate", "peerpod", &refused, abandon]).await?;
+    scene.released(&refused).await?;
+    // Refuse in a namespace that goes, which takes no events any more.
+    let going = scene.elsewhere().await?;
+    let pod = going.pods.run("refused").await?;
+    let refused = going.caa.record(&pod, "nonsense", "i-1").await?.name_any();
+    scene.testbed.cluster().kubectl(&["delete", "namespace", &going.namespace, "--wait=false"]).await?;
+    going.held(&refused, "UnknownProvider").await?;
+    going.kubectl(&["annotate", "peerpod", &refused, abandon]).await?;
+    let namespaces: Api<Namespace> = Api::all(scene.testbed.client());
+    wait::gone(&namespaces, &going.namespace, wait::DEADLINE).await?;
+    scene.operator_catches_up().await
+}
+
+#[test]
+fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
+    alone(async |alone| {
+        let before = requests(&alone.scene())?.len();
+        Box::pin(all_decisions(&alone.scene())).await?;
+        let requests = requests(&alone.scene())?.split_off(before);
+        let kinds: std::collections::BTreeSet<_> =
+            requests.iter().map(|request| format!("{} {}", request.verb, request.resource)).collect();
+        for kind in
+            ["delete peerpods", "patch peerpods", "patch peerpods/status", "create events", "get pods"]
+        {
+            assert!(kinds.contains(kind), "the scenario lacks {kind}: {kinds:?}");
+        }
+        // Events that a namespace on its way out takes no more.
+        let expected =
+            |request: &&Request| request.resource == "events" && request.namespace != alone.namespace;
+        let forbidden = requests.iter().filter(|request| request.code == 403 && !expected(request));
+        assert_eq!(forbidden.collect::<Vec<_>>(), Vec::<&Request>::new());
+        Ok(())
+    })
+}
+
+fn requests(scene: &Scene<'_>) -> Result<Vec<Request>> {
+    scene.testbed.audit().context("the cluster keeps no audit log")?.of_operator()
+}

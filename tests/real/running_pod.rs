@@ -1,1 +1,134 @@
-//! x
+//! A running Pod keeps its machine, whatever is deleted around it; and nothing waits for ever.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt as _;
+use testbed::{
+    Kubelet,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{alone, beside_others};
+
+/// How long after a Pod's grace period its machine is kept.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// What is soon: no timer was waited for.
+const SOON: Duration = Duration::from_secs(10);
+
+const CRD: &str = "peerpods.confidentialcontainers.org";
+
+#[test]
+fn a_pod_deleted_in_the_foreground_keeps_its_machine_until_its_containers_have_ended() -> Result<()> {
+    beside_others(async |scene| {
+        let kubelet = Kubelet::join(scene.testbed.client(), "foreground").await?;
+        let pod = kubelet.run(&scene.namespace, "web", 300).await?;
+        let vm = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.kubectl(&["delete", "pod", "web", "--cascade=foreground", "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&vm).await?;
+
+        let ended = Instant::now();
+        kubelet.end(&pod).await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        ensure!(ended.elapsed() < SOON, "it took {:?}", ended.elapsed());
+        // The garbage collector waits for the PeerPod, and the Pod for the garbage collector and for its kubelet.
+        kubelet.remove(&pod).await?;
+        wait::gone(scene.pods.api(), "web", DEADLINE).await
+    })
+}
+
+#[test]
+fn a_pod_that_is_never_said_to_have_ended_keeps_its_machine_no_longer_than_its_grace_period_and_half_a_minute()
+-> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let deleted = Instant::now();
+        // The Pod's object itself waits for the PeerPod here.
+        scene.kubectl(&["delete", "pod", "web", "--cascade=foreground", "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        scene.lives(&vm).await?;
+        wait::gone(scene.pods.api(), "web", 2 * DEADLINE).await?;
+        let kept = deleted.elapsed();
+        // Timestamps are whole seconds.
+        ensure!(kept + Duration::from_secs(2) > SLACK, "the machine was kept for {kept:?} only");
+        ensure!(kept < SLACK + SOON, "the machine was kept for {kept:?}");
+        scene.vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_peerpod_deleted_under_a_running_pod_waits_for_the_pod() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        let condition = scene.held(&vm.name(), "WaitingForPod").await?;
+        assert_eq!(condition.type_, "Reconciling");
+        assert!(condition.message.contains("Pod"), "{}", condition.message);
+        scene.operator_catches_up().await?;
+        scene.lives(&vm).await?;
+
+        let deleted = Instant::now();
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        ensure!(deleted.elapsed() < SOON, "it took {:?}", deleted.elapsed());
+        scene.vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_peerpod_deleted_under_a_pod_that_completes_goes_with_it() -> Result<()> {
+    beside_others(async |scene| {
+        let kubelet = Kubelet::join(scene.testbed.client(), "completes").await?;
+        let pod = kubelet.run(&scene.namespace, "job", 30).await?;
+        let vm = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        scene.lives(&vm).await?;
+
+        let ended = Instant::now();
+        kubelet.end(&pod).await?;
+        scene.released(&vm.name()).await?;
+        ensure!(ended.elapsed() < SOON, "it took {:?}", ended.elapsed());
+        scene.vanished(&vm).await?;
+        ensure!(scene.pods.api().get("job").await?.metadata.deletion_timestamp.is_none());
+        Ok(())
+    })
+}
+
+#[test]
+fn another_pod_of_the_same_name_keeps_nothing() -> Result<()> {
+    beside_others(async |scene| {
+        let kubelet = Kubelet::join(scene.testbed.client(), "recreated").await?;
+        let pod = kubelet.run(&scene.namespace, "web-0", 30).await?;
+        let vm = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        kubelet.remove(&pod).await?;
+        let next = kubelet.run(&scene.namespace, "web-0", 30).await?;
+        ensure!(next.uid() != pod.uid());
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await
+    })
+}
+
+#[test]
+fn the_definition_deleted_under_a_running_pod_waits_for_the_pod_and_may_come_back() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.testbed.cluster().kubectl(&["delete", "crd", CRD, "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        scene.lives(&vm).await?;
+
+        scene.pods.delete("web").await?;
+        wait::gone(&scene.testbed.crds(), CRD, DEADLINE).await?;
+        scene.vanished(&vm).await?;
+
+        scene.testbed.install_objects().await?;
+        scene.operator_catches_up().await
+    })
+}

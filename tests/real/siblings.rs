@@ -1,1 +1,114 @@
-//! x
+//! Several PeerPods of one Pod: cloud-api-adaptor was restarted and made new machines.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use testbed::{
+    Vm,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Scene, beside_others};
+
+fn created(vm: &Vm) -> Timestamp {
+    vm.peerpod.creation_timestamp().expect("the API server sets it").0
+}
+
+/// PeerPods are told apart by whole seconds: returns in another one than that of these.
+async fn next_second(vms: &[Vm]) -> Result<()> {
+    let newest = vms.iter().map(created).max().context("there is one")?;
+    wait::eventually("the clock shows another second", DEADLINE, async || {
+        ensure!(Timestamp::now().as_second() > newest.as_second());
+        Ok(())
+    })
+    .await
+}
+
+async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
+    let pod = scene.pods.api().get("web").await?;
+    try_join_all((0..count).map(|_| scene.caa.start_vm(&pod, scene.host))).await
+}
+
+#[test]
+fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -> Result<()> {
+    beside_others(async |scene| {
+        scene.pods.run("web").await?;
+        let mut vms = more_vms(scene, 12).await?;
+        next_second(&vms).await?;
+        vms.extend(more_vms(scene, 8).await?);
+
+        let mut by_second: BTreeMap<Timestamp, Vec<Vm>> = BTreeMap::new();
+        for vm in &vms {
+            by_second.entry(created(vm)).or_default().push(vm.clone());
+        }
+        let (_, newest) = by_second.pop_last().context("there are PeerPods")?;
+        for older in by_second.values().flatten() {
+            scene.released(&older.name()).await?;
+            scene.vanished(older).await?;
+        }
+        scene.operator_catches_up().await?;
+        for vm in &newest {
+            scene.lives(vm).await?;
+            ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        }
+        if newest.len() > 1 {
+            for vm in &newest {
+                let said = format!("{} PeerPods", newest.len());
+                let what = format!("{} says that there are {said}", vm.name());
+                wait::present(&scene.peerpods, &vm.name(), &what, DEADLINE, |peerpod| {
+                    crate::support::condition(peerpod)
+                        .is_some_and(|it| it.reason == "AmbiguousSiblings" && it.message.contains(&said))
+                })
+                .await?;
+            }
+        }
+
+        scene.pods.delete("web").await?;
+        for vm in &newest {
+            scene.released(&vm.name()).await?;
+            scene.vanished(vm).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_newer_sibling_replaces_the_older_one_under_the_running_pod() -> Result<()> {
+    beside_others(async |scene| {
+        scene.pods.run("web").await?;
+        let older = more_vms(scene, 1).await?;
+        next_second(&older).await?;
+        let newer = more_vms(scene, 1).await?;
+        scene.released(&older[0].name()).await?;
+        scene.vanished(&older[0]).await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&newer[0]).await?;
+        ensure!(scene.peerpods.get(&newer[0].name()).await?.status.is_none(), "nothing is wrong with it");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_sibling_that_cloud_api_adaptor_released_does_not_replace_the_older_one() -> Result<()> {
+    beside_others(async |scene| {
+        scene.pods.run("web").await?;
+        let older = more_vms(scene, 1).await?;
+        next_second(&older).await?;
+        // A late clean-up of a failed start stripped it: its machine may be gone, and the Pod on the older one.
+        let pod = scene.pods.api().get("web").await?;
+        let mut stripped = testbed::peerpod_object(&pod, "libvirt", &vm_id(&older[0]));
+        stripped["metadata"].as_object_mut().context("an object")?.remove("finalizers");
+        scene.caa.create(stripped).await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&older[0]).await?;
+        ensure!(scene.peerpods.get(&older[0].name()).await?.metadata.deletion_timestamp.is_none());
+        Ok(())
+    })
+}
+
+fn vm_id(vm: &Vm) -> String {
+    vm.machine.domain.uuid.to_string()
+}

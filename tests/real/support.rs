@@ -25,7 +25,7 @@ use tokio::{
 };
 
 /// The program under test.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
 /// No test takes longer, whatever it waits for.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use cluster::{Cluster, ClusterOptions, process::Lifetime};
+use cluster::{Cluster, ClusterOptions, Component, process::Lifetime};
 use k8s_openapi::{
     api::core::v1::{Namespace, ServiceAccount},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -78,8 +78,10 @@ impl Testbed {
     /// Installs into a cluster that runs already.
     pub async fn install(cluster: Cluster) -> Result<Self> {
         let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
-        let testbed = Self { cluster, client, audit: None };
+        let mut testbed = Self { cluster, client, audit: None };
         testbed.install_objects().await.context("installing the operator's objects")?;
+        // The garbage collector looks for new kinds of objects at its start, and then only every 30 s.
+        testbed.cluster.restart(Component::ControllerManager).await?;
         Ok(testbed)
     }
 
@@ -97,14 +99,17 @@ impl Testbed {
         Ok(())
     }
 
-    /// Applies objects as the administrator, as `kubectl apply --server-side` does. `name` is that of the file they are
-    /// kept in.
+    /// Applies objects as the administrator, whoever changed them since, by `kubectl apply --server-side`. `name` is that
+    /// of the file they are kept in.
     pub async fn apply(&self, name: &str, objects: &[Value]) -> Result<()> {
         let file = self.cluster.dir().join(format!("{name}.json"));
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         fs::write(&file, list.to_string()).with_context(|| format!("writing {}", file.display()))?;
         let file = file.to_str().context("the testbed's folder has no UTF-8 name")?;
-        self.cluster.kubectl(&["apply", "--server-side", "--filename", file]).await.map(drop)
+        self.cluster
+            .kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", file])
+            .await
+            .map(drop)
     }
 
     /// The cluster.
