@@ -168,9 +168,9 @@ fn trim(peerpod: &mut PeerPod) {
 
 async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Action, Infallible> {
     let span = info_span!(
-        "peerpod",
+        "reconcile",
         namespace = peerpod.metadata.namespace,
-        name = peerpod.metadata.name,
+        peerpod = peerpod.metadata.name,
         cloud = peerpod.cloud_provider(),
         instance = peerpod.instance_id(),
     );
