@@ -28,7 +28,7 @@ use kube::{
     Api, Client, ResourceExt,
     runtime::{
         Controller, WatchStreamExt,
-        controller::Action,
+        controller::{self, Action},
         events::{EventType, Recorder},
         reflector, watcher,
     },
@@ -72,6 +72,10 @@ const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
 /// How often a Pod that keeps its machine is looked at without being told to.
 const POD_RESYNC: Duration = Duration::from_secs(60);
+
+/// How many PeerPods are worked on at once: several times the calls that one cloud gets, so that a cloud that hangs does
+/// not hold up the others, and few enough that thousands found at start cost no memory to speak of.
+const CONCURRENCY: u16 = 256;
 
 /// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
 const PAGE: u32 = 250;
@@ -139,6 +143,7 @@ pub async fn run(
         std::future::pending::<Infallible>().await
     };
     let controller = Controller::for_stream(peerpods, store)
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(nudges.stream())
         .reconcile_all_on(settings_changed)
         .graceful_shutdown_on(shutdown.cancelled_owned())
