@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use peers::libvirt::{BASE_VOLUME, POD_VM_DESCRIPTION, POOL};
 use testbed::{vm_name, wait};
 
@@ -107,5 +107,41 @@ fn both_reapers_releasing_at_once_is_no_error() -> Result<()> {
         let errors = metrics.sum("peerpod_operator_reconciles_total", &[("result", "error")]);
         assert!(errors < 0.5, "{errors} reconciles failed");
         Ok(())
+    })
+}
+
+#[test]
+fn a_machine_that_is_off_or_half_deleted_goes_all_the_same() -> Result<()> {
+    beside_others(async |scene| {
+        let (off, half) = (scene.pod_with_vm("off").await?, scene.pod_with_vm("half").await?);
+        let client = scene.host.client();
+        client.domain_destroy(&off.machine.domain).await?;
+        client.domain_destroy(&half.machine.domain).await?;
+        client.volume_delete(&half.machine.root).await?;
+        for (pod, vm) in [("off", &off), ("half", &half)] {
+            scene.pods.delete(pod).await?;
+            scene.released(&vm.name()).await?;
+            scene.vanished(vm).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_finalizer_of_somebody_else_is_left_to_them() -> Result<()> {
+    const OTHER: &str = "example.com/audit";
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let add = r#"[{"op": "add", "path": "/metadata/finalizers/0", "value": "example.com/audit"}]"#;
+        scene.kubectl(&["patch", "peerpod", &vm.name(), "--type=json", "--patch", add]).await?;
+        scene.pods.delete("web").await?;
+        let what = "the operator's finalizer is released";
+        wait::present(&scene.peerpods, &vm.name(), what, wait::DEADLINE, |it| it.finalizers() == [OTHER])
+            .await?;
+        scene.vanished(&vm).await?;
+        scene.operator_catches_up().await?;
+        assert_eq!(scene.writes()?.len(), 1);
+        scene.caa.release(&vm.peerpod).await?;
+        scene.released(&vm.name()).await
     })
 }

@@ -120,3 +120,16 @@ fn an_operator_whose_cloud_hangs_ends_in_time_and_finishes_later() -> Result<()>
         alone.scene().vanished(&vm).await
     })
 }
+
+#[test]
+fn the_operator_goes_on_when_the_api_server_was_away() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.testbed.cluster_mut().restart(Component::ApiServer).await?;
+        alone.scene().pods.delete("web").await?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await?;
+        ensure!(alone.operator.process().is_running());
+        Ok(())
+    })
+}

@@ -211,3 +211,16 @@ fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn giving_up_a_peerpod_that_nobody_deletes_changes_nothing_until_somebody_does() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        scene.kubectl(&["annotate", "peerpod", &vm.name(), ABANDON]).await?;
+        scene.operator_catches_up().await?;
+        ensure!(!scene.peerpods.get(&vm.name()).await?.finalizers().is_empty());
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.lives(&vm).await
+    })
+}

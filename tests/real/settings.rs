@@ -113,3 +113,18 @@ fn a_cloud_that_went_down_is_found_again_when_it_is_back() -> Result<()> {
         alone.scene().released(&vm.name()).await
     })
 }
+
+#[test]
+fn a_cloud_that_hangs_is_said_to_and_goes_on_where_it_was() -> Result<()> {
+    alone(async |alone| {
+        alone.scene().operator_catches_up().await?;
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.libvirtd.pause()?;
+        alone.scene().pods.delete("web").await?;
+        let held = alone.scene().held(&vm.name(), "CloudUnavailable").await;
+        alone.libvirtd.resume()?;
+        held?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await
+    })
+}
