@@ -78,7 +78,7 @@ const POD_RESYNC: Duration = Duration::from_secs(60);
 const CONCURRENCY: u16 = 256;
 
 /// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
-const PAGE: u32 = 250;
+const PAGE: u32 = 100;
 
 /// What one reconcile needs.
 struct Context {

@@ -8,7 +8,9 @@ mod definition;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use libvirt_client::{Client, ConnectUri, Domain, ErrorCode, Options, UndefineFlags, Volume};
+use libvirt_client::{
+    Client, ConnectError, ConnectFailure, ConnectUri, Domain, ErrorCode, Options, UndefineFlags, Volume,
+};
 use uuid::Uuid;
 
 use self::definition::Definition;
@@ -116,8 +118,19 @@ fn class(error: &libvirt_client::Error) -> ErrorClass {
         ) => ErrorClass::Unauthorized,
         Some(ErrorCode::NoStoragePool) => ErrorClass::Invalid,
         Some(ErrorCode::NoSupport) => ErrorClass::NotSupported,
-        None if matches!(error, libvirt_client::Error::Auth(_)) => ErrorClass::Unauthorized,
+        None if refused(error) => ErrorClass::Unauthorized,
         _ => ErrorClass::Transient,
+    }
+}
+
+/// Whether the daemon, or its socket's mode, turned us away.
+fn refused(error: &libvirt_client::Error) -> bool {
+    match error {
+        libvirt_client::Error::Auth(_) => true,
+        libvirt_client::Error::Connect(ConnectError { reason: ConnectFailure::Io(problem), .. }) => {
+            problem.kind() == std::io::ErrorKind::PermissionDenied
+        }
+        _ => false,
     }
 }
 
