@@ -129,3 +129,6 @@ impl<P: Provider> Provider for Limited<P> {
         self.limit(self.inner.delete(vm)).await
     }
 }
+
+#[cfg(test)]
+mod tests;
