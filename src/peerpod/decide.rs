@@ -40,7 +40,8 @@ pub struct Facts {
     pub instance: Result<InstanceId, IdProblem>,
     /// The other living PeerPods with the finalizer that the same Pod owns.
     pub siblings: Vec<Sibling>,
-    /// A PeerPod that is not being deleted and names the same machine, as `namespace/name`.
+    /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run; as
+    /// `namespace/name`.
     pub claimed_by: Option<String>,
     /// What the cloud says about the machine.
     pub machine: Machine,
@@ -62,6 +63,20 @@ pub enum Owner {
     },
     /// It runs, or may do so.
     Running,
+}
+
+impl Owner {
+    /// What a machine of this Pod has to wait for, if it has to.
+    pub fn may_run(self, now: Timestamp) -> Option<Wait> {
+        match self {
+            Self::Gone | Self::Finished => None,
+            Self::Running => Some(Wait::PodRuns),
+            Self::Ending { until } => {
+                let left = until.saturating_add(SLACK).unwrap_or(until).duration_since(now);
+                Duration::try_from(left).ok().filter(|left| !left.is_zero()).map(Wait::PodEnds)
+            }
+        }
+    }
 }
 
 /// Another PeerPod of the same Pod.
@@ -136,7 +151,7 @@ pub enum Refusal {
     BadInstance(IdProblem),
     /// The machine is not this Pod's.
     NotOwn(guard::NotOwn),
-    /// Another PeerPod that stays names the same machine.
+    /// Another PeerPod needs the same machine.
     Claimed(String),
     /// This operator cannot speak to that cloud.
     NotSupported(String),
@@ -185,15 +200,8 @@ pub fn decide(facts: Facts) -> Decision {
 /// What keeps a machine for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
 /// change nothing.
 pub fn hold(facts: &Facts) -> Option<Wait> {
-    match facts.owner {
-        Owner::Gone | Owner::Finished => None,
-        _ if standing(facts) == Standing::Superseded => None,
-        Owner::Running => Some(Wait::PodRuns),
-        Owner::Ending { until } => {
-            let left = until.saturating_add(SLACK).unwrap_or(until).duration_since(facts.now);
-            Duration::try_from(left).ok().filter(|left| !left.is_zero()).map(Wait::PodEnds)
-        }
-    }
+    let wait = facts.owner.may_run(facts.now)?;
+    (standing(facts) != Standing::Superseded).then_some(wait)
 }
 
 /// A PeerPod that nobody deletes: only its siblings matter.

@@ -57,11 +57,7 @@ pub const NAME: &str = "peerpod";
 
 /// What the controller may do in the cluster, and what for.
 pub const PERMISSIONS: &[Permission] = &[
-    Permission::new(
-        "confidentialcontainers.org",
-        &["peerpods"],
-        &["get", "list", "watch", "patch", "delete"],
-    ),
+    Permission::new("confidentialcontainers.org", &["peerpods"], &["list", "watch", "patch", "delete"]),
     Permission::new("confidentialcontainers.org", &["peerpods/status"], &["patch"]),
     Permission::new("", &["pods"], &["get", "list", "watch"]),
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),

@@ -50,7 +50,6 @@ impl Observer {
             peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON);
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
-        let claimed_by = instance.as_ref().ok().and_then(|id| self.claimant(peerpod, id));
         let mut facts = Facts {
             now: Timestamp::now(),
             deleted,
@@ -61,7 +60,7 @@ impl Observer {
             owner: Owner::Gone,
             instance,
             siblings: Vec::new(),
-            claimed_by,
+            claimed_by: None,
             machine: Machine::NotAsked,
             deletion_accepted: false,
         };
@@ -83,6 +82,11 @@ impl Observer {
             (facts.machine, facts.siblings) = join(self.machine_of(peerpod), asked).await;
         } else if deleted.is_some() {
             facts.machine = self.machine_of(peerpod).await;
+        }
+        if deleted.is_some()
+            && let Ok(id) = &facts.instance
+        {
+            facts.claimed_by = self.claimant(peerpod, id, facts.now).await?;
         }
         Ok(facts)
     }
@@ -134,18 +138,34 @@ impl Observer {
         siblings
     }
 
-    /// Another PeerPod, in any namespace, that stays and names the same machine.
-    fn claimant(&self, peerpod: &PeerPod, id: &InstanceId) -> Option<String> {
+    /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
+    /// Pod that may still run.
+    async fn claimant(
+        &self,
+        peerpod: &PeerPod,
+        id: &InstanceId,
+        now: Timestamp,
+    ) -> Result<Option<String>, ApiError> {
         let cloud = peerpod.cloud_provider();
-        let claims = |other: &PeerPod| {
-            other.uid() != peerpod.uid()
-                && other.metadata.deletion_timestamp.is_none()
-                && other.cloud_provider() == cloud
-                && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
-        };
-        let mut others = self.index.naming(cloud, id).into_iter().filter_map(|key| self.store.get(&key));
-        let other = others.find(|other| claims(other))?;
-        Some(format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any()))
+        let own_pod = owner(peerpod).map(|pod| &pod.uid);
+        for other in self.index.naming(cloud, id).iter().filter_map(|key| self.store.get(key)) {
+            let same_machine = other.cloud_provider() == cloud
+                && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id);
+            if !same_machine || other.uid() == peerpod.uid() {
+                continue;
+            }
+            let needed = match owner(&other) {
+                _ if other.metadata.deletion_timestamp.is_none() => true,
+                Some(pod) if Some(&pod.uid) != own_pod => {
+                    self.owner_state(&other, pod).await?.may_run(now).is_some()
+                }
+                _ => false,
+            };
+            if needed {
+                return Ok(Some(format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any())));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -82,7 +82,7 @@ reasons! {
     InvalidInstanceID => Stalled,
     /// The machine bears another name than a pod VM of this Pod would, or no sign that cloud-api-adaptor made it.
     NotThisPodsVM => Stalled,
-    /// Another PeerPod that is not being deleted names the same machine.
+    /// Another PeerPod names the same machine and stays, or its Pod may still run on it.
     ClaimedByAnother => Stalled,
     /// The Pod has several living PeerPods, and which machine it runs on cannot be told; all stay until the Pod goes.
     AmbiguousSiblings => Stalled,
@@ -159,7 +159,7 @@ fn refused(refusal: &Refusal) -> (Reason, String) {
         }
         Refusal::Claimed(other) => (
             Reason::ClaimedByAnother,
-            format!("the PeerPod {other} names the same machine and is not being deleted; {give_up}"),
+            format!("the PeerPod {other} names the same machine and still needs it; {give_up}"),
         ),
         Refusal::NotSupported(message) => (Reason::UnknownProvider, format!("{message}; {give_up}")),
         Refusal::Ambiguous(count) => (

@@ -176,6 +176,30 @@ fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -
 }
 
 #[test]
+fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_deleted() -> Result<()> {
+    beside_others(async |scene| {
+        let elsewhere = scene.elsewhere().await?;
+        let vm = scene.pod_with_vm("web").await?;
+        // A Pod of the same name, so that the machine's name alone proves nothing.
+        let namesake = elsewhere.pods.run("web").await?;
+        let instance = vm.machine.domain.uuid.to_string();
+        let claim = elsewhere.caa.record(&namesake, "libvirt", &instance).await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+
+        elsewhere.pods.delete("web").await?;
+        let running = format!("{}/{}", scene.namespace, vm.name());
+        is_refused(&elsewhere, &claim.name_any(), "ClaimedByAnother", &running).await?;
+        scene.lives(&vm).await?;
+
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        elsewhere.released(&claim.name_any()).await
+    })
+}
+
+#[test]
 fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
     alone(async |alone| {
         let scene = alone.scene();
