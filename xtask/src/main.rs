@@ -2,6 +2,7 @@
 
 mod bench;
 mod cluster;
+mod demo;
 mod manifests;
 mod readme;
 mod repository;
@@ -16,6 +17,8 @@ enum Task {
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
+    /// Plays four stories with the operator on a real control plane, told as they happen
+    Demo(demo::Task),
     /// Writes the generated files: manifests/ and the tables of README.md
     Manifests(manifests::Task),
     /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
@@ -28,6 +31,7 @@ enum Task {
 async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
+        Task::Demo(task) => demo::run(&task).await,
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,
         Task::Bench(task) => bench::run(&task).await,

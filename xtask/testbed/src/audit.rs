@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use peerpod_operator::{NAMESPACE, install};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The audit log of one API server: every request of a `ServiceAccount` of the installation's namespace, and whoever else
 /// writes PeerPods.
@@ -37,6 +37,8 @@ pub struct Request {
     pub name: String,
     /// The answer's HTTP status.
     pub code: u16,
+    /// What was sent to write a PeerPod: an object, a patch or options. Null for everything else.
+    pub body: Value,
 }
 
 impl Request {
@@ -59,8 +61,8 @@ impl Audit {
         let writes = ["create", "update", "patch", "delete", "deletecollection"];
         let peerpods = [json!({ "group": "confidentialcontainers.org" })];
         let rules = json!([
+            { "level": "Request", "verbs": writes, "resources": peerpods },
             { "level": "Metadata", "userGroups": [group] },
-            { "level": "Metadata", "verbs": writes, "resources": peerpods },
             { "level": "None" },
         ]);
         let text = json!({
@@ -118,6 +120,8 @@ struct Entry {
     #[serde(default)]
     object_ref: ObjectReference,
     response_status: Answer,
+    #[serde(default)]
+    request_object: Value,
 }
 
 #[derive(Deserialize)]
@@ -140,11 +144,13 @@ struct Answer {
 }
 
 fn request(line: &str) -> serde_json::Result<Request> {
-    let Entry { request_received_timestamp: MicroTime(time), verb, user, object_ref, response_status } =
+    let Entry { request_received_timestamp, verb, user, object_ref, response_status, request_object } =
         serde_json::from_str(line)?;
+    let MicroTime(time) = request_received_timestamp;
     let ObjectReference { mut resource, subresource, namespace, name } = object_ref;
     if !subresource.is_empty() {
         resource = format!("{resource}/{subresource}");
     }
-    Ok(Request { time, user: user.username, verb, resource, namespace, name, code: response_status.code })
+    let (user, code, body) = (user.username, response_status.code, request_object);
+    Ok(Request { time, user, verb, resource, namespace, name, code, body })
 }

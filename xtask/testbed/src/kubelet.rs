@@ -50,6 +50,13 @@ impl Kubelet {
         Ok(())
     }
 
+    /// Takes the node away. Its Pods should be gone.
+    pub async fn leave(self) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client);
+        nodes.delete(&self.node, &DeleteParams::default()).await.context("removing a node")?;
+        Ok(())
+    }
+
     async fn set_phase(&self, namespace: &str, name: &str, phase: &str) -> Result<Pod> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let status = json!({ "status": { "phase": phase } });

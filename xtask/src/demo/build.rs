@@ -1,0 +1,39 @@
+//! The operator's program, built while somebody watches.
+
+use std::{path::PathBuf, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::progress::Progress;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
+
+use crate::repository;
+
+/// Builds the operator in the profile of this program, whose libraries it shares; gives the program.
+pub(super) async fn operator(progress: &mut Progress) -> Result<PathBuf> {
+    // With both packages named their dependencies have the same features, so that none is built twice.
+    let arguments = ["build", "--package=xtask", "--package=peerpod-operator", "--bin=peerpod-operator"];
+    let mut cargo = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(repository::root())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("running cargo build")?;
+    let stderr = cargo.stderr.take().context("cargo's messages were asked for")?;
+    let mut messages = BufReader::new(stderr).lines();
+    let (mut said, mut compiled) = (Vec::new(), 0);
+    while let Some(message) = messages.next_line().await? {
+        if let Some(package) = message.trim_start().strip_prefix("Compiling ") {
+            compiled += 1;
+            progress.detail(&format!("{compiled} packages so far, now {package}"));
+        }
+        said.push(message);
+    }
+    ensure!(cargo.wait().await?.success(), "the operator cannot be built:\n{}", said.join("\n"));
+    // Cargo puts it beside this program, wherever its target folder is.
+    let program = std::env::current_exe()?.with_file_name("peerpod-operator");
+    ensure!(program.exists(), "cargo did not put the operator at {}", program.display());
+    Ok(program)
+}

@@ -1,0 +1,240 @@
+//! What can be observed, and how it is told.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use testbed::Request;
+
+use super::paint::Style;
+
+/// Something that was seen.
+#[derive(Clone, Debug)]
+pub(super) struct Observation {
+    /// When it happened by the clock of who tells of it; where that one has none, when it was heard of.
+    pub(super) at: Timestamp,
+    pub(super) fact: Fact,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fact {
+    /// A command was run.
+    Command(String),
+    /// The watch of Pods showed this.
+    Pod { name: String, change: PodChange },
+    /// The watch of PeerPods showed this.
+    PeerPod { name: String, change: PeerPodChange },
+    /// virsh told of an event of a domain, in its own words.
+    Domain { name: String, event: String },
+    /// The API server's audit log has this request to write something.
+    Write(Request),
+    /// An event about a PeerPod appeared.
+    Event { warning: bool, reason: String, note: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PodChange {
+    Runs,
+    /// It is being deleted, and its containers have so long to end.
+    Ending {
+        grace_seconds: i64,
+    },
+    /// Its containers have ended.
+    Through {
+        phase: String,
+    },
+    Gone,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PeerPodChange {
+    /// It is being deleted, and these finalizers hold it.
+    Marked {
+        finalizers: Vec<String>,
+    },
+    /// This condition is True now.
+    Condition {
+        type_: String,
+        reason: String,
+        message: String,
+    },
+    /// It has no finalizers any more.
+    Released,
+    Gone,
+}
+
+/// Who did something, or who tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who<'a> {
+    You,
+    Pod,
+    PeerPod,
+    Libvirt,
+    CloudApiAdaptor,
+    Operator,
+    GarbageCollector,
+    Event { warning: bool },
+    User(&'a str),
+}
+
+impl<'a> Who<'a> {
+    /// The one behind a user name of the API server.
+    pub(super) fn of(user: &'a str) -> Self {
+        match user {
+            "kubernetes-admin" => Self::You,
+            "system:serviceaccount:kube-system:generic-garbage-collector" => Self::GarbageCollector,
+            _ if user.ends_with(":cloud-api-adaptor") => Self::CloudApiAdaptor,
+            _ if user.ends_with(":peerpod-operator") => Self::Operator,
+            _ => Self::User(user),
+        }
+    }
+
+    pub(super) fn name(self) -> &'a str {
+        match self {
+            Self::You => "you",
+            Self::Pod => "Pod",
+            Self::PeerPod => "PeerPod",
+            Self::Libvirt => "libvirt",
+            Self::CloudApiAdaptor => "cloud-api-adaptor",
+            Self::Operator => "operator",
+            Self::GarbageCollector => "garbage collector",
+            Self::Event { .. } => "event",
+            Self::User(name) => name,
+        }
+    }
+
+    pub(super) fn style(self) -> Style {
+        match self {
+            Self::You => Style::Bold,
+            Self::Pod | Self::PeerPod => Style::Cyan,
+            Self::Libvirt => Style::Magenta,
+            Self::CloudApiAdaptor => Style::Blue,
+            Self::Operator => Style::Green,
+            Self::GarbageCollector => Style::Yellow,
+            Self::Event { warning: true } => Style::Red,
+            Self::Event { warning: false } | Self::User(_) => Style::Plain,
+        }
+    }
+}
+
+impl Fact {
+    /// Who, and what; nothing where another fact tells the same.
+    pub(super) fn line(&self) -> Option<(Who<'_>, String)> {
+        Some(match self {
+            Self::Command(command) => (Who::You, format!("$ {command}")),
+            Self::Pod { name, change } => (Who::Pod, format!("{name} {}", pod(change))),
+            Self::PeerPod { name, change } => (Who::PeerPod, format!("{name} {}", peerpod(change))),
+            // A domain that is started was defined.
+            Self::Domain { event, .. } if event.starts_with("Defined") => return None,
+            Self::Domain { name, event } => {
+                let event = event.to_lowercase();
+                let (what, why) = event.split_once(' ').unwrap_or((&event, "no reason given"));
+                (Who::Libvirt, format!("domain {name}: {what} ({why})"))
+            }
+            Self::Write(request) => {
+                let who = Who::of(&request.user);
+                // The command was told, and an event is.
+                if who == Who::You || request.resource == "events" {
+                    return None;
+                }
+                (who, write(request))
+            }
+            Self::Event { warning, reason, note } => {
+                let type_ = if *warning { "Warning" } else { "Normal" };
+                (Who::Event { warning: *warning }, format!("{type_} {reason}: {note}"))
+            }
+        })
+    }
+}
+
+fn pod(change: &PodChange) -> String {
+    match change {
+        PodChange::Runs => "runs".to_owned(),
+        PodChange::Ending { grace_seconds } => {
+            format!("is being deleted; its containers have {grace_seconds} s to end")
+        }
+        PodChange::Through { phase } => format!("is through: {phase}"),
+        PodChange::Gone => "is gone".to_owned(),
+    }
+}
+
+fn peerpod(change: &PeerPodChange) -> String {
+    match change {
+        PeerPodChange::Marked { finalizers } => {
+            format!("is being deleted; held by {}", finalizers.join(", "))
+        }
+        PeerPodChange::Condition { type_, reason, message } => {
+            format!("has the condition {type_}, reason {reason}: {message}")
+        }
+        PeerPodChange::Released => "has no finalizer any more".to_owned(),
+        PeerPodChange::Gone => "is gone".to_owned(),
+    }
+}
+
+fn write(request: &Request) -> String {
+    let Request { verb, resource, name, code, .. } = request;
+    let what = match (verb.as_str(), resource.as_str()) {
+        ("patch", "peerpods") if releases(request) => {
+            format!("releases PeerPod {name}: removes its finalizers")
+        }
+        ("create", "peerpods") => format!("creates PeerPod {name}"),
+        ("delete", "peerpods") => format!("deletes PeerPod {name}"),
+        ("patch", "peerpods/status") => format!("writes the status of PeerPod {name}"),
+        _ => format!("asks to {verb} {resource} {name}"),
+    };
+    let answer = match code {
+        200..300 => String::new(),
+        _ => format!(" (and is answered {code})"),
+    };
+    what + &answer
+}
+
+/// Whether the request is a JSON patch that leaves an object without finalizers.
+pub(super) fn releases(request: &Request) -> bool {
+    let removes = |change: &Value| change["op"] == "remove" && change["path"] == "/metadata/finalizers";
+    request.body.as_array().is_some_and(|changes| changes.iter().any(removes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(user: &str, verb: &str, resource: &str, code: u16, body: Value) -> Fact {
+        Fact::Write(Request {
+            time: Timestamp::UNIX_EPOCH,
+            user: user.into(),
+            verb: verb.into(),
+            resource: resource.into(),
+            namespace: "shop".into(),
+            name: "web-resource-x7k2p".into(),
+            code,
+            body,
+        })
+    }
+
+    #[test]
+    fn a_write_is_told_with_its_author() {
+        let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
+        let deletion = request(collector, "delete", "peerpods", 200, Value::Null);
+        let told = deletion.line().unwrap();
+        assert_eq!(told, (Who::GarbageCollector, "deletes PeerPod web-resource-x7k2p".to_owned()));
+    }
+
+    #[test]
+    fn a_patch_is_a_release_if_it_removes_the_finalizers() {
+        let told =
+            |body, code| request("x:peerpod-operator", "patch", "peerpods", code, body).line().unwrap().1;
+        let test = json!({ "op": "test", "path": "/metadata/uid", "value": "u" });
+        let remove = json!({ "op": "remove", "path": "/metadata/finalizers" });
+        let name = "web-resource-x7k2p";
+        let released = format!("releases PeerPod {name}: removes its finalizers");
+        assert_eq!(told(json!([test, remove]), 200), released);
+        assert_eq!(told(json!([remove]), 403), format!("{released} (and is answered 403)"));
+        assert_eq!(told(json!([test]), 200), format!("asks to patch peerpods {name}"));
+    }
+
+    #[test]
+    fn what_another_line_tells_has_none_of_its_own() {
+        assert!(request("kubernetes-admin", "delete", "peerpods", 200, Value::Null).line().is_none());
+        assert!(request("x:peerpod-operator", "create", "events", 201, Value::Null).line().is_none());
+    }
+}

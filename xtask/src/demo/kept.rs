@@ -1,0 +1,155 @@
+//! A demo that stays: found again, and ended.
+
+use std::{
+    env,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use cluster::{
+    Cluster, folders,
+    process::{Identity, Process},
+};
+use peers::libvirt::Libvirtd;
+use testbed::{Operator, Pods};
+
+use super::{
+    paint::{Paint, Style},
+    stage::{NAMESPACE, Stage},
+};
+
+/// Names the operator's process.
+const NOTE: &str = "operator.json";
+/// How long the operator may take to end in order.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long to wait for another demo that starts or ends.
+const LOCK_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The folder of the kept demo. There is one at most.
+pub(super) fn dir() -> Result<PathBuf> {
+    Ok(folders::state()?.join("demo"))
+}
+
+/// Keeps others from starting or ending a kept demo as long as the file is open.
+pub(super) async fn lock() -> Result<File> {
+    let state = folders::state()?;
+    fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
+    folders::lock(&state.join("demo.lock"), LOCK_DEADLINE, || ())
+        .await
+        .context("another `cargo xtask demo` is at work: wait for its end")
+}
+
+/// Fails if a demo is being kept, and says what can be done.
+pub(super) fn ensure_none() -> Result<()> {
+    let dir = dir()?;
+    if !dir.exists() {
+        return Ok(());
+    }
+    let cluster = Cluster::open(&cluster_dir(&dir))?.filter(|cluster| cluster.ended().is_empty());
+    match cluster {
+        Some(cluster) => bail!(
+            "a demo is already running, kept by an earlier `cargo xtask demo --keep`.\n\n  look at it:  export KUBECONFIG={}\n  \
+             end it:      cargo xtask demo --down",
+            cluster.kubeconfig().display()
+        ),
+        None => bail!(
+            "an earlier `cargo xtask demo --keep` has left {}, though not all of it runs any more.\n\n  \
+             clear it away:  cargo xtask demo --down",
+            dir.display()
+        ),
+    }
+}
+
+/// The operator's folder below that of a demo.
+pub(super) fn operator_dir(dir: &Path) -> PathBuf {
+    dir.join("operator")
+}
+
+/// The cluster's folder below that of a demo.
+pub(super) fn cluster_dir(dir: &Path) -> PathBuf {
+    dir.join("testbed/cluster")
+}
+
+/// Notes the operator that stays. Cluster and libvirtd note their own processes.
+pub(super) fn note(dir: &Path, operator: &Operator) -> Result<()> {
+    let note = dir.join(NOTE);
+    let identity = serde_json::to_vec(operator.process().identity())?;
+    fs::write(&note, identity).with_context(|| format!("writing {}", note.display()))
+}
+
+/// Ends the kept demo, whole or not, and removes its folder; false if there is none. Only processes that were noted are
+/// ended.
+pub(super) async fn down() -> Result<bool> {
+    let dir = dir()?;
+    if !dir.exists() {
+        return Ok(false);
+    }
+    stop_operator(&dir).await?;
+    if let Some(mut cluster) = Cluster::open(&cluster_dir(&dir))? {
+        cluster.stop().await?;
+    }
+    Libvirtd::stop_detached(&dir.join("libvirtd")).await?;
+    fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
+    Ok(true)
+}
+
+async fn stop_operator(dir: &Path) -> Result<()> {
+    let note = dir.join(NOTE);
+    if !note.exists() {
+        return Ok(());
+    }
+    let text = fs::read(&note).with_context(|| format!("reading {}", note.display()))?;
+    let identity: Identity =
+        serde_json::from_slice(&text).with_context(|| format!("reading {}", note.display()))?;
+    if let Some(operator) = Process::find("operator", &identity, &operator_dir(dir))? {
+        operator.stop(GRACE).await?;
+    }
+    Ok(())
+}
+
+/// Leaves a Pod with a VM for the user to delete, and says how to look around and how to end it all.
+pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
+    stage.kubelet.leave().await?;
+    let host = stage.libvirtd.host();
+    let pod = Pods::new(stage.testbed.client(), NAMESPACE).run("yours").await?;
+    stage.caa.start_vm(&pod, host).await?;
+
+    let cluster = stage.testbed.cluster();
+    let kubectl = &cluster.tools().kubectl;
+    let mut lines = vec![format!("export KUBECONFIG={}", cluster.kubeconfig().display())];
+    if !is_on_path("kubectl")
+        && let Some(folder) = kubectl.parent()
+    {
+        lines.push(format!("export PATH=$PATH:{}", folder.display()));
+    }
+    let virsh = format!("virsh --connect '{}'", host.uri());
+    lines.push(format!("{virsh} list --all"));
+    lines.push(format!("{virsh} vol-list default"));
+
+    let mut stdout = io::stdout().lock();
+    let heading = |text: &str| paint.paint(Style::Bold, text);
+    writeln!(stdout, "\n{}", heading("Everything stays up. Look around:"))?;
+    for line in &lines {
+        writeln!(stdout, "  {line}")?;
+    }
+    writeln!(
+        stdout,
+        "\n{}",
+        heading("The Pod `yours` has a VM, and no cloud-api-adaptor to delete it. Play on:")
+    )?;
+    writeln!(stdout, "  kubectl --namespace {NAMESPACE} get pods,peerpods")?;
+    writeln!(stdout, "  kubectl --namespace {NAMESPACE} delete pod yours")?;
+    writeln!(stdout, "\n{}", heading("Logs:"))?;
+    writeln!(stdout, "  operator       {}", stage.operator.process().log().display())?;
+    writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;
+    writeln!(stdout, "\n{}\n  cargo xtask demo --down", heading("End it all:"))?;
+    Ok(())
+}
+
+fn is_on_path(program: &str) -> bool {
+    env::var_os("PATH")
+        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}

@@ -1,0 +1,172 @@
+//! `cargo xtask demo`: four stories on a real control plane and a real libvirtd, told as they are observed.
+
+mod build;
+mod fact;
+mod kept;
+mod observers;
+mod paint;
+mod stage;
+mod stories;
+mod summary;
+mod timeline;
+
+use std::{
+    io::{self, Write as _},
+    pin::{Pin, pin},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use cluster::{process::Lifetime, progress::Progress, tools::Tools};
+use peers::libvirt::Libvirtd;
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{
+    paint::{Paint, Style, WIDTH, wrap},
+    stage::Stage,
+    stories::Story,
+    timeline::Timeline,
+};
+
+/// What to do with the demo.
+#[derive(Args)]
+pub(crate) struct Task {
+    /// Leaves everything up at the end, to look around
+    #[arg(long)]
+    keep: bool,
+    /// Ends what --keep left up
+    #[arg(long, conflicts_with = "keep")]
+    down: bool,
+}
+
+const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor makes the VM and \
+    records it in a PeerPod object, which the Pod owns. When the Pod goes and its VM does not, this operator deletes the \
+    VM. Four stories show when it does, and when it must not.\n\
+    Real: etcd, API server, controller manager with its garbage collector, libvirtd, and the operator under its own \
+    ServiceAccount's token. Played: the Pods' kubelet, and cloud-api-adaptor under its own rights. The VMs are those of \
+    libvirt's test driver: domains and volumes without a guest inside.\n\
+    Every line of a timeline was observed: by watches of the API server, in its audit log, or by virsh.\n\
+    The first run builds the programs of Kubernetes from source: about a quarter of an hour. Later ones take less than \
+    half a minute.";
+
+pub(crate) async fn run(task: &Task) -> Result<()> {
+    if task.down {
+        let _lock = kept::lock().await?;
+        let said = if kept::down().await? { "is gone." } else { "was not there." };
+        return Ok(writeln!(io::stdout(), "The demo {said}")?);
+    }
+    kept::ensure_none()?;
+    let paint = Paint::for_stdout();
+    writeln!(io::stdout(), "{}\n", paint.paint(Style::Bold, "peerpod-operator: the demo"))?;
+    paragraphs(INTRODUCTION)?;
+
+    // Ctrl-C ends all of this by itself, and nothing is left.
+    let mut progress = Progress::new(4);
+    progress.step("Debian packages of libvirt");
+    Libvirtd::install()?;
+    progress.step("programs of the control plane");
+    Tools::ensure().await?;
+    progress.step("building the operator");
+    let program = build::operator(&mut progress).await?;
+
+    if !task.keep {
+        let dir = tempfile::Builder::new().prefix("peerpod-demo-").tempdir()?;
+        let starting = Box::pin(Stage::start(dir.path(), Lifetime::Owned, program));
+        perform(starting, progress, paint).await?.result?;
+        writeln!(io::stdout(), "\n  Everything is ended. To look around: cargo xtask demo --keep")?;
+        return Ok(());
+    }
+    let _lock = kept::lock().await?;
+    kept::ensure_none()?;
+    let dir = kept::dir()?;
+    let starting = Box::pin(Stage::start(&dir, Lifetime::Detached, program));
+    match perform(starting, progress, paint).await {
+        Ok(played) => {
+            Box::pin(kept::invite(played.stage, paint)).await?;
+            played.result
+        }
+        Err(error) => {
+            kept::down().await?;
+            Err(error)
+        }
+    }
+}
+
+/// A stage on which all was played that was to be.
+struct Played {
+    stage: Stage,
+    /// Whether every story went as told.
+    result: Result<()>,
+}
+
+/// Waits for the stage and plays. Fails where there is nothing to keep: without a stage, or interrupted.
+async fn perform(
+    mut starting: Pin<Box<impl Future<Output = Result<Stage>>>>,
+    mut progress: Progress,
+    paint: Paint,
+) -> Result<Played> {
+    const INTERRUPTED: &str = "interrupted: everything that was started is ended";
+    progress.step("starting libvirtd, the control plane and the operator");
+    let mut interrupted = pin!(interrupted()?);
+    let stage = tokio::select! {
+        stage = &mut starting => stage?,
+        () = &mut interrupted => {
+            // Processes that would stay are noted, for whoever ends them, only once they run. How that goes is of no interest.
+            let _ = starting.await;
+            bail!(INTERRUPTED);
+        }
+    };
+    progress.finish();
+    let result = tokio::select! {
+        result = Box::pin(play(&stage, paint)) => result,
+        () = interrupted => bail!(INTERRUPTED),
+    };
+    Ok(Played { stage, result })
+}
+
+/// Resolves when somebody wants the end.
+fn interrupted() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Plays the stories, up to the first that does not go as told.
+async fn play(stage: &Stage, paint: Paint) -> Result<()> {
+    let (_observers, observations) = observers::start(stage).await?;
+    let mut timeline = Timeline::new(observations, paint);
+    let mut results = Vec::new();
+    let mut failure = None;
+    for (number, story) in (1..).zip(Story::ALL) {
+        let title = format!("Story {number} of {}: {}", Story::ALL.len(), story.title());
+        writeln!(io::stdout(), "\n{}", paint.paint(Style::Bold, &title))?;
+        paragraphs(story.about())?;
+        match story.play(stage, &mut timeline).await {
+            Ok(outcome) => results.push((story, Some(outcome))),
+            Err(error) => {
+                results.push((story, None));
+                failure = Some(error.context(format!("{title}: it did not go as told")));
+                break;
+            }
+        }
+    }
+    let mut stdout = io::stdout().lock();
+    if failure.is_some() {
+        writeln!(stdout, "\n{}", stage.operator.log_tail())?;
+    }
+    write!(stdout, "\n{}", summary::table(paint, &results))?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// Prints running text.
+fn paragraphs(text: &str) -> Result<()> {
+    for line in text.lines().flat_map(|paragraph| wrap(paragraph, WIDTH - 2)) {
+        writeln!(io::stdout(), "  {line}")?;
+    }
+    Ok(writeln!(io::stdout())?)
+}

@@ -1,0 +1,295 @@
+//! Those who look: watches of the API server, its audit log, and virsh. None of them asks the operator.
+
+use std::{collections::HashMap, fs, path::PathBuf, pin::pin, time::Duration};
+
+use anyhow::{Context as _, Result};
+use cluster::process::Process;
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use peerpod_operator::api::v1alpha1::PeerPod;
+use serde::de::DeserializeOwned;
+use testbed::Audit;
+use tokio::{
+    sync::mpsc::{self, Receiver, Sender},
+    task::JoinSet,
+    time::sleep,
+};
+
+use super::{
+    fact::{Fact, Observation, PeerPodChange, PodChange},
+    stage::{NAMESPACE, Stage},
+};
+
+/// How often logs are looked at.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Observations on their way; a story that does not listen for a while makes the observers wait.
+const QUEUE: usize = 256;
+
+/// Everybody who looks. They stop when it is dropped.
+pub(super) struct Observers {
+    _tasks: JoinSet<()>,
+    _virsh: Process,
+}
+
+/// Lets them look at this stage; gives what they see.
+pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<Observation>>)> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let mut tasks = JoinSet::new();
+    let client = stage.testbed.client();
+    let mut pods = Pods::default();
+    tasks.spawn(watch(Api::namespaced(client.clone(), NAMESPACE), sender.clone(), move |it| pods.see(it)));
+    let mut peerpods = PeerPods::default();
+    tasks
+        .spawn(watch(Api::namespaced(client.clone(), NAMESPACE), sender.clone(), move |it| peerpods.see(it)));
+    tasks.spawn(watch(Api::namespaced(client, NAMESPACE), sender.clone(), see_event));
+    let audit = stage.testbed.audit().context("the testbed keeps no audit log")?.clone();
+    tasks.spawn(report_failure(read_audit(audit, sender.clone()), sender.clone()));
+    let virsh = stage.libvirtd.follow("virsh-events").await?;
+    tasks.spawn(report_failure(read_virsh(virsh.log().to_owned(), sender.clone()), sender));
+    Ok((Observers { _tasks: tasks, _virsh: virsh }, receiver))
+}
+
+async fn report_failure(observer: impl Future<Output = Result<()>>, sender: Sender<Result<Observation>>) {
+    if let Err(error) = observer.await {
+        // Nobody listens any more when the demo ends.
+        let _ = sender.send(Err(error)).await;
+    }
+}
+
+async fn send(sender: &Sender<Result<Observation>>, at: Timestamp, fact: Fact) -> Result<()> {
+    sender.send(Ok(Observation { at, fact })).await.context("nobody listens any more")
+}
+
+/// Watches all objects of a kind and sends what `see` finds new.
+async fn watch<K>(
+    api: Api<K>,
+    sender: Sender<Result<Observation>>,
+    mut see: impl FnMut(watcher::Event<K>) -> Vec<Fact>,
+) where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let mut events = pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());
+    while let Some(event) = events.next().await {
+        // A watch that fails begins anew by itself.
+        for fact in event.map(&mut see).unwrap_or_default() {
+            if send(&sender, Timestamp::now(), fact).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What is known of each Pod.
+#[derive(Default)]
+struct Pods(HashMap<String, Pod>);
+
+impl Pods {
+    fn see(&mut self, event: watcher::Event<Pod>) -> Vec<Fact> {
+        let fact = |name: String, change| Fact::Pod { name, change };
+        match event {
+            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
+                let before = self.0.insert(pod.name_any(), pod.clone());
+                let changes = pod_changes(before.as_ref(), &pod);
+                changes.into_iter().map(|change| fact(pod.name_any(), change)).collect()
+            }
+            watcher::Event::Delete(pod) => {
+                self.0.remove(&pod.name_any());
+                vec![fact(pod.name_any(), PodChange::Gone)]
+            }
+            watcher::Event::Init | watcher::Event::InitDone => Vec::new(),
+        }
+    }
+}
+
+fn pod_changes(before: Option<&Pod>, now: &Pod) -> Vec<PodChange> {
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+    let mut changes = Vec::new();
+    let new_phase = Some(phase(now)).filter(|now| before.map(phase).as_ref() != Some(now));
+    match new_phase.as_deref() {
+        Some("Running") => changes.push(PodChange::Runs),
+        Some(ended @ ("Succeeded" | "Failed")) => {
+            changes.push(PodChange::Through { phase: ended.to_owned() });
+        }
+        _ => {}
+    }
+    let ending = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+    if ending(now) && !before.is_some_and(ending) {
+        let grace_seconds = now.metadata.deletion_grace_period_seconds.unwrap_or_default();
+        changes.push(PodChange::Ending { grace_seconds });
+    }
+    changes
+}
+
+/// What is known of each PeerPod.
+#[derive(Default)]
+struct PeerPods(HashMap<String, PeerPod>);
+
+impl PeerPods {
+    fn see(&mut self, event: watcher::Event<PeerPod>) -> Vec<Fact> {
+        let fact = |name: String, change| Fact::PeerPod { name, change };
+        match event {
+            watcher::Event::Apply(peerpod) | watcher::Event::InitApply(peerpod) => {
+                let before = self.0.insert(peerpod.name_any(), peerpod.clone());
+                let changes = peerpod_changes(before.as_ref(), &peerpod);
+                changes.into_iter().map(|change| fact(peerpod.name_any(), change)).collect()
+            }
+            watcher::Event::Delete(peerpod) => {
+                let before = self.0.remove(&peerpod.name_any());
+                let mut changes = peerpod_changes(before.as_ref(), &peerpod);
+                // One that has no finalizer when it is deleted is never seen marked.
+                changes.retain(|change| *change == PeerPodChange::Released);
+                changes.push(PeerPodChange::Gone);
+                changes.into_iter().map(|change| fact(peerpod.name_any(), change)).collect()
+            }
+            watcher::Event::Init | watcher::Event::InitDone => Vec::new(),
+        }
+    }
+}
+
+fn peerpod_changes(before: Option<&PeerPod>, now: &PeerPod) -> Vec<PeerPodChange> {
+    let mut changes = Vec::new();
+    let marked = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+    if marked(now) && !before.is_some_and(marked) {
+        changes.push(PeerPodChange::Marked { finalizers: now.finalizers().to_vec() });
+    }
+    let held = |peerpod: &PeerPod| !peerpod.finalizers().is_empty();
+    if !held(now) && before.is_some_and(held) {
+        changes.push(PeerPodChange::Released);
+    }
+    let standing = |peerpod: &PeerPod| -> Vec<PeerPodChange> {
+        let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+        let standing = conditions.filter(|condition| condition.status == "True");
+        standing
+            .map(|it| PeerPodChange::Condition {
+                type_: it.type_.clone(),
+                reason: it.reason.clone(),
+                message: it.message.clone(),
+            })
+            .collect()
+    };
+    let known = before.map(standing).unwrap_or_default();
+    changes.extend(standing(now).into_iter().filter(|condition| !known.contains(condition)));
+    changes
+}
+
+fn see_event(event: watcher::Event<Event>) -> Vec<Fact> {
+    let watcher::Event::Apply(event) = event else { return Vec::new() };
+    if event.regarding.and_then(|it| it.kind).as_deref() != Some("PeerPod") {
+        return Vec::new();
+    }
+    vec![Fact::Event {
+        warning: event.type_.as_deref() == Some("Warning"),
+        reason: event.reason.unwrap_or_default(),
+        note: event.note.unwrap_or_default(),
+    }]
+}
+
+/// Sends every request to write that the API server has answered from now on.
+async fn read_audit(audit: Audit, sender: Sender<Result<Observation>>) -> Result<()> {
+    let mut position = 0;
+    loop {
+        for request in audit.requests(&mut position)? {
+            if request.is_write() && request.namespace == NAMESPACE {
+                send(&sender, request.time, Fact::Write(request)).await?;
+            }
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Sends every event of a domain that virsh has written down.
+async fn read_virsh(log: PathBuf, sender: Sender<Result<Observation>>) -> Result<()> {
+    let mut position = 0;
+    loop {
+        let text = fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))?;
+        let new = text.get(position..).unwrap_or_default();
+        let whole = new.rfind('\n').map_or(0, |last| last + 1);
+        for line in new[..whole].lines() {
+            if let Some((at, fact)) = domain_event(line) {
+                send(&sender, at, fact).await?;
+            }
+        }
+        position += whole;
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Reads `2026-08-01 12:00:00.123+0000: event 'lifecycle' for domain 'NAME': Stopped Destroyed`.
+fn domain_event(line: &str) -> Option<(Timestamp, Fact)> {
+    let (at, rest) = line.split_once(": event 'lifecycle' for domain '")?;
+    let (name, event) = rest.split_once("': ")?;
+    let at = Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f%z", at).ok()?;
+    Some((at, Fact::Domain { name: name.to_owned(), event: event.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn virshs_lines_are_read_with_their_time() {
+        let line = "2026-08-01 12:00:00.123+0000: event 'lifecycle' for domain 'podvm-web-1f3e9a2c': Stopped Destroyed";
+        let (at, fact) = domain_event(line).unwrap();
+        assert_eq!(at.to_string(), "2026-08-01T12:00:00.123Z");
+        assert_eq!(
+            fact,
+            Fact::Domain { name: "podvm-web-1f3e9a2c".into(), event: "Stopped Destroyed".into() }
+        );
+        assert!(domain_event("events received: 1").is_none());
+    }
+
+    fn peerpod(metadata: &Value, status: &Value) -> PeerPod {
+        serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": metadata, "spec": {}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_what_is_new_about_a_peerpod_is_a_change() {
+        let condition = |status| {
+            json!({ "conditions": [{
+                "type": "Stalled", "status": status, "reason": "NoOwner", "message": "m",
+                "lastTransitionTime": "2026-08-01T12:00:00Z",
+            }] })
+        };
+        let marked =
+            json!({ "name": "a", "finalizers": ["x/y"], "deletionTimestamp": "2026-08-01T12:00:00Z" });
+        let alive = peerpod(&json!({ "name": "a", "finalizers": ["x/y"] }), &json!({}));
+        let held = peerpod(&marked, &condition("True"));
+        let changes = peerpod_changes(Some(&alive), &held);
+        assert_eq!(changes[0], PeerPodChange::Marked { finalizers: vec!["x/y".into()] });
+        assert!(matches!(&changes[1..], [PeerPodChange::Condition { .. }]), "{changes:?}");
+        assert_eq!(peerpod_changes(Some(&held), &held), []);
+        assert_eq!(peerpod_changes(Some(&held), &peerpod(&marked, &condition("False"))), []);
+        assert_eq!(
+            peerpod_changes(Some(&alive), &peerpod(&json!({ "name": "a" }), &json!({}))),
+            [PeerPodChange::Released]
+        );
+    }
+
+    #[test]
+    fn only_what_is_new_about_a_pod_is_a_change() {
+        let pod = |deletion: Value, phase| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": "a", "deletionTimestamp": deletion, "deletionGracePeriodSeconds": 30 },
+                "status": { "phase": phase },
+            }))
+            .unwrap()
+        };
+        let runs = pod(Value::Null, "Running");
+        let ending = pod(json!("2026-08-01T12:00:00Z"), "Running");
+        let through = pod(json!("2026-08-01T12:00:00Z"), "Succeeded");
+        assert_eq!(pod_changes(None, &runs), [PodChange::Runs]);
+        assert_eq!(pod_changes(Some(&runs), &ending), [PodChange::Ending { grace_seconds: 30 }]);
+        assert_eq!(pod_changes(Some(&ending), &through), [PodChange::Through { phase: "Succeeded".into() }]);
+        assert_eq!(pod_changes(Some(&through), &through), []);
+    }
+}

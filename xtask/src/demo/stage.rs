@@ -1,0 +1,72 @@
+//! Everything that the stories are played on.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use cluster::process::Lifetime;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::{Api, api::PostParams};
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::Libvirtd;
+use serde_json::json;
+use testbed::{
+    Caa, Kubelet, Operator, OperatorOptions, Options, Settings, Testbed, peerpod_object,
+    wait::{self, DEADLINE},
+};
+
+use super::kept;
+
+/// Where the stories' Pods are.
+pub(super) const NAMESPACE: &str = "shop";
+
+/// A control plane with the generated installation, libvirtd, the operator, and those who are played.
+pub(super) struct Stage {
+    pub(super) dir: PathBuf,
+    pub(super) operator: Operator,
+    pub(super) libvirtd: Libvirtd,
+    pub(super) testbed: Testbed,
+    pub(super) caa: Caa,
+    pub(super) kubelet: Kubelet,
+}
+
+impl Stage {
+    /// Sets it up with all its files in `dir`. One that is to stay is noted there, so that it can be ended later.
+    pub(super) async fn start(dir: &Path, lifetime: Lifetime, program: PathBuf) -> Result<Self> {
+        let libvirtd = Libvirtd::start(&dir.join("libvirtd"), lifetime).await?;
+        let options = Options { lifetime, audit: true, ..Options::new(dir.join("testbed")) };
+        let testbed = Testbed::start(&options).await?;
+        let caa = Caa::install(&testbed).await?;
+        let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+        let options =
+            OperatorOptions { lifetime, ..OperatorOptions::new(program, kept::operator_dir(dir), settings) };
+        let operator = Operator::spawn(&testbed, &options).await?;
+        if lifetime == Lifetime::Detached {
+            kept::note(dir, &operator)?;
+        }
+        operator.ready().await?;
+        make_namespace(&testbed).await?;
+        admit_a_peerpod(&testbed).await.context("trying whether PeerPods can be made")?;
+        let kubelet = Kubelet::join(testbed.client(), "node").await?;
+        let dir = dir.to_owned();
+        Ok(Self { dir, operator, libvirtd, testbed, caa, kubelet })
+    }
+}
+
+async fn make_namespace(testbed: &Testbed) -> Result<()> {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
+    testbed.apply(NAMESPACE, &[namespace]).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(testbed.client(), NAMESPACE);
+    wait::present(&accounts, "default", "Pods can be made", DEADLINE, |_| true).await?;
+    Ok(())
+}
+
+/// Has the API server look at a PeerPod that is then not made. The first one takes its admission of owner references two
+/// seconds, for discovery, which no story should begin with.
+async fn admit_a_peerpod(testbed: &Testbed) -> Result<()> {
+    let nobody = json!({ "metadata": { "name": "nobody", "namespace": NAMESPACE, "uid": "none" } });
+    let nobody: Pod = serde_json::from_value(nobody)?;
+    let peerpod: PeerPod = serde_json::from_value(peerpod_object(&nobody, "libvirt", ""))?;
+    let api: Api<PeerPod> = Api::namespaced(testbed.client(), NAMESPACE);
+    api.create(&PostParams { dry_run: true, ..PostParams::default() }, &peerpod).await?;
+    Ok(())
+}
