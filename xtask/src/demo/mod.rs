@@ -150,6 +150,8 @@ async fn play(stage: &Stage, paint: Paint) -> Result<()> {
             Ok(outcome) => results.push((story, Some(outcome))),
             Err(error) => {
                 results.push((story, None));
+                // The first error is the one to tell.
+                let _ = timeline.settle().await;
                 failure = Some(error.context(format!("{title}: it did not go as told")));
                 break;
             }

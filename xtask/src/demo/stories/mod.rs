@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use peers::libvirt::POOL;
-use testbed::{Request, Vm, wait};
+use testbed::{Request, Vm, wait::DEADLINE};
 
 use super::{
     fact::{Fact, Observation, PeerPodChange, PodChange, releases},
@@ -106,12 +106,12 @@ impl Scene<'_> {
     /// Waits until the operator's own count of PeerPods is this.
     async fn operator_knows(&self, count: f64) -> Result<()> {
         let what = format!("the operator has seen that there are {count} PeerPods");
-        let probe = async || {
+        let probe = || async {
             let seen = self.stage.operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
             ensure!((seen - count).abs() < 0.5, "it counts {seen}");
             Ok(())
         };
-        wait::eventually(&what, wait::DEADLINE, probe).await
+        self.stage.operator.process().wait_until(&what, DEADLINE, probe).await
     }
 
     /// How many times the operator has told a cloud to delete something.
