@@ -89,11 +89,7 @@ pub(super) async fn run() -> Result<Figures> {
         "",
         0.0,
     );
-    figures.tell(
-        "operator CPU while nothing changes",
-        spent.as_secs_f64() * 1e3 / QUIET.as_secs_f64(),
-        "ms/s",
-    );
+    figures.tell("operator CPU while nothing changes", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
     progress.finish();
     Ok(figures)
 }
@@ -137,9 +133,9 @@ impl Bench<'_> {
         let cpu = usage::cpu(pid)? - cpu;
         let requests = Requests::read(self.testbed).await?.since(&before);
         let count = f64::from(u32::try_from(DELETIONS)?);
-        figures.tell("400 deletions: the delete calls themselves", calls.as_secs_f64(), "s");
-        figures.add("400 deletions: until all were gone, after that", (all - calls).as_secs_f64(), "s", 0.3);
-        figures.add("400 deletions: operator CPU", cpu.as_secs_f64(), "s", 0.4);
+        figures.tell("400 deletions: the delete calls themselves", calls, "s");
+        figures.add("400 deletions: until all were gone, after that", all - calls, "s", 0.3);
+        figures.add("400 deletions: operator CPU", cpu, "s", 0.4);
         figures.add("API writes for each deletion", requests.writes / count, "", 1.0);
         figures.tell("Pods read for each deletion", requests.pods_read / count, "");
         let left = self.host.virsh().domains().await?;
@@ -166,8 +162,9 @@ impl Bench<'_> {
         stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
-    /// Deletes PeerPods one after the other; tells when the last call returned and when the last PeerPod was gone.
-    async fn delete_and_wait(&self, names: Vec<String>) -> Result<(Duration, Duration)> {
+    /// Deletes PeerPods one after the other; tells the seconds until the last call returned and until the last PeerPod
+    /// was gone.
+    async fn delete_and_wait(&self, names: Vec<String>) -> Result<(f64, f64)> {
         let api = self.peerpods();
         let mut left: HashSet<_> = names.iter().cloned().collect();
         let mut events = pin!(watcher::watcher(api.clone(), watcher::Config::default()));
@@ -177,7 +174,7 @@ impl Bench<'_> {
             for name in &names {
                 api.delete(name, &DeleteParams::background()).await?;
             }
-            anyhow::Ok(started.elapsed())
+            anyhow::Ok(started.elapsed().as_secs_f64())
         };
         let gone = async {
             while !left.is_empty() {
@@ -185,7 +182,7 @@ impl Bench<'_> {
                     left.remove(&peerpod.name_any());
                 }
             }
-            anyhow::Ok(started.elapsed())
+            anyhow::Ok(started.elapsed().as_secs_f64())
         };
         timeout(DEADLINE, async { tokio::try_join!(calls, gone) }).await.context("PeerPods do not go")?
     }
