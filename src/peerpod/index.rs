@@ -204,7 +204,7 @@ mod tests {
         peerpod
     }
 
-    fn names(keys: Vec<Key>) -> Vec<String> {
+    fn names(keys: &[Key]) -> Vec<String> {
         let mut names: Vec<_> = keys.iter().map(|key| key.name.clone()).collect();
         names.sort();
         names
@@ -218,9 +218,9 @@ mod tests {
         index.apply(&Event::Apply(peerpod("old", "pod-1", "")));
         index.apply(&Event::Init);
         index.apply(&Event::InitApply(peerpod("new", "pod-1", "")));
-        assert_eq!(names(index.owned_by("pod-1")), ["old"]);
+        assert_eq!(names(&index.owned_by("pod-1")), ["old"]);
         index.apply(&Event::InitDone);
-        assert_eq!(names(index.owned_by("pod-1")), ["new"]);
+        assert_eq!(names(&index.owned_by("pod-1")), ["new"]);
         assert_eq!(index.clouds(), [("libvirt", 1)].into());
     }
 
@@ -228,12 +228,12 @@ mod tests {
     fn those_that_share_a_pod_or_a_machine_are_told_of_each_other() {
         let index = Index::default();
         assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).is_empty());
-        assert_eq!(names(index.apply(&Event::Apply(peerpod("b", "pod-1", "")))), ["a"]);
-        assert_eq!(names(index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase())))), ["a"]);
+        assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", "")))), ["a"]);
+        assert_eq!(names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase())))), ["a"]);
         let id = InstanceId::parse("libvirt", UUID).unwrap();
-        assert_eq!(names(index.naming("libvirt", &id)), ["a", "c"]);
-        assert_eq!(names(index.apply(&Event::Delete(peerpod("c", "pod-2", UUID)))), ["a"]);
-        assert_eq!(names(index.naming("libvirt", &id)), ["a"]);
+        assert_eq!(names(&index.naming("libvirt", &id)), ["a", "c"]);
+        assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID)))), ["a"]);
+        assert_eq!(names(&index.naming("libvirt", &id)), ["a"]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const XML: &str = r#"<domain type='qemu'>
+    const XML: &str = r"<domain type='qemu'>
   <name>podvm-web-1a2b3c4d</name>
   <description>This Virtual Machine is the peer-pod VM</description>
   <devices>
@@ -83,7 +83,7 @@ mod tests {
     <disk type='block' device='disk'><source dev='/dev/sdb'/></disk>
     <disk type='file' device='cdrom'/>
   </devices>
-</domain>"#;
+</domain>";
 
     #[test]
     fn own_disks_are_the_two_named_after_the_domain() {
