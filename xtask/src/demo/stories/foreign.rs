@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use peerpod_operator::api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION};
 use testbed::peerpod_object;
 
-use super::{Outcome, Scene, at, seconds};
+use super::{Outcome, Scene, seconds};
 use crate::demo::fact::Fact;
 
 const DATABASE: &str = "customer-database";
@@ -30,9 +30,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let deleted = scene.delete_pod("billing").await?;
     scene.remove_pod(&pod).await?;
     scene.held_until(&peerpod, REASON).await?;
-    let is_warning = |seen: &_| {
-        at(seen, |fact| matches!(fact, Fact::Event { warning: true, reason, .. } if reason == REASON))
-    };
+    let is_warning = |fact: &_| matches!(fact, Fact::Event { warning: true, reason, .. } if reason == REASON);
     scene.timeline.until(&format!("a Warning event with the reason {REASON}"), is_warning).await?;
     let printed = scene.show(&["get", "peerpods"]).await?;
     let state_while_refused = scene.domain_state(DATABASE).await?;

@@ -27,7 +27,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
         &volumes,
     )?;
     scene.check(
-        "The operator saw it all and wrote nothing: the API server's audit log has no write of its ServiceAccount.",
+        "The operator saw it all and wrote nothing: the API server's audit log has no write by it.",
         &scene.operator_writes(),
         &Vec::new(),
     )?;

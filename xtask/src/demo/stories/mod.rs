@@ -14,7 +14,7 @@ use peers::libvirt::POOL;
 use testbed::{Request, Vm, wait::DEADLINE};
 
 use super::{
-    fact::{Fact, Observation, PeerPodChange, PodChange, releases},
+    fact::{Fact, PeerPodChange, PodChange, releases},
     stage::{NAMESPACE, Stage},
     timeline::Timeline,
 };
@@ -156,10 +156,9 @@ impl Scene<'_> {
         what: &str,
         is_it: impl Fn(&PodChange) -> bool,
     ) -> Result<Timestamp> {
-        let pick = |seen: &_| {
-            at(seen, |fact| matches!(fact, Fact::Pod { name, change } if name == pod && is_it(change)))
-        };
-        self.timeline.until(&format!("the Pod {pod} {what}"), pick).await
+        let looked_for =
+            |fact: &_| matches!(fact, Fact::Pod { name, change } if name == pod && is_it(change));
+        self.timeline.until(&format!("the Pod {pod} {what}"), looked_for).await
     }
 
     /// Waits for a change of a PeerPod; gives its time.
@@ -169,13 +168,9 @@ impl Scene<'_> {
         what: &str,
         is_it: impl Fn(&PeerPodChange) -> bool,
     ) -> Result<Timestamp> {
-        let pick = |seen: &_| {
-            at(
-                seen,
-                |fact| matches!(fact, Fact::PeerPod { name, change } if name == peerpod && is_it(change)),
-            )
-        };
-        self.timeline.until(&format!("the PeerPod {peerpod} {what}"), pick).await
+        let looked_for =
+            |fact: &_| matches!(fact, Fact::PeerPod { name, change } if name == peerpod && is_it(change));
+        self.timeline.until(&format!("the PeerPod {peerpod} {what}"), looked_for).await
     }
 
     /// Waits until a PeerPod is held for this reason.
@@ -187,13 +182,8 @@ impl Scene<'_> {
 
     /// Waits until virsh tells of an event of a domain, by its first word; gives the event's time.
     async fn domain_until(&mut self, domain: &str, kind: &str) -> Result<Timestamp> {
-        let pick = |seen: &_| {
-            at(
-                seen,
-                |fact| matches!(fact, Fact::Domain { name, event } if name == domain && event.starts_with(kind)),
-            )
-        };
-        self.timeline.until(&format!("virsh tells of the domain {domain}: {kind}"), pick).await
+        let looked_for = |fact: &_| matches!(fact, Fact::Domain { name, event } if name == domain && event.starts_with(kind));
+        self.timeline.until(&format!("virsh tells of the domain {domain}: {kind}"), looked_for).await
     }
 
     /// Waits until a PeerPod is gone, released by a user whose name ends like this; gives the time of the release.
@@ -205,8 +195,8 @@ impl Scene<'_> {
                 && request.code == 200
                 && releases(request)
         };
-        let pick = |seen: &_| at(seen, |fact| matches!(fact, Fact::Write(request) if is_it(request)));
-        self.timeline.until(&format!("{user} releases the PeerPod {peerpod}"), pick).await
+        let looked_for = |fact: &_| matches!(fact, Fact::Write(request) if is_it(request));
+        self.timeline.until(&format!("{user} releases the PeerPod {peerpod}"), looked_for).await
     }
 
     /// What the operator has written to the API server in this story, as `verb resource`.
@@ -239,11 +229,6 @@ impl Scene<'_> {
         ensure!(seen == expected, "not so: {what}\n  expected: {expected:?}\n  seen:     {seen:?}");
         self.timeline.checked(what)
     }
-}
-
-/// When something was observed, if it is what is looked for.
-fn at(seen: &Observation, is_it: impl Fn(&Fact) -> bool) -> Option<Timestamp> {
-    is_it(&seen.fact).then_some(seen.at)
 }
 
 /// The time between, for people.
