@@ -140,8 +140,8 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
         "\n{}",
         heading("The Pod `yours` has a VM, and no cloud-api-adaptor to delete it. Play on:")
     )?;
-    writeln!(stdout, "  kubectl --namespace {NAMESPACE} get pods,peerpods")?;
-    writeln!(stdout, "  kubectl --namespace {NAMESPACE} delete pod yours")?;
+    writeln!(stdout, "  kubectl -n {NAMESPACE} get pods,peerpods")?;
+    writeln!(stdout, "  kubectl -n {NAMESPACE} delete pod yours")?;
     writeln!(stdout, "\n{}", heading("Logs:"))?;
     writeln!(stdout, "  operator       {}", stage.operator.process().log().display())?;
     writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;

@@ -122,10 +122,10 @@ impl Scene<'_> {
 
     /// Tells all that has happened, then runs kubectl and tells so; gives what it printed.
     async fn kubectl(&mut self, arguments: &[&str]) -> Result<String> {
+        let arguments = [&["-n", NAMESPACE], arguments].concat();
         self.timeline.settle().await?;
         self.timeline.command(format!("kubectl {}", arguments.join(" ")));
-        let namespace = format!("--namespace={NAMESPACE}");
-        self.stage.testbed.cluster().kubectl(&[arguments, &[namespace.as_str()]].concat()).await
+        self.stage.testbed.cluster().kubectl(&arguments).await
     }
 
     /// Runs kubectl, and shows and gives what it printed.
