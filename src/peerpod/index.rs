@@ -57,7 +57,7 @@ impl Index {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.arriving = Links::default(),
-            Event::InitApply(peerpod) => state.arriving.file(key(peerpod), self.filed(peerpod)),
+            Event::InitApply(peerpod) => state.arriving.file(key(peerpod).into(), self.filed(peerpod)),
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
                 for cloud in state.current.clouds.keys() {
@@ -66,19 +66,24 @@ impl Index {
                 state.current = arrived;
             }
             Event::Apply(peerpod) => {
-                let key = key(peerpod);
+                let key = Key::from(key(peerpod));
                 state.current.remove(&key);
                 state.current.file(key.clone(), self.filed(peerpod));
                 return state.current.sharing_with(&key);
             }
             Event::Delete(peerpod) => {
-                let key = key(peerpod);
+                let key = Key::from(key(peerpod));
                 let others = state.current.sharing_with(&key);
                 state.current.remove(&key);
                 return others;
             }
         }
         Vec::new()
+    }
+
+    /// Whether this PeerPod exists.
+    pub(super) fn contains(&self, key: &ObjectRef<PeerPod>) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.filed.contains_key(key)
     }
 
     /// PeerPods that may be owned by the Pod with this uid.
@@ -143,8 +148,9 @@ impl Links {
     }
 }
 
-fn key(peerpod: &PeerPod) -> Key {
-    Arc::new(ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default()))
+/// A PeerPod by namespace and name.
+pub(super) fn key(peerpod: &PeerPod) -> ObjectRef<PeerPod> {
+    ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default())
 }
 
 /// PeerPods that want another look. Each waits at most once, so there are never more than there are PeerPods.
@@ -249,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn a_nudge_given_twice_comes_once() {
         let nudges = Nudges::default();
-        let one = key(&peerpod("a", "pod-1", ""));
+        let one = Key::from(key(&peerpod("a", "pod-1", "")));
         nudges.add([one.clone(), one.clone()]);
         nudges.add([one]);
         let mut stream = Box::pin(nudges.stream());

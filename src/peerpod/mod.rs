@@ -25,12 +25,13 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
         events::{EventType, Recorder},
-        reflector, watcher,
+        reflector::{self, ObjectRef},
+        watcher,
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -48,7 +49,7 @@ use self::{
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION},
     permissions::Permission,
-    provider::{Clouds, ErrorClass, OwnVm, cloud_label},
+    provider::{Clouds, Error, ErrorClass, OwnVm, Provider, cloud_label},
     runtime::{Backoff, Metrics},
 };
 
@@ -81,7 +82,7 @@ struct Context {
     observer: Observer,
     reporter: Reporter,
     owners: OwnerWatch,
-    backoff: Backoff<String>,
+    backoff: Backoff<ObjectRef<PeerPod>>,
     metrics: Metrics,
 }
 
@@ -110,21 +111,13 @@ pub async fn run(
     });
 
     let api: Api<PeerPod> = Api::all(client.clone());
-    let forgetful = context.clone();
-    let tell = nudges.clone();
+    let (observer, tell) = (context.clone(), nudges.clone());
     let peerpods = watcher::watcher(api, watcher::Config::default().page_size(PAGE))
         .default_backoff()
         .modify(trim)
         .inspect_ok(move |event| {
-            if let watcher::Event::Delete(gone) = event {
-                forgetful.forget(gone);
-            }
             tell.add(index.apply(event));
-            if !matches!(event, watcher::Event::InitApply(_)) {
-                for (cloud, count) in index.clouds() {
-                    forgetful.metrics.peerpods(cloud, count);
-                }
-            }
+            observer.seen(event, &index);
         })
         .inspect_err(|error| warn!(%error, "watching PeerPods failed; trying again"))
         .reflect(writer)
@@ -180,7 +173,7 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
     let (result, action) = match outcome {
         Ok(action) => ("ok", action),
         Err(error) => {
-            let again = context.backoff.failed(&backoff_key(&peerpod));
+            let again = context.backoff.failed(&index::key(&peerpod));
             span.in_scope(|| warn!(%error, ?again, "cannot go on; trying again"));
             ("error", Action::requeue(again))
         }
@@ -191,12 +184,15 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
 
 impl Context {
     async fn reconcile(&self, peerpod: &PeerPod) -> Result<Action, ApiError> {
-        let mut facts = self.observer.observe(peerpod).await?;
+        // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
+        // that the machine is gone.
+        let provider = self.observer.clouds.provider(peerpod.cloud_provider());
+        let mut facts = self.observer.observe(peerpod, &provider).await?;
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
-            match self.delete(peerpod, own).await {
+            match delete(&provider, own).await {
                 Ok(()) => {
-                    facts.machine = self.observer.machine_of(peerpod).await;
+                    facts.machine = observe::machine_of(peerpod, &provider).await;
                     facts.deletion_accepted = true;
                     decision = decide(facts.clone());
                 }
@@ -206,19 +202,6 @@ impl Context {
         self.conclude(peerpod, &facts, decision).await
     }
 
-    /// The one effect on a cloud. A machine that is gone by now is deleted.
-    async fn delete(&self, peerpod: &PeerPod, own: &OwnVm) -> Result<(), Decision> {
-        info!(machine = own.vm().name, "deleting the machine");
-        let deleted = match self.observer.clouds.provider(peerpod.cloud_provider()) {
-            Ok(provider) => provider.delete(own).await,
-            Err(unavailable) => Err(unavailable),
-        };
-        match deleted {
-            Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
-            _ => Ok(()),
-        }
-    }
-
     async fn conclude(
         &self,
         peerpod: &PeerPod,
@@ -226,7 +209,7 @@ impl Context {
         decision: Decision,
     ) -> Result<Action, ApiError> {
         let verdict = verdict::verdict(&decision, facts.deleted, facts.now);
-        let key = backoff_key(peerpod);
+        let key = index::key(peerpod);
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
             _ => self.owners.settled(peerpod),
@@ -283,12 +266,12 @@ impl Context {
                 self.reporter.event(peerpod, EventType::Normal, "Abandoned", note).await;
             }
         }
-        Ok(self.after_write(&backoff_key(peerpod), written))
+        Ok(self.after_write(&index::key(peerpod), written))
     }
 
     /// After a write the watch brings whatever comes next. An outdated object comes the same way; the timer is for a watch
     /// that hangs.
-    fn after_write(&self, key: &String, written: Written) -> Action {
+    fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
         match written {
             Written::Done => {
                 self.backoff.succeeded(key);
@@ -298,13 +281,36 @@ impl Context {
         }
     }
 
-    fn forget(&self, gone: &PeerPod) {
-        self.backoff.succeeded(&backoff_key(gone));
-        self.owners.settled(gone);
+    /// Forgets PeerPods that are gone, and counts those that are there.
+    fn seen(&self, event: &watcher::Event<PeerPod>, index: &Index) {
+        match event {
+            watcher::Event::Delete(gone) => {
+                self.backoff.succeeded(&index::key(gone));
+                self.owners.settled(gone);
+            }
+            // What went while nobody watched shows in no event.
+            watcher::Event::InitDone => {
+                self.backoff.retain(|key| index.contains(key));
+                self.owners.retain();
+            }
+            watcher::Event::Init | watcher::Event::InitApply(_) => return,
+            watcher::Event::Apply(_) => {}
+        }
+        for (cloud, count) in index.clouds() {
+            self.metrics.peerpods(cloud, count);
+        }
     }
 }
 
-/// A later PeerPod of the same name starts anew.
-fn backoff_key(peerpod: &PeerPod) -> String {
-    peerpod.uid().unwrap_or_default()
+/// The one effect on a cloud. A machine that is gone by now is deleted.
+async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Result<(), Decision> {
+    info!(machine = own.vm().name, "deleting the machine");
+    let deleted = match provider {
+        Ok(provider) => provider.delete(own).await,
+        Err(unavailable) => Err(unavailable.clone()),
+    };
+    match deleted {
+        Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
+        _ => Ok(()),
+    }
 }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
-    provider::{Clouds, ErrorClass, InstanceId},
+    provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
 };
 
 /// Where facts come from.
@@ -44,7 +44,11 @@ struct Phase {
 
 impl Observer {
     /// Everything that the decision on `peerpod` depends on. Fails only where the API server does.
-    pub(super) async fn observe(&self, peerpod: &PeerPod) -> Result<Facts, ApiError> {
+    pub(super) async fn observe(
+        &self,
+        peerpod: &PeerPod,
+        provider: &Result<Arc<dyn Provider>, Error>,
+    ) -> Result<Facts, ApiError> {
         let pod = owner(peerpod);
         let abandoned =
             peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON);
@@ -76,12 +80,16 @@ impl Observer {
                 return Ok(facts);
             }
             let asked = join_all(siblings.iter().map(|sibling| async {
-                let machine = self.machine_of(sibling).await;
+                let machine = if sibling.cloud_provider() == peerpod.cloud_provider() {
+                    machine_of(sibling, provider).await
+                } else {
+                    machine_of(sibling, &self.clouds.provider(sibling.cloud_provider())).await
+                };
                 Sibling { created: created(sibling), machine }
             }));
-            (facts.machine, facts.siblings) = join(self.machine_of(peerpod), asked).await;
+            (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
         } else if deleted.is_some() {
-            facts.machine = self.machine_of(peerpod).await;
+            facts.machine = machine_of(peerpod, provider).await;
         }
         if deleted.is_some()
             && let Ok(id) = &facts.instance
@@ -89,22 +97,6 @@ impl Observer {
             facts.claimed_by = self.claimant(peerpod, id, facts.now).await?;
         }
         Ok(facts)
-    }
-
-    /// What the cloud says about a PeerPod's machine.
-    pub(super) async fn machine_of(&self, peerpod: &PeerPod) -> Machine {
-        let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
-            return Machine::NotAsked;
-        };
-        let described = match self.clouds.provider(peerpod.cloud_provider()) {
-            Ok(provider) => provider.describe(&id).await,
-            Err(unavailable) => Err(unavailable),
-        };
-        match described {
-            Ok(vm) => Machine::Present(vm),
-            Err(error) if error.class == ErrorClass::NotFound => Machine::Absent,
-            Err(error) => Machine::Unanswered(error),
-        }
     }
 
     async fn owner_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<Owner, ApiError> {
@@ -166,6 +158,22 @@ impl Observer {
             }
         }
         Ok(None)
+    }
+}
+
+/// What the cloud says about a PeerPod's machine.
+pub(super) async fn machine_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> Machine {
+    let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
+        return Machine::NotAsked;
+    };
+    let described = match provider {
+        Ok(provider) => provider.describe(&id).await,
+        Err(unavailable) => Err(unavailable.clone()),
+    };
+    match described {
+        Ok(vm) => Machine::Present(vm),
+        Err(error) if error.class == ErrorClass::NotFound => Machine::Absent,
+        Err(error) => Machine::Unanswered(error),
     }
 }
 

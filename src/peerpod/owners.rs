@@ -58,6 +58,13 @@ impl OwnerWatch {
         }
     }
 
+    /// Forgets what was expected for PeerPods that are not there any more.
+    pub(super) fn retain(&self) {
+        let mut expected = self.expected();
+        expected.retain(|uid| !self.index.owned_by(uid).is_empty());
+        self.changed.notify_one();
+    }
+
     /// Watches while somebody waits.
     pub(super) async fn run(&self, client: Client) -> Infallible {
         loop {

@@ -94,6 +94,11 @@ impl<K: Eq + Hash + Clone> Backoff<K> {
         }
     }
 
+    /// Forgets all objects but these, which are still there.
+    pub fn retain(&self, exists: impl Fn(&K) -> bool) {
+        self.table().failures.retain(|key, _| exists(key));
+    }
+
     /// Failures in a row.
     pub fn failures(&self, key: &K) -> u32 {
         self.table().failures.get(key).copied().unwrap_or(0)
@@ -141,6 +146,8 @@ mod tests {
         }
         assert!(backoff.failed(&"b") <= BASE);
         assert_eq!((backoff.failures(&"a"), backoff.failures(&"b"), backoff.failures(&"c")), (20, 1, 0));
+        backoff.retain(|key| *key == "a");
+        assert_eq!((backoff.failures(&"a"), backoff.failures(&"b")), (20, 0));
         backoff.succeeded(&"a");
         assert_eq!(backoff.failures(&"a"), 0);
         assert!(backoff.failed(&"a") <= BASE);
