@@ -1,5 +1,6 @@
 //! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`.
 
+mod client;
 mod run;
 
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};

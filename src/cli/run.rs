@@ -2,11 +2,10 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use kube::Client;
 use prometheus_client::registry::Registry;
 use tracing::{error, info};
 
-use super::{ControllerName, RunArgs};
+use super::{ControllerName, RunArgs, client::client};
 use crate::{
     peerpod,
     provider::{Clouds, Limits},
@@ -16,9 +15,6 @@ use crate::{
 
 /// How long work under way may take to end after the signal. Kubernetes kills after 30 s.
 const GRACE: Duration = Duration::from_secs(20);
-
-/// How long connections to the API server may take to open.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
     telemetry::init(args.log_format);
@@ -90,13 +86,4 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     }
     servers.stopped().await;
     Ok(())
-}
-
-/// A client by KUBECONFIG, by ~/.kube/config or, inside a Pod, by the ServiceAccount.
-async fn client() -> Result<Client, String> {
-    let mut config = kube::Config::infer().await.map_err(|problem| {
-        format!("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({problem})")
-    })?;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    Client::try_from(config).map_err(|problem| format!("the cluster's credentials cannot be used: {problem}"))
 }

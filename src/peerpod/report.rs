@@ -8,7 +8,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::json;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     api_call::{self, ApiError},
@@ -41,10 +41,16 @@ impl Reporter {
         });
         self.write_status(peerpod, PeerPodStatus { conditions, observed_generation: generation }).await?;
         if let Some(verdict) = new_reason {
-            warn!(reason = verdict.reason.as_str(), "{}", verdict.message);
+            let (reason, message) = (verdict.reason.as_str(), &verdict.message);
             let type_ = match verdict.reason.kind() {
-                Kind::Reconciling => EventType::Normal,
-                Kind::Stalled => EventType::Warning,
+                Kind::Reconciling => {
+                    info!(reason, "{message}");
+                    EventType::Normal
+                }
+                Kind::Stalled => {
+                    warn!(reason, "{message}");
+                    EventType::Warning
+                }
             };
             self.event(peerpod, type_, verdict.reason.as_str(), &verdict.message).await;
         }

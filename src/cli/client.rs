@@ -1,0 +1,41 @@
+//! The operator's connection to the API server.
+
+use std::time::Duration;
+
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kube::{Client, Config, client::ConfigExt};
+use tower::{BoxError, ServiceBuilder};
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
+///
+/// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms; and it retries by
+/// itself, which the controllers do with their own backoff. Deadlines are the callers'.
+pub(super) async fn client() -> Result<Client, String> {
+    let config = Config::infer().await.map_err(|problem| {
+        format!("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({problem})")
+    })?;
+    if let Some(proxy) = &config.proxy_url {
+        let host = proxy.host().unwrap_or_default();
+        return Err(format!(
+            "the API server is to be reached through the proxy {host}, which is not supported"
+        ));
+    }
+    let unusable = |problem| format!("the cluster's credentials cannot be used: {problem}");
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let https = config.rustls_https_connector_with_connector(http).map_err(unusable)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(unusable)?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build(https));
+    Ok(Client::new(service, config.default_namespace))
+}
