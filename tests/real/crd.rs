@@ -31,7 +31,11 @@ fn what_cloud_api_adaptor_writes_is_accepted_field_by_field() -> Result<()> {
         assert_eq!(created["metadata"]["finalizers"], object["metadata"]["finalizers"]);
         assert_eq!(created["metadata"]["ownerReferences"], object["metadata"]["ownerReferences"]);
 
-        for instance in ["", "17", "/subscriptions/1/resourceGroups/A b".trim_end_matches(" b")] {
+        for instance in [
+            "",
+            "17",
+            "/subscriptions/1/resourceGroups/A/providers/Microsoft.Compute/virtualMachines/podvm-web-1a2b3c4d",
+        ] {
             scene.caa.record(&pod, "azure", instance).await?;
         }
         Ok(())

@@ -5,27 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use kube::ResourceExt as _;
 use testbed::{
     Vm,
     wait::{self, DEADLINE},
 };
 
-use crate::support::{Scene, beside_others};
-
-fn created(vm: &Vm) -> Timestamp {
-    vm.peerpod.creation_timestamp().expect("the API server sets it").0
-}
-
-/// PeerPods are told apart by whole seconds: returns in another one than that of these.
-async fn next_second(vms: &[Vm]) -> Result<()> {
-    let newest = vms.iter().map(created).max().context("there is one")?;
-    wait::eventually("the clock shows another second", DEADLINE, async || {
-        ensure!(Timestamp::now().as_second() > newest.as_second());
-        Ok(())
-    })
-    .await
-}
+use crate::support::{Scene, beside_others, created, next_second};
 
 async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
     let pod = scene.pods.api().get("web").await?;

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use peerpod_operator::api::v1alpha1::PeerPod;
@@ -237,6 +238,21 @@ impl<'a> Scene<'a> {
         requests.retain(|request| request.is_write() && request.namespace == self.namespace);
         Ok(requests)
     }
+}
+
+/// When a PeerPod was made, to the second.
+pub fn created(vm: &Vm) -> Timestamp {
+    vm.peerpod.creation_timestamp().expect("the API server sets it").0
+}
+
+/// Siblings are told apart by whole seconds: returns in a later one than that of these.
+pub async fn next_second(vms: &[Vm]) -> Result<()> {
+    let newest = vms.iter().map(created).max().context("a second later than none")?;
+    wait::eventually("the clock shows another second", DEADLINE, async || {
+        ensure!(Timestamp::now().as_second() > newest.as_second());
+        Ok(())
+    })
+    .await
 }
 
 /// The condition that is True.
