@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kube::core::{Status, response::StatusCause};
+
 /// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -19,10 +21,30 @@ pub(super) enum ApiError {
 impl ApiError {
     /// The HTTP status, where there was an answer.
     pub(super) fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
+    /// Whether nothing can be made in the namespace because it is being deleted.
+    pub(super) fn is_of_terminating_namespace(&self) -> bool {
+        self.causes().iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
+    /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
+    /// by the same code, but with causes.
+    pub(super) fn is_failed_test(&self) -> bool {
+        self.code() == Some(422) && self.causes().is_empty()
+    }
+
+    fn status(&self) -> Option<&Status> {
         match self {
-            Self::Failed(kube::Error::Api(status)) => Some(status.code),
+            Self::Failed(kube::Error::Api(status)) => Some(status),
             _ => None,
         }
+    }
+
+    fn causes(&self) -> &[StatusCause] {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        details.map(|details| details.causes.as_slice()).unwrap_or_default()
     }
 }
 

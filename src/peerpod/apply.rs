@@ -15,8 +15,10 @@ use crate::api::v1alpha1::{FIELD_MANAGER, FINALIZER, PeerPod};
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// It took place, or the object was gone already.
+    /// It took place.
     Done,
+    /// The object was gone already, which is as good.
+    Gone,
     /// The object is no longer as it was read.
     Outdated,
 }
@@ -41,13 +43,14 @@ fn api(client: &Client, peerpod: &PeerPod) -> Api<PeerPod> {
     Api::namespaced(client.clone(), &peerpod.namespace().unwrap_or_default())
 }
 
-/// Gone is as good as written; a failed test (422) or precondition (409) means that the object changed.
+/// A failed test or precondition (409) means that the object changed; whatever else is refused is an error to be told.
 fn written<T>(answer: Result<T, ApiError>) -> Result<Written, ApiError> {
     match answer {
         Ok(_) => Ok(Written::Done),
         Err(error) => match error.code() {
-            Some(404) => Ok(Written::Done),
-            Some(409 | 422) => Ok(Written::Outdated),
+            Some(404) => Ok(Written::Gone),
+            Some(409) => Ok(Written::Outdated),
+            _ if error.is_failed_test() => Ok(Written::Outdated),
             _ => Err(error),
         },
     }

@@ -16,9 +16,6 @@ use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard
 /// How long after a Pod's grace period its VM is kept.
 pub const SLACK: SignedDuration = SignedDuration::from_secs(30);
 
-/// How often a machine that is being deleted is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
-
 /// All that the decision depends on.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -129,8 +126,8 @@ pub enum Wait {
     PodRuns,
     /// The Pod is ending; look again after this time at the latest.
     PodEnds(Duration),
-    /// The cloud is deleting the machine; look again after this time.
-    MachineGoes(Duration),
+    /// The cloud is deleting the machine; look again with growing pauses.
+    MachineGoes,
 }
 
 /// Why a finalizer may go.
@@ -156,7 +153,7 @@ pub enum Refusal {
     /// This operator cannot speak to that cloud.
     NotSupported(String),
     /// Which of several machines the Pod runs on cannot be told.
-    Ambiguous(usize),
+    Ambiguous,
 }
 
 /// Decides. See the [module](self) for what always holds.
@@ -181,7 +178,7 @@ pub fn decide(facts: Facts) -> Decision {
     }
     match facts.machine {
         Machine::Absent => Decision::Release(Release::Absent),
-        Machine::NotAsked => Decision::Wait(Wait::MachineGoes(LOOK_AGAIN)),
+        Machine::NotAsked => Decision::Wait(Wait::MachineGoes),
         Machine::Unanswered(error) => unanswered(error),
         Machine::Present(vm) => {
             let Some(pod) = facts.pod else { return Decision::Refuse(Refusal::NoOwner) };
@@ -190,7 +187,7 @@ pub fn decide(facts: Facts) -> Decision {
             }
             match guard::prove(vm, &pod) {
                 Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
-                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes(LOOK_AGAIN)),
+                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes),
                 Ok(own) => Decision::Delete(own),
             }
         }
@@ -210,13 +207,12 @@ fn live(facts: Facts) -> Decision {
         Standing::Newest => Decision::Nothing,
         Standing::Superseded => Decision::Supersede,
         Standing::Unclear => {
-            let count = facts.siblings.len() + 1;
-            let machines = facts.siblings.into_iter().map(|sibling| sibling.machine).chain([facts.machine]);
+            let machines = [facts.machine].into_iter().chain(facts.siblings.into_iter().map(|it| it.machine));
             let error = machines.into_iter().find_map(|machine| match machine {
                 Machine::Unanswered(error) => Some(error),
                 _ => None,
             });
-            error.map_or(Decision::Keep(Refusal::Ambiguous(count)), unanswered)
+            error.map_or(Decision::Keep(Refusal::Ambiguous), unanswered)
         }
     }
 }
@@ -237,12 +233,19 @@ enum Standing {
     Unclear,
 }
 
-/// Superseded only if some sibling is newer for certain. Of any set of siblings at least one is not: "older" never
-/// contradicts the creationTimestamps and, within one second, follows the cloud's clock strictly.
+/// Superseded only if some sibling is newer for certain and records another machine that is proven to be this Pod's:
+/// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. Of any set of
+/// siblings at least one is not superseded: "older" never contradicts the creationTimestamps and, within one second,
+/// follows the cloud's clock strictly.
 fn standing(facts: &Facts) -> Standing {
     let mut standing = Standing::Newest;
     for sibling in &facts.siblings {
-        match order((facts.created, &facts.machine), (sibling.created, &sibling.machine)) {
+        let order = match &sibling.machine {
+            Machine::Present(vm) if is_another_own(vm, facts) => order(facts, sibling.created, vm),
+            Machine::Present(_) | Machine::Absent => continue,
+            Machine::NotAsked | Machine::Unanswered(_) => None,
+        };
+        match order {
             Some(Ordering::Less) => return Standing::Superseded,
             Some(_) => {}
             None => standing = Standing::Unclear,
@@ -251,14 +254,24 @@ fn standing(facts: &Facts) -> Standing {
     standing
 }
 
-/// Which of two PeerPods is older, `None` where that would be a guess. A PeerPod is made after its machine, so where both
-/// clocks speak they must agree; and a machine that is not there, or of which nothing is known, says nothing.
-fn order(a: (Timestamp, &Machine), b: (Timestamp, &Machine)) -> Option<Ordering> {
-    let (Machine::Present(vm_a), Machine::Present(vm_b)) = (a.1, b.1) else { return None };
-    let by_object = a.0.cmp(&b.0);
-    match (vm_a.created, vm_b.created) {
-        (Some(a), Some(b)) => {
-            let by_cloud = a.cmp(&b);
+/// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
+fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
+    let proven = facts.pod.as_ref().is_some_and(|pod| guard::prove(vm.clone(), pod).is_ok());
+    proven && facts.instance.as_ref() != Ok(&vm.id)
+}
+
+/// How this PeerPod's age compares to a sibling's, `None` where that would be a guess. A PeerPod is made after its
+/// machine, so where both clocks speak they must agree. A machine that is gone leaves the objects' clock alone.
+fn order(facts: &Facts, sibling_created: Timestamp, sibling: &Vm) -> Option<Ordering> {
+    let by_object = facts.created.cmp(&sibling_created);
+    let own_created = match &facts.machine {
+        Machine::Present(vm) => vm.created,
+        Machine::Absent => None,
+        Machine::NotAsked | Machine::Unanswered(_) => return None,
+    };
+    match (own_created, sibling.created) {
+        (Some(own), Some(other)) => {
+            let by_cloud = own.cmp(&other);
             let agree = by_cloud.is_ne() && (by_object.is_eq() || by_object == by_cloud);
             agree.then_some(by_cloud)
         }

@@ -19,7 +19,7 @@ use crate::{
     provider::{InstanceId, cloud_label},
 };
 
-type Key = Arc<ObjectRef<PeerPod>>;
+pub(super) type Key = Arc<ObjectRef<PeerPod>>;
 
 /// PeerPods by the hash of what they share. A lookup may name one too many, never one too few; whoever asks compares the
 /// objects themselves.
@@ -49,15 +49,29 @@ struct Links {
 struct Filed {
     hashes: Vec<u64>,
     cloud: &'static str,
+    /// Of all that decisions read of the object itself, status aside.
+    content: u64,
+}
+
+/// What an event of the watch changed.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// Whether decisions may come out otherwise. A mere write of the status is no change: it would wake whoever wrote it.
+    pub(super) matters: bool,
+    /// The other PeerPods for which it may matter.
+    pub(super) others: Vec<Key>,
 }
 
 impl Index {
-    /// Takes over what the watch saw. Returns the other PeerPods for which this may change something.
-    pub(super) fn apply(&self, event: &Event<PeerPod>) -> Vec<Key> {
+    /// Takes over what the watch saw.
+    pub(super) fn apply(&self, event: &Event<PeerPod>) -> Change {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.arriving = Links::default(),
-            Event::InitApply(peerpod) => state.arriving.file(key(peerpod).into(), self.filed(peerpod)),
+            Event::InitApply(peerpod) => {
+                state.arriving.file(key(peerpod).into(), self.filed(peerpod));
+                return Change { matters: true, others: Vec::new() };
+            }
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
                 for cloud in state.current.clouds.keys() {
@@ -67,18 +81,24 @@ impl Index {
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
+                let filed = self.filed(peerpod);
+                if state.current.filed.get(&key).is_some_and(|before| before.content == filed.content) {
+                    return Change::default();
+                }
+                let mut others = state.current.sharing_with(&key);
                 state.current.remove(&key);
-                state.current.file(key.clone(), self.filed(peerpod));
-                return state.current.sharing_with(&key);
+                state.current.file(key.clone(), filed);
+                others.extend(state.current.sharing_with(&key));
+                return Change { matters: true, others };
             }
             Event::Delete(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let others = state.current.sharing_with(&key);
                 state.current.remove(&key);
-                return others;
+                return Change { matters: false, others };
             }
         }
-        Vec::new()
+        Change::default()
     }
 
     /// Whether this PeerPod exists.
@@ -113,7 +133,13 @@ impl Index {
         let machine = InstanceId::parse(cloud, peerpod.instance_id()).ok();
         let hashes =
             owners.chain(machine.map(|id| self.hasher.hash_one(("machine", cloud, id.as_str())))).collect();
-        Filed { hashes, cloud: cloud_label(cloud) }
+        let PeerPod { metadata, spec, .. } = peerpod;
+        let deleted = metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let owners: Vec<_> =
+            peerpod.owner_references().iter().map(|owner| (&owner.kind, &owner.name, &owner.uid)).collect();
+        let spec = (&spec.cloud_provider, &spec.instance_id);
+        let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
+        Filed { hashes, cloud: cloud_label(cloud), content: self.hasher.hash_one(content) }
     }
 }
 
@@ -233,12 +259,15 @@ mod tests {
     #[test]
     fn those_that_share_a_pod_or_a_machine_are_told_of_each_other() {
         let index = Index::default();
-        assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).is_empty());
-        assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", "")))), ["a"]);
-        assert_eq!(names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase())))), ["a"]);
+        assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).others.is_empty());
+        assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", ""))).others), ["a"]);
+        assert_eq!(
+            names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase()))).others),
+            ["a"]
+        );
         let id = InstanceId::parse("libvirt", UUID).unwrap();
         assert_eq!(names(&index.naming("libvirt", &id)), ["a", "c"]);
-        assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID)))), ["a"]);
+        assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID))).others), ["a"]);
         assert_eq!(names(&index.naming("libvirt", &id)), ["a"]);
     }
 
@@ -247,9 +276,30 @@ mod tests {
         let index = Index::default();
         let mut orphan = peerpod("a", "pod-1", "");
         index.apply(&Event::Apply(orphan.clone()));
+        index.apply(&Event::Apply(peerpod("b", "pod-1", "")));
         orphan.metadata.owner_references = None;
-        index.apply(&Event::Apply(orphan));
-        assert!(index.owned_by("pod-1").is_empty());
+        assert_eq!(names(&index.apply(&Event::Apply(orphan)).others), ["b"], "its siblings are one fewer");
+        assert_eq!(names(&index.owned_by("pod-1")), ["b"]);
+    }
+
+    #[test]
+    fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
+        let index = Index::default();
+        let mut one = peerpod("a", "pod-1", UUID);
+        let matters = |one: &PeerPod| index.apply(&Event::Apply(one.clone())).matters;
+        assert!(matters(&one));
+        one.status = Some(crate::api::v1alpha1::PeerPodStatus::default());
+        one.metadata.resource_version = Some("2".into());
+        assert!(!matters(&one));
+        one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
+        assert!(matters(&one));
+        one.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
+        assert!(matters(&one));
+        one.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(matters(&one));
+        one.metadata.uid = Some("another".into());
+        assert!(matters(&one));
+        assert!(!matters(&one));
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ mod owners;
 mod report;
 pub mod verdict;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -41,7 +41,7 @@ use self::{
     api_call::ApiError,
     apply::Written,
     decide::{Decision, Facts, Release, Wait, decide},
-    index::{Index, Nudges},
+    index::{Change, Index, Nudges},
     observe::Observer,
     owners::OwnerWatch,
     report::Reporter,
@@ -67,11 +67,14 @@ pub const PERMISSIONS: &[Permission] = &[
 /// How often something that needs somebody's help is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
+/// A cloud that asks for fewer calls and names no time gets this much.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
 /// How often a Pod that keeps its machine is looked at without being told to.
 const POD_RESYNC: Duration = Duration::from_secs(60);
 
-/// How many PeerPods are worked on at once: several times the calls that one cloud gets, so that a cloud that hangs does
-/// not hold up the others, and few enough that thousands found at start cost no memory to speak of.
+/// How many PeerPods are worked on at once: several times the calls that one cloud gets, so that its limit is what holds
+/// them up, and few enough that thousands found at start cost no memory to speak of.
 const CONCURRENCY: u16 = 256;
 
 /// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
@@ -82,6 +85,7 @@ struct Context {
     observer: Observer,
     reporter: Reporter,
     owners: OwnerWatch,
+    index: Arc<Index>,
     backoff: Backoff<ObjectRef<PeerPod>>,
     metrics: Metrics,
 }
@@ -105,7 +109,8 @@ pub async fn run(
             client: client.clone(),
             recorder: Recorder::new(client.clone(), FIELD_MANAGER.into()),
         },
-        owners: OwnerWatch::new(index.clone(), nudges.clone()),
+        owners: OwnerWatch::new(nudges.clone()),
+        index: index.clone(),
         backoff: Backoff::default(),
         metrics,
     });
@@ -115,18 +120,24 @@ pub async fn run(
     let peerpods = watcher::watcher(api, watcher::Config::default().page_size(PAGE))
         .default_backoff()
         .modify(trim)
-        .inspect_ok(move |event| {
-            tell.add(index.apply(event));
-            observer.seen(event, &index);
-        })
         .inspect_err(|error| warn!(%error, "watching PeerPods failed; trying again"))
         .reflect(writer)
-        .applied_objects();
+        .try_filter_map(move |event| {
+            let Change { matters, others } = index.apply(&event);
+            tell.add(others);
+            observer.seen(&event);
+            ready(Ok(match event {
+                watcher::Event::Apply(peerpod) | watcher::Event::InitApply(peerpod) if matters => {
+                    Some(peerpod)
+                }
+                _ => None,
+            }))
+        });
 
-    let ready = store.clone();
+    let peerpods_seen = store.clone();
     let all_seen = async move {
-        if ready.wait_until_ready().await.is_ok() {
-            info!(peerpods = ready.len(), "every PeerPod has been seen");
+        if peerpods_seen.wait_until_ready().await.is_ok() {
+            info!(peerpods = peerpods_seen.len(), "every PeerPod has been seen");
             synced();
         }
         std::future::pending::<Infallible>().await
@@ -137,7 +148,7 @@ pub async fn run(
         .reconcile_all_on(settings_changed)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context.clone())
-        .for_each(|_| std::future::ready(()));
+        .for_each(|_| ready(()));
     let owners = context.owners.run(client);
     futures::pin_mut!(all_seen, controller, owners);
     futures::select_biased! {
@@ -179,6 +190,10 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         }
     };
     context.metrics.reconciled(NAME, result, started.elapsed());
+    if !context.index.contains(&index::key(&peerpod)) {
+        // It went meanwhile, and nobody else forgets what this pass remembered of it.
+        context.forget(&peerpod);
+    }
     Ok(action)
 }
 
@@ -224,20 +239,20 @@ impl Context {
                 return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
             }
             Decision::Release(release) => return self.release(peerpod, facts, release).await,
-            Decision::Wait(wait) => {
-                self.backoff.succeeded(&key);
-                Action::requeue(match wait {
-                    Wait::PodRuns => POD_RESYNC,
-                    Wait::PodEnds(left) => left.min(POD_RESYNC),
-                    Wait::MachineGoes(again) => again,
-                })
-            }
+            Decision::Wait(wait) => Action::requeue(match wait {
+                Wait::PodRuns => POD_RESYNC,
+                Wait::PodEnds(left) => left.min(POD_RESYNC),
+                Wait::MachineGoes => self.backoff.failed(&key),
+            }),
             // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
             Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Action::requeue(SLOW_RESYNC),
             Decision::Retry(error) => {
                 debug!(class = error.class.as_str(), "{error}");
                 Action::requeue(match error.class {
-                    ErrorClass::Throttled { retry_after } => retry_after + self.backoff.jitter(retry_after),
+                    ErrorClass::Throttled { retry_after } => {
+                        let pause = retry_after.max(LEAST_PAUSE);
+                        pause + self.backoff.jitter(pause)
+                    }
                     ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => SLOW_RESYNC,
                     ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
                 })
@@ -246,7 +261,10 @@ impl Context {
         if let Some(verdict) = &verdict {
             self.metrics.held(verdict.reason.as_str());
         }
-        self.reporter.report(peerpod, verdict.as_ref()).await?;
+        // Whether people can be told does not decide when to go on; it is tried again with the next pass.
+        if let Err(error) = self.reporter.report(peerpod, verdict.as_ref()).await {
+            warn!(%error, "the status could not be written");
+        }
         Ok(action)
     }
 
@@ -273,7 +291,7 @@ impl Context {
     /// that hangs.
     fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
         match written {
-            Written::Done => {
+            Written::Done | Written::Gone => {
                 self.backoff.succeeded(key);
                 Action::await_change()
             }
@@ -282,23 +300,25 @@ impl Context {
     }
 
     /// Forgets PeerPods that are gone, and counts those that are there.
-    fn seen(&self, event: &watcher::Event<PeerPod>, index: &Index) {
+    fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {
-            watcher::Event::Delete(gone) => {
-                self.backoff.succeeded(&index::key(gone));
-                self.owners.settled(gone);
-            }
+            watcher::Event::Delete(gone) => self.forget(gone),
             // What went while nobody watched shows in no event.
             watcher::Event::InitDone => {
-                self.backoff.retain(|key| index.contains(key));
-                self.owners.retain();
+                self.backoff.retain(|key| self.index.contains(key));
+                self.owners.retain(|key| self.index.contains(key));
             }
             watcher::Event::Init | watcher::Event::InitApply(_) => return,
             watcher::Event::Apply(_) => {}
         }
-        for (cloud, count) in index.clouds() {
+        for (cloud, count) in self.index.clouds() {
             self.metrics.peerpods(cloud, count);
         }
+    }
+
+    fn forget(&self, gone: &PeerPod) {
+        self.backoff.succeeded(&index::key(gone));
+        self.owners.settled(gone);
     }
 }
 

@@ -25,6 +25,13 @@ use crate::{
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
 };
 
+/// A Pod has one PeerPod, or a few after restarts of cloud-api-adaptor. Beyond this their machines are not asked for:
+/// each look at one would cost as many calls.
+const MOST_SIBLINGS: usize = 32;
+
+/// A machine has one PeerPod. Beyond this many that name it and go, the next one counts as a claim unseen.
+const MOST_NAMESAKES: usize = 16;
+
 /// Where facts come from.
 pub(super) struct Observer {
     pub(super) client: Client,
@@ -79,12 +86,9 @@ impl Observer {
             if siblings.is_empty() && (deleted.is_none() || hold(&facts).is_some()) {
                 return Ok(facts);
             }
+            let crowded = siblings.len() > MOST_SIBLINGS;
             let asked = join_all(siblings.iter().map(|sibling| async {
-                let machine = if sibling.cloud_provider() == peerpod.cloud_provider() {
-                    machine_of(sibling, provider).await
-                } else {
-                    machine_of(sibling, &self.clouds.provider(sibling.cloud_provider())).await
-                };
+                let machine = if crowded { Machine::NotAsked } else { machine_of(sibling, provider).await };
                 Sibling { created: created(sibling), machine }
             }));
             (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
@@ -117,7 +121,8 @@ impl Observer {
         ))
     }
 
-    /// The living PeerPods with the finalizer that the same Pod owns, without this one.
+    /// The living PeerPods with the finalizer that the same Pod owns and that name a machine of the same cloud, without
+    /// this one.
     fn siblings(&self, peerpod: &PeerPod, pod_uid: &str) -> Vec<Arc<PeerPod>> {
         let mut siblings: Vec<_> =
             self.index.owned_by(pod_uid).iter().filter_map(|key| self.store.get(key)).collect();
@@ -125,6 +130,8 @@ impl Observer {
             other.uid() != peerpod.uid()
                 && other.metadata.deletion_timestamp.is_none()
                 && has_finalizer(other)
+                && other.cloud_provider() == peerpod.cloud_provider()
+                && InstanceId::parse(other.cloud_provider(), other.instance_id()).is_ok()
                 && owner(other).is_some_and(|owner| owner.uid == pod_uid)
         });
         siblings
@@ -140,14 +147,17 @@ impl Observer {
     ) -> Result<Option<String>, ApiError> {
         let cloud = peerpod.cloud_provider();
         let own_pod = owner(peerpod).map(|pod| &pod.uid);
-        for other in self.index.naming(cloud, id).iter().filter_map(|key| self.store.get(key)) {
+        let mut others = self.index.naming(cloud, id);
+        let crowded = others.len() > MOST_NAMESAKES;
+        others.truncate(MOST_NAMESAKES);
+        for other in others.iter().filter_map(|key| self.store.get(key)) {
             let same_machine = other.cloud_provider() == cloud
                 && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id);
             if !same_machine || other.uid() == peerpod.uid() {
                 continue;
             }
             let needed = match owner(&other) {
-                _ if other.metadata.deletion_timestamp.is_none() => true,
+                _ if crowded || other.metadata.deletion_timestamp.is_none() => true,
                 Some(pod) if Some(&pod.uid) != own_pod => {
                     self.owner_state(&other, pod).await?.may_run(now).is_some()
                 }

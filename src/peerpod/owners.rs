@@ -5,63 +5,68 @@
 //! its metadata; the timer of the waiting PeerPod finds that.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     convert::Infallible,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt, TryStreamExt, future::select};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     core::PartialObjectMeta,
-    runtime::{WatchStreamExt, watcher},
+    runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
 };
 use tokio::sync::Notify;
 use tracing::warn;
 
 use super::{
-    index::{Index, Nudges},
+    index::{Key, Nudges, key},
     observe::owner,
 };
 use crate::api::v1alpha1::PeerPod;
 
-/// Pods that somebody waits for, by uid: never more than there are PeerPods.
+/// Who waits for which Pods.
 pub(super) struct OwnerWatch {
-    expected: Mutex<HashSet<String>>,
+    /// The PeerPods that wait for a Pod, by its uid.
+    expected: Mutex<HashMap<String, HashSet<Key>>>,
     changed: Notify,
-    index: Arc<Index>,
     nudges: Nudges,
 }
 
 impl OwnerWatch {
-    pub(super) fn new(index: Arc<Index>, nudges: Nudges) -> Self {
-        Self { expected: Mutex::default(), changed: Notify::new(), index, nudges }
+    pub(super) fn new(nudges: Nudges) -> Self {
+        Self { expected: Mutex::default(), changed: Notify::new(), nudges }
     }
 
     /// Asks for another look at this PeerPod whenever something happens to its Pod, until [`Self::settled`].
     pub(super) fn expect(&self, peerpod: &PeerPod) {
         if let Some(owner) = owner(peerpod)
-            && self.expected().insert(owner.uid.clone())
+            && self.expected().entry(owner.uid.clone()).or_default().insert(key(peerpod).into())
         {
             self.changed.notify_one();
         }
     }
 
-    /// Nothing is expected of this PeerPod's Pod any more.
+    /// This PeerPod expects nothing of its Pod any more.
     pub(super) fn settled(&self, peerpod: &PeerPod) {
-        if let Some(owner) = owner(peerpod)
-            && self.expected().remove(&owner.uid)
-        {
+        let Some(owner) = owner(peerpod) else { return };
+        let mut expected = self.expected();
+        let Some(waiting) = expected.get_mut(&owner.uid) else { return };
+        waiting.remove(&key(peerpod));
+        if waiting.is_empty() {
+            expected.remove(&owner.uid);
             self.changed.notify_one();
         }
     }
 
-    /// Forgets what was expected for PeerPods that are not there any more.
-    pub(super) fn retain(&self) {
-        let mut expected = self.expected();
-        expected.retain(|uid| !self.index.owned_by(uid).is_empty());
+    /// Forgets PeerPods that are not there any more.
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
+        self.expected().retain(|_, waiting| {
+            waiting.retain(|key| exists(key));
+            !waiting.is_empty()
+        });
         self.changed.notify_one();
     }
 
@@ -91,22 +96,19 @@ impl OwnerWatch {
     }
 
     fn take(&self, event: &watcher::Event<PartialObjectMeta<Pod>>) {
+        let expected = self.expected();
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
-                if let Some(uid) = pod.uid().filter(|uid| self.expected().contains(uid)) {
-                    self.nudges.add(self.index.owned_by(&uid));
-                }
+                let waiting = pod.metadata.uid.as_ref().and_then(|uid| expected.get(uid));
+                self.nudges.add(waiting.into_iter().flatten().cloned());
             }
             // What happened before the watch began shows in no event.
-            watcher::Event::InitDone => {
-                let expected: Vec<_> = self.expected().iter().cloned().collect();
-                self.nudges.add(expected.iter().flat_map(|uid| self.index.owned_by(uid)));
-            }
+            watcher::Event::InitDone => self.nudges.add(expected.values().flatten().cloned()),
             watcher::Event::Init | watcher::Event::InitApply(_) => {}
         }
     }
 
-    fn expected(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn expected(&self) -> MutexGuard<'_, HashMap<String, HashSet<Key>>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,9 +12,12 @@ use tracing::{debug, info, warn};
 
 use super::{
     api_call::{self, ApiError},
-    verdict::{Kind, Verdict, conditions},
+    verdict::{Kind, Verdict, conditions, cut},
 };
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPod, PeerPodStatus};
+
+/// Room in an event's note, in bytes, as the API server has it.
+const NOTE_LIMIT: usize = 1024;
 
 /// How a state that stays is kept from being written again.
 pub(super) struct Reporter {
@@ -80,37 +83,17 @@ impl Reporter {
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(cut(note)),
+            note: Some(cut(note, NOTE_LIMIT)),
             action: "Reaping".to_owned(),
             secondary: None,
         };
         let published = api_call::bounded(self.recorder.publish(&event, &peerpod.object_ref(&()))).await;
         match published {
-            Err(error) if error.code() == Some(403) => {
+            Err(error) if error.is_of_terminating_namespace() => {
                 debug!(%error, "the namespace takes no events any more");
             }
             Err(error) => warn!(%error, "an event could not be published"),
             Ok(()) => {}
         }
-    }
-}
-
-/// The API server takes notes of at most 1,024 bytes.
-fn cut(note: &str) -> String {
-    const LIMIT: usize = 1024;
-    let end = (0..=note.len().min(LIMIT)).rev().find(|&end| note.is_char_boundary(end)).unwrap_or_default();
-    note[..end].to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::cut;
-
-    #[test]
-    fn long_notes_are_cut_between_characters() {
-        assert_eq!(cut("short"), "short");
-        let long = "é".repeat(600);
-        assert_eq!(cut(&long).len(), 1024);
-        assert_eq!(cut(&format!("a{long}")).len(), 1023);
     }
 }

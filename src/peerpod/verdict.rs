@@ -12,6 +12,9 @@ use crate::{
 /// A deletion that waits for its cloud longer than this is said to be slow.
 const SLOW: SignedDuration = SignedDuration::from_secs(60);
 
+/// Room in a condition's message, in bytes. What a cloud says has no limit of its own.
+const MESSAGE_LIMIT: usize = 4096;
+
 /// The condition that is True while a verdict stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -110,7 +113,7 @@ pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) 
             "the Pod is ending; the machine is deleted when it has ended or its grace period is over"
                 .to_owned(),
         ),
-        Decision::Wait(Wait::MachineGoes(_)) => {
+        Decision::Wait(Wait::MachineGoes) => {
             let slow = deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW);
             if !slow {
                 return None;
@@ -139,7 +142,13 @@ pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) 
         }
         Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
     };
-    Some(Verdict { reason, message })
+    Some(Verdict { reason, message: cut(&message, MESSAGE_LIMIT) })
+}
+
+/// The beginning of a text, of at most `limit` bytes.
+pub(super) fn cut(text: &str, limit: usize) -> String {
+    let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+    text[..end].to_owned()
 }
 
 fn refused(refusal: &Refusal) -> (Reason, String) {
@@ -162,11 +171,10 @@ fn refused(refusal: &Refusal) -> (Reason, String) {
             format!("the PeerPod {other} names the same machine and still needs it; {give_up}"),
         ),
         Refusal::NotSupported(message) => (Reason::UnknownProvider, format!("{message}; {give_up}")),
-        Refusal::Ambiguous(count) => (
+        Refusal::Ambiguous => (
             Reason::AmbiguousSiblings,
-            format!(
-                "the Pod has {count} PeerPods of which the newest cannot be told for certain; all stay until the Pod goes"
-            ),
+            "the Pod has several PeerPods of which the newest cannot be told for certain; all stay until the Pod goes"
+                .to_owned(),
         ),
     }
 }
@@ -206,6 +214,7 @@ pub fn conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::Error;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -213,9 +222,7 @@ mod tests {
 
     #[test]
     fn a_normal_deletion_says_nothing() {
-        let slow_at = |now| {
-            verdict(&Decision::Wait(Wait::MachineGoes(std::time::Duration::ZERO)), Some(at(0)), at(now))
-        };
+        let slow_at = |now| verdict(&Decision::Wait(Wait::MachineGoes), Some(at(0)), at(now));
         assert_eq!(slow_at(60), None);
         assert_eq!(slow_at(61).unwrap().reason, Reason::DeletionSlow);
         assert_eq!(verdict(&Decision::Release(Release::Absent), Some(at(0)), at(1)), None);
@@ -235,13 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_fit_a_condition_even_for_the_longest_names() {
-        let not_own = crate::provider::guard::NotOwn::Name {
-            id: "i".repeat(2048),
-            name: "n".repeat(253),
-            expected: "e".repeat(63),
-        };
-        let verdict = verdict(&Decision::Refuse(Refusal::NotOwn(not_own)), None, at(0)).unwrap();
-        assert!(verdict.message.len() <= 32_768);
+    fn whatever_a_cloud_says_is_cut_between_characters() {
+        let error = Error::new(ErrorClass::Transient, "é".repeat(1 << 20));
+        let verdict = verdict(&Decision::Retry(error), None, at(0)).unwrap();
+        assert_eq!(verdict.message.len(), MESSAGE_LIMIT);
+        assert_eq!(cut("short", 9), "short");
+        assert_eq!(cut(&format!("a{}", "é".repeat(9)), 4), "aé");
     }
 }

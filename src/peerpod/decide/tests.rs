@@ -45,7 +45,7 @@ fn live_one() -> Facts {
 fn sibling(created: i64, machine_created: Option<i64>) -> Sibling {
     Sibling {
         created: at(created),
-        machine: Machine::Present(Vm { created: machine_created.map(at), ..own_vm() }),
+        machine: Machine::Present(Vm { id: id("i-2"), created: machine_created.map(at), ..own_vm() }),
     }
 }
 
@@ -57,7 +57,7 @@ fn present(created: Option<i64>) -> Machine {
 fn a_dangling_machine_is_deleted_then_waited_for_then_its_finalizer_released() {
     assert!(matches!(decide(dangling()), Decision::Delete(_)));
     let accepted = Facts { deletion_accepted: true, ..dangling() };
-    assert!(matches!(decide(accepted), Decision::Wait(Wait::MachineGoes(_))));
+    assert!(matches!(decide(accepted), Decision::Wait(Wait::MachineGoes)));
     let absent = Facts { machine: Machine::Absent, ..dangling() };
     assert_eq!(decide(absent), Decision::Release(Release::Absent));
 }
@@ -110,11 +110,26 @@ fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
     assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
     assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
     assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
-    let unclear = Decision::Keep(Refusal::Ambiguous(2));
+    let unclear = Decision::Keep(Refusal::Ambiguous);
     assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
     assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
     let gone = Sibling { machine: Machine::Absent, ..sibling(1, None) };
-    assert_eq!(decide_with(0, None, gone), unclear, "a newer PeerPod whose machine is gone");
+    assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose machine is gone");
+}
+
+#[test]
+fn a_newer_sibling_that_records_a_foreign_machine_or_the_same_one_takes_nobodys_place() {
+    let foreign =
+        Sibling { machine: Machine::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
+    let unmarked = Vm { id: id("i-2"), marked: false, ..own_vm() };
+    let unmarked = Sibling { machine: Machine::Present(unmarked), ..sibling(5, None) };
+    let same = Sibling { machine: Machine::Present(own_vm()), ..sibling(5, None) };
+    for sibling in [foreign, unmarked, same] {
+        let siblings = vec![sibling];
+        assert_eq!(decide(Facts { siblings: siblings.clone(), ..live_one() }), Decision::Nothing);
+        let deleted = Facts { owner: Owner::Running, siblings, ..dangling() };
+        assert_eq!(decide(deleted), Decision::Wait(Wait::PodRuns));
+    }
 }
 
 #[test]
@@ -157,7 +172,11 @@ fn any_machine() -> impl Strategy<Value = Machine> {
 }
 
 prop_compose! {
-    fn any_sibling()(created in 0i64..4, machine in any_machine()) -> Sibling {
+    fn any_sibling()(created in 0i64..4, machine in any_machine(), other in prop::bool::weighted(0.8)) -> Sibling {
+        let machine = match machine {
+            Machine::Present(vm) if other => Machine::Present(Vm { id: id("i-2"), ..vm }),
+            machine => machine,
+        };
         Sibling { created: at(created), machine }
     }
 }
@@ -190,12 +209,20 @@ prop_compose! {
 
 /// Whether some sibling is newer beyond doubt; written anew, so that it can disagree with the code under test.
 fn replaced(facts: &Facts) -> bool {
-    facts.siblings.iter().any(|sibling| match (&facts.machine, &sibling.machine) {
-        (Machine::Present(own), Machine::Present(other)) => match (own.created, other.created) {
-            (Some(a), Some(b)) => a < b && facts.created <= sibling.created,
-            _ => facts.created < sibling.created,
-        },
-        _ => false,
+    facts.siblings.iter().any(|sibling| {
+        let Machine::Present(other) = &sibling.machine else { return false };
+        let own_created = match &facts.machine {
+            Machine::Present(own) => own.created,
+            Machine::Absent => None,
+            _ => return false,
+        };
+        let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
+        this_pods
+            && facts.instance != Ok(other.id.clone())
+            && match (own_created, other.created) {
+                (Some(a), Some(b)) => a < b && facts.created <= sibling.created,
+                _ => facts.created < sibling.created,
+            }
     })
 }
 
@@ -269,7 +296,7 @@ proptest! {
         for _ in 0..4 {
             match decide(facts.clone()) {
                 Decision::Delete(_) => { facts.machine = Machine::Absent; facts.deletion_accepted = true; }
-                Decision::Wait(Wait::MachineGoes(_)) => facts.deletion_accepted = false,
+                Decision::Wait(Wait::MachineGoes) => facts.deletion_accepted = false,
                 Decision::Wait(Wait::PodEnds(left)) => facts.now += SignedDuration::try_from(left).unwrap(),
                 _ => break,
             }
