@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::TokioExecutor,
@@ -11,6 +12,12 @@ use tower::{BoxError, ServiceBuilder};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How soon a machine that has vanished from the network is noticed, to begin with.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// How long a connection may say nothing: longer than a watch, which the API server ends after five minutes at most.
+const SILENCE: Duration = Duration::from_secs(320);
 
 /// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
 ///
@@ -31,10 +38,17 @@ pub(super) async fn client() -> Result<Client, String> {
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let https = config.rustls_https_connector_with_connector(http).map_err(unusable)?;
+    http.set_keepalive(Some(KEEPALIVE));
+    http.set_keepalive_interval(Some(KEEPALIVE));
+    http.set_keepalive_retries(Some(3));
+    let mut https =
+        TimeoutConnector::new(config.rustls_https_connector_with_connector(http).map_err(unusable)?);
+    https.set_read_timeout(Some(SILENCE));
+    https.set_reset_reader_on_write(true);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(unusable)?)
+        .layer(config.extra_headers_layer().map_err(unusable)?)
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build(https));
     Ok(Client::new(service, config.default_namespace))

@@ -3,7 +3,7 @@
 mod client;
 mod run;
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -80,7 +80,7 @@ pub struct RunArgs {
 
     /// How many calls to one cloud may be under way at once
     #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_CONCURRENCY", default_value = "64")]
-    pub concurrency: NonZeroUsize,
+    pub concurrency: NonZeroU16,
 
     /// How log lines look
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]

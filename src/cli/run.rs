@@ -13,8 +13,8 @@ use crate::{
     settings,
 };
 
-/// How long work under way may take to end after the signal. Kubernetes kills after 30 s.
-const GRACE: Duration = Duration::from_secs(20);
+/// How long work under way may take to end after the signal. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
+const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
     telemetry::init(args.log_format);
@@ -70,7 +70,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
-    let clouds = Clouds::new(settings, Limits::new(args.concurrency.get()), metrics.clone());
+    let clouds = Clouds::new(settings, Limits::new(args.concurrency.get().into()), metrics.clone());
     let synced = readiness.needs("peerpods");
     let client = client().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");

@@ -25,9 +25,6 @@ pub const CONFIG_MAP: &str = "peer-pods-cm";
 /// The `Secret` with the provider's credentials, cloud-api-adaptor's own.
 pub const SECRET: &str = "peer-pods-secret";
 
-/// The `Secret` with the ssh key that some providers are reached by.
-pub const SSH_SECRET: &str = "ssh-key-secret";
-
 const HEALTH_PORT: i32 = 8081;
 const METRICS_PORT: i32 = 8080;
 /// Any user but root; the image has one of this number.

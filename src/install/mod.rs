@@ -9,7 +9,7 @@ use serde_json::{Error, Value};
 
 use crate::{NAMESPACE, api::v1alpha1::PeerPod};
 
-pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_SECRET, deployment};
+pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, deployment};
 pub use rbac::{cluster_role, cluster_role_binding, permissions};
 
 /// The name of the operator's own objects.
@@ -28,6 +28,12 @@ pub struct Manifest {
 pub fn peerpod_crd() -> Result<Value, Error> {
     let mut crd = serde_json::to_value(PeerPod::crd())?;
     adapt(&mut crd);
+    // Objects that were made under a schema without this demand must stay writable, or their finalizers never go.
+    for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        if let Some(schema) = version["schema"]["openAPIV3Schema"].as_object_mut() {
+            schema.remove("required");
+        }
+    }
     Ok(crd)
 }
 
@@ -83,6 +89,10 @@ fn adapt(value: &mut Value) {
         Value::Object(fields) => {
             if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
                 fields.remove("format");
+            }
+            // Comments are broken into lines for the editor, and descriptions are not.
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                *text = text.split("\n\n").map(|it| it.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
             }
             if fields.get("nullable") == Some(&Value::Bool(true)) {
                 fields.remove("nullable");

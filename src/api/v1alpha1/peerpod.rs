@@ -5,11 +5,11 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod
 /// is gone and cloud-api-adaptor did not do it. Owned by the Pod, created by cloud-api-adaptor; users do not make any.
-#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[kube(
     group = "confidentialcontainers.org",
     version = "v1alpha1",
@@ -46,6 +46,24 @@ pub struct PeerPodSpec {
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("instanceID must not contain white space"))]
     pub instance_id: Option<String>,
+}
+
+/// An object without `spec`, which older schemas allow, must not keep all others from being read: it reads as one that
+/// records nothing.
+impl<'de> Deserialize<'de> for PeerPodSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Fields {
+            cloud_provider: Option<String>,
+            #[serde(rename = "instanceID")]
+            instance_id: Option<String>,
+        }
+        // An optional value is what serde takes a missing field for.
+        let Fields { cloud_provider, instance_id } =
+            Option::<Fields>::deserialize(deserializer)?.unwrap_or_default();
+        Ok(Self { cloud_provider, instance_id })
+    }
 }
 
 /// What stands in the way of a PeerPod's deletion. Absent where nothing ever did.
@@ -91,6 +109,18 @@ mod tests {
         let read: PeerPod = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(read.cloud_provider(), "libvirt");
         assert_eq!(serde_json::to_value(&read).unwrap(), written);
+    }
+
+    #[test]
+    fn an_object_without_spec_as_the_older_schema_allows_is_read_all_the_same() {
+        let written = serde_json::json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1",
+            "kind": "PeerPod",
+            "metadata": { "name": "a" },
+            "status": { "cleand": true },
+        });
+        let read: PeerPod = serde_json::from_value(written).unwrap();
+        assert_eq!((read.cloud_provider(), read.instance_id()), ("", ""));
     }
 
     #[test]
