@@ -12,8 +12,8 @@ use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
 use crate::procedure::{
     ConnectGetLibVersion, ConnectListAllDomains, DomainCreate, DomainDefineXml, DomainDestroy,
     DomainGetState, DomainGetXmlDesc, DomainLookupByUuid, DomainUndefine, DomainUndefineFlags, Procedure,
-    StoragePoolCreateXml, StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml,
-    StorageVolDelete, StorageVolLookupByPath,
+    StoragePoolCreateXml, StoragePoolGetXmlDesc, StoragePoolListAllVolumes, StoragePoolLookupByName,
+    StorageVolCreateXml, StorageVolDelete, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -121,6 +121,11 @@ impl Client {
     /// The pool of this name; [`NoStoragePool`](crate::ErrorCode::NoStoragePool) if there is none.
     pub async fn pool_lookup_by_name(&self, name: &str) -> Result<Pool, Error> {
         self.call::<StoragePoolLookupByName>((name,)).await
+    }
+
+    /// The pool's description as libvirt's pool XML.
+    pub async fn pool_xml(&self, pool: &Pool) -> Result<String, Error> {
+        self.call::<StoragePoolGetXmlDesc>((pool, 0)).await
     }
 
     /// The volumes in the pool, as of its last refresh.

@@ -36,6 +36,7 @@ const VOLUME: &str = "<volume><name>vm-root.qcow2</name><capacity>1048576</capac
 const VIRSH: &str = "version --daemon
 pool-create pool.xml
 vol-create disks volume.xml
+pool-dumpxml disks
 vol-list disks
 vol-key /no/such/volume
 define domain.xml
@@ -53,6 +54,7 @@ async fn ours(client: &Client) {
     client.lib_version().await.unwrap();
     let pool = client.pool_create(POOL).await.unwrap();
     assert_eq!(client.pool_lookup_by_name("disks").await.unwrap(), pool);
+    assert!(client.pool_xml(&pool).await.unwrap().contains("<path>/disks</path>"));
     let volume = client.volume_create(&pool, VOLUME).await.unwrap();
     assert_eq!(client.pool_volumes(&pool).await.unwrap(), std::slice::from_ref(&volume));
     let missing = client.volume_lookup_by_path("/no/such/volume").await.unwrap_err();

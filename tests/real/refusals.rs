@@ -200,6 +200,22 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
 }
 
 #[test]
+fn a_peerpod_without_spec_is_refused_and_holds_up_nobody() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = scene.pods.run("web").await?;
+        let mut object = peerpod_object(&pod, "libvirt", "");
+        object.as_object_mut().context("a PeerPod is an object")?.remove("spec");
+        let empty = scene.caa.create(object).await?;
+        let vm = scene.pod_with_vm("other").await?;
+        scene.pods.delete("other").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        scene.pods.delete("web").await?;
+        is_refused_until_abandoned(scene, &empty, "InvalidInstanceID", "is empty").await
+    })
+}
+
+#[test]
 fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
     alone(async |alone| {
         let scene = alone.scene();

@@ -61,8 +61,27 @@ impl Definition {
 }
 
 /// The last part of a path.
-pub(super) fn file_name(path: &str) -> &str {
+fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// A path without its last part.
+pub(super) fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// The folder of a pool, by its XML, where it has one.
+pub(super) fn pool_folder(xml: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Pool {
+        target: Option<Target>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        path: Option<String>,
+    }
+    let pool: Pool = quick_xml::de::from_str(xml).ok()?;
+    Some(pool.target?.path?.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]
@@ -94,6 +113,13 @@ mod tests {
             ["/pool/podvm-web-1a2b3c4d-root.qcow2", "/pool/podvm-web-1a2b3c4d-cloudinit.iso"]
         );
         assert!(definition.own_disks("podvm-web").is_empty());
+    }
+
+    #[test]
+    fn a_pools_folder_is_that_of_its_volumes() {
+        let pool = "<pool type='dir'><name>p</name><source/><target><path>/data/pool/</path></target></pool>";
+        assert_eq!(pool_folder(pool).as_deref(), Some(folder("/data/pool/vm-root.qcow2")));
+        assert_eq!(pool_folder("<pool type='iscsi'><name>p</name></pool>"), None);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! libvirt: a pod VM is a domain with two volumes of its own.
 //!
-//! Calls for one deletion: look up, read the definition, destroy, then look up and delete both volumes at once, undefine,
-//! look up again. The domain is undefined last and only when its volumes are gone, so that a retry still finds what
-//! is left.
+//! Calls for one deletion: look up and read the definition, twice; destroy; look up and delete both volumes at once;
+//! undefine; look up again. The domain is undefined last and only when its volumes are gone, so that a retry still finds
+//! what is left.
 
 mod definition;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use libvirt_client::{
-    Client, ConnectError, ConnectFailure, ConnectUri, Domain, ErrorCode, Options, UndefineFlags, Volume,
+    Client, ConnectError, ConnectFailure, ConnectUri, Domain, DomainState, ErrorCode, Options, UndefineFlags,
+    Volume,
 };
 use uuid::Uuid;
 
@@ -61,27 +62,58 @@ impl Libvirt {
         }
     }
 
-    /// The volume at `path`. A pool that is not active knows none of its volumes, so before a volume counts as absent
-    /// the pool itself must have said so.
+    /// The volume at `path`. Pools that are not active know none of their volumes, so before a volume counts as absent
+    /// the pool whose folder it lies in must have said so.
     async fn find_volume(&self, path: &str) -> Result<Option<Volume>, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),
             Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
             Err(error) => return Err(self.explain(&format!("looking up the volume {path}"), &error)),
         }
-        let doing = || {
-            format!("making sure that the volume {path} is not in the pool {:?} (LIBVIRT_POOL)", self.pool)
+        let pool = &self.pool;
+        let doing = format!("making sure that the volume {path} is not in the pool {pool:?} (LIBVIRT_POOL)");
+        let explain = |error| self.explain(&doing, &error);
+        let pool = self.client.pool_lookup_by_name(pool).await.map_err(explain)?;
+        // Only an active pool lists its volumes.
+        let volumes = self.client.pool_volumes(&pool).await.map_err(explain)?;
+        let folder = definition::pool_folder(&self.client.pool_xml(&pool).await.map_err(explain)?);
+        if folder.as_deref() != Some(definition::folder(path)) {
+            let message = format!(
+                "{doing}: it lies in another folder, so another pool has to be asked; set LIBVIRT_POOL to the pool of that \
+                 folder, and start it"
+            );
+            return Err(Error::new(ErrorClass::Invalid, message));
+        }
+        Ok(volumes.into_iter().find(|volume| volume.key == path))
+    }
+
+    /// The domain's definition as it is now.
+    async fn definition(&self, domain: &Domain) -> Result<Definition, Error> {
+        let xml = self.client.domain_xml(domain).await;
+        let xml = xml.map_err(|error| self.explain("reading the domain's definition", &error))?;
+        Definition::parse(&xml).map_err(|problem| {
+            let message = format!("the definition of {} cannot be read: {problem}", domain.name);
+            Error::new(ErrorClass::Transient, message)
+        })
+    }
+
+    /// Turns the domain off. One that is off already is as good, and only its state says that it is.
+    async fn turn_off(&self, domain: &Domain) -> Result<(), Error> {
+        let Err(error) = self.client.domain_destroy(domain).await else { return Ok(()) };
+        let off = match error.code() {
+            Some(ErrorCode::NoDomain) => true,
+            Some(ErrorCode::OperationInvalid) => {
+                let state = self.client.domain_state(domain).await;
+                matches!(state, Ok(DomainState::ShutOff | DomainState::Crashed))
+            }
+            _ => false,
         };
-        let pool = self
-            .client
-            .pool_lookup_by_name(&self.pool)
-            .await
-            .map_err(|error| self.explain(&doing(), &error))?;
-        let volumes =
-            self.client.pool_volumes(&pool).await.map_err(|error| self.explain(&doing(), &error))?;
-        Ok(volumes
-            .into_iter()
-            .find(|volume| volume.key == path || volume.name == definition::file_name(path)))
+        if off { Ok(()) } else { Err(self.explain("destroying the domain", &error)) }
+    }
+
+    /// Deletes volumes at once, and tells the first problem when all were tried.
+    async fn delete_volumes(&self, paths: &[String]) -> Result<(), Error> {
+        join_all(paths.iter().map(|path| self.delete_volume(path))).await.into_iter().collect()
     }
 
     /// `undefine` with everything that hangs on the definition; drivers that know no such flags get the plain call.
@@ -116,8 +148,7 @@ fn class(error: &libvirt_client::Error) -> ErrorClass {
             | ErrorCode::AuthUnavailable
             | ErrorCode::AccessDenied,
         ) => ErrorClass::Unauthorized,
-        Some(ErrorCode::NoStoragePool) => ErrorClass::Invalid,
-        Some(ErrorCode::NoSupport) => ErrorClass::NotSupported,
+        Some(ErrorCode::NoStoragePool | ErrorCode::NoSupport) => ErrorClass::Invalid,
         None if refused(error) => ErrorClass::Unauthorized,
         _ => ErrorClass::Transient,
     }
@@ -138,17 +169,7 @@ fn refused(error: &libvirt_client::Error) -> bool {
 impl Provider for Libvirt {
     async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
         let domain = self.lookup(id).await?;
-        let xml = self
-            .client
-            .domain_xml(&domain)
-            .await
-            .map_err(|error| self.explain("reading the domain's definition", &error))?;
-        let definition = Definition::parse(&xml).map_err(|problem| {
-            Error::new(
-                ErrorClass::Transient,
-                format!("the definition of {} cannot be read: {problem}", domain.name),
-            )
-        })?;
+        let definition = self.definition(&domain).await?;
         Ok(Vm {
             id: id.clone(),
             marked: definition.is_pod_vm(),
@@ -161,24 +182,23 @@ impl Provider for Libvirt {
 
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         let vm = vm.vm();
-        let domain = self.lookup(&vm.id).await?;
-        if domain.name != vm.name {
+        let domain = match self.lookup(&vm.id).await {
+            Ok(domain) => domain,
+            // Somebody else undefined it since it was proven. Nobody finds its volumes any more if not here and now.
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                return self.delete_volumes(&vm.own_disks).await;
+            }
+            Err(error) => return Err(error),
+        };
+        // The proof may have waited for its turn: whoever edited the domain since has a say.
+        let definition = self.definition(&domain).await?;
+        if domain.name != vm.name || !definition.is_pod_vm() {
             let message =
-                format!("the domain {} was renamed from {} to {} meanwhile", vm.id, vm.name, domain.name);
+                format!("the domain {} was {} and is something else now; looking again", vm.id, vm.name);
             return Err(Error::new(ErrorClass::Transient, message));
         }
-        match self.client.domain_destroy(&domain).await {
-            // A domain that is off already cannot be destroyed, which is as good.
-            Err(error)
-                if !matches!(error.code(), Some(ErrorCode::OperationInvalid | ErrorCode::NoDomain)) =>
-            {
-                return Err(self.explain("destroying the domain", &error));
-            }
-            _ => {}
-        }
-        for deleted in join_all(vm.own_disks.iter().map(|path| self.delete_volume(path))).await {
-            deleted?;
-        }
+        self.turn_off(&domain).await?;
+        self.delete_volumes(&definition.own_disks(&domain.name)).await?;
         self.undefine(&domain).await
     }
 }
