@@ -245,7 +245,9 @@ impl Context {
                 Wait::MachineGoes => self.backoff.failed(&key),
             }),
             // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
-            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Action::requeue(SLOW_RESYNC),
+            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => {
+                Action::requeue(self.spread(SLOW_RESYNC))
+            }
             Decision::Retry(error) => {
                 debug!(class = error.class.as_str(), "{error}");
                 Action::requeue(match error.class {
@@ -253,7 +255,9 @@ impl Context {
                         let pause = retry_after.max(LEAST_PAUSE);
                         pause + self.backoff.jitter(pause)
                     }
-                    ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => SLOW_RESYNC,
+                    ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => {
+                        self.spread(SLOW_RESYNC)
+                    }
                     ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
                 })
             }
@@ -266,6 +270,11 @@ impl Context {
             warn!(%error, "the status could not be written");
         }
         Ok(action)
+    }
+
+    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
+    fn spread(&self, pause: Duration) -> Duration {
+        pause + self.backoff.jitter(pause / 4)
     }
 
     async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
