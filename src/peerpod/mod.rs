@@ -240,7 +240,7 @@ impl Context {
             }
             Decision::Release(release) => return self.release(peerpod, facts, release).await,
             Decision::Wait(wait) => Action::requeue(match wait {
-                Wait::PodRuns => POD_RESYNC,
+                Wait::PodRuns => self.spread(POD_RESYNC),
                 Wait::PodEnds(left) => left.min(POD_RESYNC),
                 Wait::MachineGoes => self.backoff.failed(&key),
             }),
