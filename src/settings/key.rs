@@ -100,7 +100,7 @@ impl Value for bool {
 /// Declares a struct of settings, its table `KEYS` and the function that reads it. A field's comment is the setting's
 /// documentation; its type says how the value is read.
 ///
-/// ```ignore
+/// ```text
 /// settings! {
 ///     /// What is set.
 ///     pub struct Example {
