@@ -5,18 +5,18 @@
 //! forgets its serial, so a late reply finds nobody and is ignored.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tracing::{debug, trace};
 
-use crate::error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
+use crate::error::{Error, ErrorCode, ProtocolError, RemoteError};
 use crate::packet::{self, Call, Header, Kind, Packet, Status};
 use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectOpen, Procedure};
+use crate::transport;
+use crate::uri::{ConnectUri, Endpoint};
 use crate::xdr;
 
 /// Packets that wait for the writer; more wait in their callers. Calls in flight are fewer (see `connections`).
@@ -40,25 +40,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects to libvirt's socket and opens `driver`, such as `qemu:///system`; none lets libvirt choose.
-    pub(crate) async fn open(socket: &Path, driver: Option<&str>) -> Result<Self, Error> {
-        let stream = UnixStream::connect(socket).await.map_err(|error| ConnectError {
-            socket: socket.to_owned(),
-            reason: ConnectFailure::Io(Arc::new(error)),
-        })?;
-        let (reader, writer) = stream.into_split();
-        let connection = Self::over(reader, writer);
-        connection.authenticate().await?;
+    /// Connects to libvirt and opens the driver that the URI means.
+    pub(crate) async fn open(uri: &ConnectUri) -> Result<Self, Error> {
+        let (endpoint, driver) = (uri.endpoint(), uri.driver());
+        let connection = Self::over(transport::connect(endpoint).await?);
+        connection.authenticate(endpoint).await?;
         connection.call::<ConnectOpen>((driver, 0)).await?;
-        debug!(socket = %socket.display(), driver, "connected to libvirt");
+        debug!(%endpoint, driver, "connected to libvirt");
         Ok(connection)
     }
 
     /// Serves a byte stream to a daemon.
-    fn over(
-        reader: impl AsyncRead + Unpin + Send + 'static,
-        writer: impl AsyncWrite + Unpin + Send + 'static,
-    ) -> Self {
+    fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
         let waiting = Arc::new(Waiting::default());
         let (outgoing, packets) = mpsc::channel(OUTGOING);
         let read = tokio::spawn(read(reader, waiting.clone(), outgoing.clone()));
@@ -66,17 +60,13 @@ impl Connection {
         Self { waiting, outgoing, tasks: [read.abort_handle(), write.abort_handle()] }
     }
 
-    async fn authenticate(&self) -> Result<(), Error> {
+    async fn authenticate(&self, endpoint: &Endpoint) -> Result<(), Error> {
         let methods = self.call::<AuthList>(()).await?;
         if methods.is_empty() || methods.contains(&AUTH_NONE) {
             return Ok(());
         }
         if !methods.contains(&AUTH_POLKIT) {
-            return Err(Error::Auth(
-                "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
-                 libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
-                    .to_owned(),
-            ));
+            return Err(Error::Auth(sasl_advice(endpoint).to_owned()));
         }
         match self.call::<AuthPolkit>(()).await {
             Ok(_complete) => Ok(()),
@@ -126,6 +116,21 @@ impl Drop for Connection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
+        }
+    }
+}
+
+/// What to do about a daemon that asks for SASL only.
+fn sasl_advice(endpoint: &Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Unix(_) => {
+            "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
+             libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
+        }
+        Endpoint::Tcp(_) => {
+            "it asks for SASL, its default for tcp, which is not spoken here; better use the transport ssh or tls, \
+             or set auth_tcp = \"none\" in libvirtd.conf (or virtproxyd.conf) and let nobody else reach the port: \
+             whoever does has full control"
         }
     }
 }
@@ -252,7 +257,12 @@ async fn write(
         {
             batch.extend_from_slice(&packet);
         }
-        if let Err(error) = writer.write_all(&batch).await {
+        // A transport that encrypts may keep what it has taken until it is flushed.
+        let sent = async {
+            writer.write_all(&batch).await?;
+            writer.flush().await
+        };
+        if let Err(error) = sent.await {
             waiting.end(error.into());
             return;
         }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::uri::Endpoint;
 use crate::xdr::{Decode, Decoder, XdrError};
 
 /// Why a call has no result.
@@ -187,27 +187,47 @@ impl fmt::Display for ErrorCode {
 
 /// Why no connection could be opened.
 #[derive(Debug, Clone, Error)]
-#[error("cannot connect to libvirt's socket {}: {reason}", socket.display())]
+#[error("cannot connect to {peer}: {reason}{advice}")]
 pub struct ConnectError {
-    /// The unix socket that was tried.
-    pub socket: PathBuf,
+    /// What was tried, in words: a socket's path, or host, port and transport.
+    pub peer: String,
     /// What happened.
     pub reason: ConnectFailure,
+    /// What to do, or nothing.
+    advice: &'static str,
 }
 
 /// What happened when a connection was opened.
 #[derive(Debug, Clone, Error)]
 pub enum ConnectFailure {
     /// The operating system refused.
-    #[error("{0}{hint}", hint = hint(.0))]
+    #[error(transparent)]
     Io(Arc<io::Error>),
-    /// The socket was there, but nobody spoke in time.
-    #[error("no answer within {0:?}; is the daemon hanging?")]
+    /// Somebody may be there, but did not speak in time.
+    #[error("no answer within {0:?}")]
     Silent(Duration),
 }
 
-/// What to do about it.
-fn hint(error: &io::Error) -> &'static str {
+impl ConnectError {
+    pub(crate) fn io(endpoint: &Endpoint, error: io::Error) -> Self {
+        let advice = match endpoint {
+            Endpoint::Unix(_) => socket_advice(&error),
+            Endpoint::Tcp(_) => server_advice(&error),
+        };
+        Self { peer: endpoint.to_string(), reason: ConnectFailure::Io(Arc::new(error)), advice }
+    }
+
+    pub(crate) fn silent(endpoint: &Endpoint, limit: Duration) -> Self {
+        let advice = match endpoint {
+            Endpoint::Unix(_) => "; is the daemon hanging?",
+            Endpoint::Tcp(_) => "; is the daemon hanging, the host down, or a firewall in between?",
+        };
+        Self { peer: endpoint.to_string(), reason: ConnectFailure::Silent(limit), advice }
+    }
+}
+
+/// What to do about a unix socket that cannot be used.
+fn socket_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             "; start libvirtd (or virtqemud), mount the folder of its socket, or name the socket with ?socket=PATH"
@@ -216,6 +236,17 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "; run as root or as a member of the group that owns the socket",
         io::ErrorKind::WouldBlock => "; the daemon accepts no more connections: it hangs or is overloaded",
         _ => "",
+    }
+}
+
+/// What to do about libvirt's own listeners when they cannot be reached.
+fn server_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; nobody listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
+             libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
+        }
+        _ => "; check the host's name and port, and that it can be reached from here",
     }
 }
 

@@ -1,27 +1,19 @@
 //! Connection URIs, as libvirt documents them: `driver[+transport]://[user@][host][:port]/path[?parameters]`.
 
-use std::env;
+mod endpoint;
+mod parameters;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Parameters of libvirt's remote URIs that concern other transports than the unix socket. libvirt takes them on
-/// any URI and ignores them where they have no meaning, and so does this client.
-const OTHER_TRANSPORTS: [&str; 11] = [
-    "command",
-    "keyfile",
-    "known_hosts",
-    "known_hosts_verify",
-    "netcat",
-    "no_tty",
-    "no_verify",
-    "pkipath",
-    "proxy",
-    "sshauth",
-    "tls_priority",
-];
+pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket};
+use self::parameters::Parameters;
+
+/// The port of libvirtd's plain listener.
+const TCP_PORT: u16 = 16509;
 
 /// Where a libvirt daemon is, and which of its drivers is meant.
 ///
@@ -32,36 +24,29 @@ const OTHER_TRANSPORTS: [&str; 11] = [
 /// # Ok::<(), libvirt_client::UriError>(())
 /// ```
 ///
-/// - `qemu:///system` and `qemu+unix:///system` both mean the unix socket; `test:///default`, too, which libvirt's
-///   C library would serve within the process.
-/// - `socket=PATH` names the socket. Otherwise it is the one that libvirt documents: with `mode=direct` the
+/// | URI | transport |
+/// |---|---|
+/// | `qemu:///system`, `qemu+unix:///system` | the unix socket; for `test:///default`, too, which libvirt's C library would serve within the process |
+/// | `qemu+tcp://host[:16509]/system` | TCP in the clear |
+///
+/// Parameters of every transport:
+///
+/// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
+/// - A parameter that libvirt gives to other transports only is ignored, as libvirt does. One that no transport has
+///   libvirt passes on to the driver. Here it is an error: it is a typing error far more often than it is meant.
+///
+/// Parameters that say which socket:
+///
+/// - `socket=PATH` names it. Otherwise it is the one that libvirt documents: with `mode=direct` the
 ///   driver's own daemon's (`virtqemud-sock`), with `mode=legacy` libvirtd's (`libvirt-sock`), and with `mode=auto`
 ///   or without it the first of these that exists. They are in `/run/libvirt`, or in `/var/run/libvirt` if only
 ///   that exists; for the path `/session` in `$XDG_RUNTIME_DIR/libvirt`.
-/// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
-/// - libvirt passes a parameter that it does not know on to the driver. Here it is an error: it is a typing error
-///   far more often than it is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectUri {
-    /// As it was written. Nothing in it is secret: a URI with a user is not accepted.
+    /// As it was written. Nothing in it is secret: a URI with a password is not accepted.
     text: String,
     driver: Option<String>,
-    socket: Socket,
-}
-
-/// How the socket's path is found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Socket {
-    Path(PathBuf),
-    Default { daemon: Option<&'static str>, mode: Mode, session: bool },
-}
-
-/// Which daemon serves the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Auto,
-    Direct,
-    Legacy,
+    endpoint: Endpoint,
 }
 
 /// Why a URI is of no use.
@@ -69,29 +54,28 @@ enum Mode {
 pub enum UriError {
     /// Not `driver[+transport]://…`.
     #[error(
-        "a libvirt URI looks like qemu:///system or qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
+        "a libvirt URI looks like qemu:///system, qemu+unix:///system?socket=/run/libvirt/libvirt-sock or \
+         qemu+tcp://host:16509/system"
     )]
     Shape,
     /// A transport that is not spoken here.
-    #[error(
-        "the libvirt transport {0:?} is not supported: only unix is spoken so far; mount the daemon's socket and \
-         use a URI such as qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
-    )]
+    #[error("the libvirt transport {0:?} is not supported: use unix or tcp")]
     Transport(String),
-    /// A host without a transport means TLS.
-    #[error(
-        "a libvirt URI with a host and no transport means tls, which is not supported: only unix is spoken so far; \
-         leave the host out (qemu:///system)"
-    )]
-    HostWithoutTransport,
     /// The unix socket has no host, user or port.
     #[error(
         "a libvirt URI with the transport unix has no host, user or port: write three slashes after the colon"
     )]
     UnixWithHost,
+    /// A password in front of the host.
+    #[error("a libvirt URI holds no password: write user@host")]
+    Password,
+    /// A port that is none.
+    #[error("the port of a libvirt URI is a number from 1 to 65535")]
+    Port,
     /// A parameter that libvirt's remote URIs do not have.
     #[error(
-        "unknown parameter {0:?} in the libvirt URI; for the unix socket there are socket, mode and name"
+        "unknown parameter {0:?} in the libvirt URI; there are {known}",
+        known = parameters::KNOWN.join(", ")
     )]
     UnknownParameter(String),
     /// A parameter whose value makes no sense.
@@ -113,52 +97,17 @@ impl ConnectUri {
         self.driver.as_deref()
     }
 
-    /// The path of the socket, as of now.
-    pub fn socket(&self) -> PathBuf {
-        match &self.socket {
-            Socket::Path(path) => path.clone(),
-            Socket::Default { daemon, mode, session } => {
-                let folder = if *session { session_folder() } else { system_folder() };
-                socket_in(&folder, *daemon, *mode)
-            }
+    /// The path of the socket on this machine, as of now; none for the other transports.
+    pub fn socket(&self) -> Option<PathBuf> {
+        match &self.endpoint {
+            Endpoint::Unix(socket) => Some(socket.path()),
+            Endpoint::Tcp(_) => None,
         }
     }
-}
 
-/// The socket of the driver's own daemon or of libvirtd.
-fn socket_in(folder: &Path, daemon: Option<&str>, mode: Mode) -> PathBuf {
-    let direct = daemon.map(|daemon| folder.join(format!("{daemon}-sock")));
-    match (mode, direct) {
-        (Mode::Direct, Some(direct)) => direct,
-        (Mode::Auto, Some(direct)) if direct.exists() => direct,
-        _ => folder.join("libvirt-sock"),
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
-}
-
-fn system_folder() -> PathBuf {
-    let folders = ["/run/libvirt", "/var/run/libvirt"].map(Path::new);
-    folders.into_iter().find(|folder| folder.exists()).unwrap_or(folders[0]).to_owned()
-}
-
-fn session_folder() -> PathBuf {
-    // Without XDG_RUNTIME_DIR libvirt falls back to the cache folder.
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let cache = || env::home_dir().map(|home| home.join(".cache"));
-    runtime.or_else(cache).unwrap_or_else(|| PathBuf::from("/run")).join("libvirt")
-}
-
-/// The daemon that serves one driver alone.
-fn daemon(driver: &str) -> Option<&'static str> {
-    Some(match driver {
-        "bhyve" => "virtbhyved",
-        "ch" => "virtchd",
-        "lxc" => "virtlxcd",
-        "qemu" => "virtqemud",
-        "vbox" => "virtvboxd",
-        "vz" => "virtvzd",
-        "xen" => "virtxend",
-        _ => return None,
-    })
 }
 
 impl FromStr for ConnectUri {
@@ -167,33 +116,26 @@ impl FromStr for ConnectUri {
     fn from_str(text: &str) -> Result<Self, UriError> {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").ok_or(UriError::Shape)?;
-        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (driver, transport) = scheme.split_once('+').map_or((scheme, None), |(d, t)| (d, Some(t)));
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
-        if !is_name(driver) || text.contains('#') {
+        if !is_name(driver) || !transport.is_none_or(is_name) || text.contains('#') {
             return Err(UriError::Shape);
         }
-        match (transport, authority.is_empty()) {
-            (None | Some("unix"), true) => {}
-            (None, false) => return Err(UriError::HostWithoutTransport),
-            (Some("unix"), false) => return Err(UriError::UnixWithHost),
-            (Some(other), _) if is_name(other) => return Err(UriError::Transport(other.to_owned())),
-            (Some(_), _) => return Err(UriError::Shape),
-        }
-
-        let Parameters { name, socket, mode } = Parameters::parse(query.unwrap_or_default())?;
+        // libvirt takes a host without a transport for TLS.
+        let transport = transport.unwrap_or(if authority.is_empty() { "unix" } else { "tls" });
+        let authority = Authority::parse(authority)?;
+        let Parameters { name, socket, mode } = Parameters::parse(query)?;
+        let socket = || Socket::new(driver, path, socket, mode);
+        let endpoint = match transport {
+            "unix" if authority != Authority::default() => return Err(UriError::UnixWithHost),
+            "unix" => Endpoint::Unix(socket()?),
+            "tcp" => Endpoint::Tcp(authority.server(TCP_PORT)),
+            other => return Err(UriError::Transport(other.to_owned())),
+        };
         let derived = || (driver != "remote").then(|| format!("{driver}://{path}"));
-        let daemon = daemon(driver);
-        if mode == Mode::Direct && socket.is_none() && daemon.is_none() {
-            return Err(UriError::NoDaemon(driver.to_owned()));
-        }
-        let default = Socket::Default { daemon, mode, session: path == "/session" };
-        Ok(Self {
-            text: text.to_owned(),
-            driver: name.or_else(derived),
-            socket: socket.map_or(default, Socket::Path),
-        })
+        Ok(Self { text: text.to_owned(), driver: name.or_else(derived), endpoint })
     }
 }
 
@@ -211,65 +153,45 @@ impl fmt::Display for ConnectUri {
     }
 }
 
-/// The part after the question mark.
-struct Parameters {
-    name: Option<String>,
-    socket: Option<PathBuf>,
-    mode: Mode,
+/// What is between `://` and the path.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Authority {
+    user: Option<String>,
+    host: Option<String>,
+    port: Option<u16>,
 }
 
-impl Parameters {
-    fn parse(query: &str) -> Result<Self, UriError> {
-        let mut parameters = Self { name: None, socket: None, mode: Mode::Auto };
-        // libvirt separates by either sign, and takes the last of several.
-        for pair in query.split(['&', ';']).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // libvirt compares names without case.
-            match key.to_ascii_lowercase().as_str() {
-                "name" => {
-                    let name = unescape(value).filter(|name| !name.is_empty());
-                    parameters.name = Some(name.ok_or(value_error("name", "a URI, percent-encoded"))?);
-                }
-                "socket" => {
-                    let path = unescape(value).map(PathBuf::from).filter(|path| path.is_absolute());
-                    parameters.socket = Some(path.ok_or(value_error("socket", "an absolute path"))?);
-                }
-                "mode" => {
-                    parameters.mode = match value {
-                        "auto" => Mode::Auto,
-                        "direct" => Mode::Direct,
-                        "legacy" => Mode::Legacy,
-                        _ => return Err(value_error("mode", "auto, direct or legacy")),
-                    }
-                }
-                other if OTHER_TRANSPORTS.contains(&other) => {}
-                _ => return Err(UriError::UnknownParameter(key.to_owned())),
-            }
+impl Authority {
+    fn parse(text: &str) -> Result<Self, UriError> {
+        let (user, server) =
+            text.rsplit_once('@').map_or((None, text), |(user, server)| (Some(user), server));
+        if user.is_some_and(|user| user.contains(':')) {
+            return Err(UriError::Password);
         }
-        Ok(parameters)
-    }
-}
-
-fn value_error(parameter: &'static str, expected: &'static str) -> UriError {
-    UriError::Value { parameter, expected }
-}
-
-/// Undoes percent-encoding; none if that is not what it is.
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first == b'%' {
-            let (digits, tail) = tail.split_first_chunk::<2>()?;
-            let value = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            bytes.push(value(digits[0])? * 16 + value(digits[1])?);
-            rest = tail;
+        // An IPv6 address is in brackets, and has colons of its own.
+        let (host, port) = if let Some(address) = server.strip_prefix('[') {
+            let (host, rest) = address.split_once(']').ok_or(UriError::Shape)?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or(UriError::Shape)?)
         } else {
-            bytes.push(first);
-            rest = tail;
+            server.split_once(':').unwrap_or((server, ""))
+        };
+        let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+        if !host.bytes().all(is_host) || user.is_some_and(str::is_empty) {
+            return Err(UriError::Shape);
         }
+        let port = match port {
+            "" => None,
+            port => Some(port.parse().ok().filter(|port| *port > 0).ok_or(UriError::Port)?),
+        };
+        let user = user.map(|user| parameters::unescape(user).ok_or(UriError::Shape)).transpose()?;
+        Ok(Self { user, host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
-    String::from_utf8(bytes).ok()
+
+    /// The server; libvirt takes one without a name for this machine.
+    fn server(&self, port: u16) -> Server {
+        let host = self.host.clone().unwrap_or_else(|| "localhost".to_owned());
+        Server { host, port: self.port.unwrap_or(port) }
+    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,6 @@
+use std::path::Path;
+
+use super::endpoint::socket_in;
 use super::*;
 
 fn parse(text: &str) -> ConnectUri {
@@ -22,16 +25,16 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 
 #[test]
 fn a_socket_is_named_by_the_uri() {
-    assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket(), Path::new("/tmp/a b"));
-    assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket(), Path::new("/b"));
+    assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket().unwrap(), Path::new("/tmp/a b"));
+    assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket().unwrap(), Path::new("/b"));
 }
 
 #[test]
 fn without_one_the_socket_is_the_daemons() {
-    assert!(parse("qemu:///system?mode=direct").socket().ends_with("libvirt/virtqemud-sock"));
-    assert!(parse("lxc:///system?mode=direct").socket().ends_with("libvirt/virtlxcd-sock"));
-    assert!(parse("qemu:///system?mode=legacy").socket().ends_with("libvirt/libvirt-sock"));
-    assert!(parse("test:///default").socket().ends_with("libvirt/libvirt-sock"));
+    assert!(parse("qemu:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtqemud-sock"));
+    assert!(parse("lxc:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtlxcd-sock"));
+    assert!(parse("qemu:///system?mode=legacy").socket().unwrap().ends_with("libvirt/libvirt-sock"));
+    assert!(parse("test:///default").socket().unwrap().ends_with("libvirt/libvirt-sock"));
 }
 
 #[test]
@@ -46,21 +49,40 @@ fn automatic_mode_takes_the_drivers_own_daemon_if_it_is_there() {
 }
 
 #[test]
-fn another_transport_is_refused_by_name() {
-    for transport in ["ssh", "tcp", "tls", "ext", "libssh", "libssh2"] {
-        let uri = format!("qemu+{transport}://root@192.168.122.1/system?no_verify=1");
-        let error = uri.parse::<ConnectUri>().unwrap_err();
-        assert_eq!(error, UriError::Transport(transport.to_owned()));
-        assert!(error.to_string().contains("only unix is spoken so far"), "{error}");
+fn tcp_has_a_host_and_a_port() {
+    for (uri, server) in [
+        ("qemu+tcp://h/system", "h:16509"),
+        ("qemu+tcp://h:1/system", "h:1"),
+        ("qemu+tcp://someone@192.168.122.1:/system", "192.168.122.1:16509"),
+        ("qemu+tcp://[fe80::1]:5000/system", "[fe80::1]:5000"),
+        ("qemu+tcp:///system", "localhost:16509"),
+    ] {
+        assert_eq!(parse(uri).endpoint().to_string(), format!("libvirt at {server} (tcp)"), "{uri}");
+        assert_eq!(parse(uri).driver(), Some("qemu:///system"), "{uri}");
+        assert_eq!(parse(uri).socket(), None, "{uri}");
     }
-    assert_eq!("qemu://host/system".parse::<ConnectUri>(), Err(UriError::HostWithoutTransport));
+    for port in ["0", "65536", "x", "-1"] {
+        let uri = format!("qemu+tcp://h:{port}/system");
+        assert_eq!(uri.parse::<ConnectUri>(), Err(UriError::Port), "{uri}");
+    }
+    for authority in ["@h", "[::1", "[::1]1", "h i", "h,i", "%2@h"] {
+        let uri = format!("qemu+tcp://{authority}/system");
+        assert_eq!(uri.parse::<ConnectUri>(), Err(UriError::Shape), "{uri}");
+    }
+}
+
+#[test]
+fn another_transport_is_refused_by_name() {
+    let error = "qemu+ext:///system?command=x".parse::<ConnectUri>().unwrap_err();
+    assert_eq!(error, UriError::Transport("ext".to_owned()));
     assert_eq!("qemu+unix://host/system".parse::<ConnectUri>(), Err(UriError::UnixWithHost));
 }
 
 #[test]
 fn a_password_reaches_no_text() {
-    for uri in ["qemu+ssh://me:secret@h/system", "qemu://me:secret@h/", "qemu+unix://me:secret@h/"] {
-        let error = uri.parse::<ConnectUri>().unwrap_err();
+    for transport in ["", "+ssh", "+tcp", "+tls", "+unix"] {
+        let error = format!("qemu{transport}://me:secret@h/system").parse::<ConnectUri>().unwrap_err();
+        assert_eq!(error, UriError::Password);
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     }
 }
@@ -107,7 +129,7 @@ fn a_uri_is_displayed_as_it_was_written() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_panics(text in "(qemu|test)?(\\+unix)?(://)?.{0,40}") {
+    fn no_text_panics(text in "(qemu|test)?(\\+(unix|tcp|tls|ssh))?(://)?(u@)?.{0,40}") {
         let _ = text.parse::<ConnectUri>();
     }
 }

@@ -1,0 +1,87 @@
+//! The part of a URI after the question mark.
+
+use std::path::PathBuf;
+
+use super::{Mode, UriError};
+
+/// All parameters of libvirt's remote URIs. libvirt takes them on any URI and ignores them where they have no meaning,
+/// and so does this client.
+pub(super) const KNOWN: [&str; 14] = [
+    "command",
+    "keyfile",
+    "known_hosts",
+    "known_hosts_verify",
+    "mode",
+    "name",
+    "netcat",
+    "no_tty",
+    "no_verify",
+    "pkipath",
+    "proxy",
+    "socket",
+    "sshauth",
+    "tls_priority",
+];
+
+pub(super) struct Parameters {
+    pub(super) name: Option<String>,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) mode: Mode,
+}
+
+impl Parameters {
+    pub(super) fn parse(query: &str) -> Result<Self, UriError> {
+        let mut parameters = Self { name: None, socket: None, mode: Mode::Auto };
+        // libvirt separates by either sign, and takes the last of several.
+        for pair in query.split(['&', ';']).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // libvirt compares names without case.
+            match key.to_ascii_lowercase().as_str() {
+                "name" => parameters.name = Some(text("name", value, "a URI, percent-encoded")?),
+                "socket" => parameters.socket = Some(path("socket", value)?),
+                "mode" => {
+                    parameters.mode = match value {
+                        "auto" => Mode::Auto,
+                        "direct" => Mode::Direct,
+                        "legacy" => Mode::Legacy,
+                        _ => return Err(value_error("mode", "auto, direct or legacy")),
+                    }
+                }
+                other if KNOWN.contains(&other) => {}
+                _ => return Err(UriError::UnknownParameter(key.to_owned())),
+            }
+        }
+        Ok(parameters)
+    }
+}
+
+fn text(parameter: &'static str, value: &str, expected: &'static str) -> Result<String, UriError> {
+    unescape(value).filter(|text| !text.is_empty()).ok_or(value_error(parameter, expected))
+}
+
+fn path(parameter: &'static str, value: &str) -> Result<PathBuf, UriError> {
+    let path = unescape(value).map(PathBuf::from).filter(|path| path.is_absolute());
+    path.ok_or(value_error(parameter, "an absolute path"))
+}
+
+fn value_error(parameter: &'static str, expected: &'static str) -> UriError {
+    UriError::Value { parameter, expected }
+}
+
+/// Undoes percent-encoding; none if that is not what it is.
+pub(super) fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        if first == b'%' {
+            let (digits, tail) = tail.split_first_chunk::<2>()?;
+            let value = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+            bytes.push(value(digits[0])? * 16 + value(digits[1])?);
+            rest = tail;
+        } else {
+            bytes.push(first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
