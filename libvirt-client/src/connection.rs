@@ -5,6 +5,7 @@
 //! forgets its serial, so a late reply finds nobody and is ignored.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -21,8 +22,6 @@ use crate::xdr;
 
 /// Packets that wait for the writer; more wait in their callers. Calls in flight are fewer (see `connections`).
 const OUTGOING: usize = 16;
-/// The writer gathers packets up to about this many bytes.
-const WRITE_BATCH: usize = 16 * 1024;
 /// Most replies are far smaller.
 const READ_BUFFER: usize = 4 * 1024;
 
@@ -131,6 +130,10 @@ fn sasl_advice(endpoint: &Endpoint) -> &'static str {
             "it asks for SASL, its default for tcp, which is not spoken here; better use the transport ssh or tls, \
              or set auth_tcp = \"none\" in libvirtd.conf (or virtproxyd.conf) and let nobody else reach the port: \
              whoever does has full control"
+        }
+        Endpoint::Tls(_) => {
+            "it asks for SASL, which is not spoken here; set auth_tls = \"none\" in libvirtd.conf (or \
+             virtproxyd.conf): the client's certificate authenticates it"
         }
     }
 }
@@ -245,28 +248,30 @@ fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Vec<u8>>) 
     }
 }
 
-/// Sends packets until the connection ends; those that have gathered go in one write.
+/// Sends packets until the connection ends; those that have gathered are flushed together.
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
     waiting: Arc<Waiting>,
     mut packets: mpsc::Receiver<Vec<u8>>,
 ) {
-    while let Some(mut batch) = packets.recv().await {
-        while batch.len() < WRITE_BATCH
-            && let Ok(packet) = packets.try_recv()
-        {
-            batch.extend_from_slice(&packet);
-        }
-        // A transport that encrypts may keep what it has taken until it is flushed.
-        let sent = async {
-            writer.write_all(&batch).await?;
-            writer.flush().await
-        };
-        if let Err(error) = sent.await {
+    while let Some(packet) = packets.recv().await {
+        if let Err(error) = write_gathered(&mut writer, packet, &mut packets).await {
             waiting.end(error.into());
             return;
         }
     }
+}
+
+async fn write_gathered(
+    writer: &mut (impl AsyncWrite + Unpin),
+    first: Vec<u8>,
+    packets: &mut mpsc::Receiver<Vec<u8>>,
+) -> io::Result<()> {
+    writer.write_all(&first).await?;
+    while let Ok(next) = packets.try_recv() {
+        writer.write_all(&next).await?;
+    }
+    writer.flush().await
 }
 
 #[cfg(test)]

@@ -33,8 +33,9 @@ pub enum Error {
     /// The peer sent something that is not libvirt's protocol, or a value is too large for it.
     #[error("libvirt's protocol was not followed: {0}; is the socket really libvirt's?")]
     Protocol(#[from] ProtocolError),
-    /// libvirt wants an authentication that is not spoken here, or refused one.
-    #[error("libvirt refuses this client: {0}")]
+    /// One side cannot or does not prove to the other who it is: libvirt wants an authentication that is not spoken
+    /// here or refused one, what proves it is missing, or the server is not the one that is known.
+    #[error("cannot authenticate with libvirt: {0}")]
     Auth(String),
 }
 
@@ -212,7 +213,7 @@ impl ConnectError {
     pub(crate) fn io(endpoint: &Endpoint, error: io::Error) -> Self {
         let advice = match endpoint {
             Endpoint::Unix(_) => socket_advice(&error),
-            Endpoint::Tcp(_) => server_advice(&error),
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => server_advice(&error),
         };
         Self { peer: endpoint.to_string(), reason: ConnectFailure::Io(Arc::new(error)), advice }
     }
@@ -220,7 +221,9 @@ impl ConnectError {
     pub(crate) fn silent(endpoint: &Endpoint, limit: Duration) -> Self {
         let advice = match endpoint {
             Endpoint::Unix(_) => "; is the daemon hanging?",
-            Endpoint::Tcp(_) => "; is the daemon hanging, the host down, or a firewall in between?",
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => {
+                "; is the daemon hanging, the host down, or a firewall in between?"
+            }
         };
         Self { peer: endpoint.to_string(), reason: ConnectFailure::Silent(limit), advice }
     }
@@ -246,7 +249,10 @@ fn server_advice(error: &io::Error) -> &'static str {
             "; nobody listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
              libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
         }
-        _ => "; check the host's name and port, and that it can be reached from here",
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "; it hung up: see its log, and check that this port is the transport's"
+        }
+        _ => "; check the host's name, the port and the network in between",
     }
 }
 

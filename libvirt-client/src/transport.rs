@@ -1,12 +1,17 @@
 //! Byte streams to a daemon.
 
-use tokio::io::{AsyncRead, AsyncWrite};
+mod tls;
+
+use tokio::io::{AsyncRead, AsyncWrite, BufWriter};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{ConnectError, Error};
 use crate::uri::{Endpoint, Server};
 
-/// What a connection runs over.
+/// Packets that gather go in one write of up to this many bytes.
+const WRITE_BUFFER: usize = 4 * 1024;
+
+/// What a connection runs over. Each packet comes in a write of its own, and a flush when no more have gathered.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -15,11 +20,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Error> {
     match endpoint {
         Endpoint::Unix(socket) => match UnixStream::connect(socket.path()).await {
-            Ok(stream) => Ok(Box::new(stream)),
+            Ok(stream) => Ok(gathering(stream)),
             Err(error) => Err(ConnectError::io(endpoint, error).into()),
         },
-        Endpoint::Tcp(server) => Ok(Box::new(tcp(endpoint, server).await?)),
+        Endpoint::Tcp(server) => Ok(gathering(tcp(endpoint, server).await?)),
+        Endpoint::Tls(tls) => {
+            let stream = tcp(endpoint, &tls.server).await?;
+            // A record for each packet: libvirtd would leave a second one in a record unread until another comes.
+            Ok(Box::new(tls::connect(endpoint, tls, stream).await?))
+        }
     }
+}
+
+fn gathering(stream: impl Stream + 'static) -> Box<dyn Stream> {
+    Box::new(BufWriter::with_capacity(WRITE_BUFFER, stream))
 }
 
 async fn tcp(endpoint: &Endpoint, server: &Server) -> Result<TcpStream, Error> {

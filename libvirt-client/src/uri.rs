@@ -9,11 +9,13 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket};
-use self::parameters::Parameters;
+pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket, Tls};
+use self::parameters::{Parameters, value_error};
 
 /// The port of libvirtd's plain listener.
 const TCP_PORT: u16 = 16509;
+/// The port of its TLS listener.
+const TLS_PORT: u16 = 16514;
 
 /// Where a libvirt daemon is, and which of its drivers is meant.
 ///
@@ -28,6 +30,7 @@ const TCP_PORT: u16 = 16509;
 /// |---|---|
 /// | `qemu:///system`, `qemu+unix:///system` | the unix socket; for `test:///default`, too, which libvirt's C library would serve within the process |
 /// | `qemu+tcp://host[:16509]/system` | TCP in the clear |
+/// | `qemu://host[:16514]/system`, `qemu+tls://…` | TLS, with a client certificate |
 ///
 /// Parameters of every transport:
 ///
@@ -41,6 +44,15 @@ const TCP_PORT: u16 = 16509;
 ///   driver's own daemon's (`virtqemud-sock`), with `mode=legacy` libvirtd's (`libvirt-sock`), and with `mode=auto`
 ///   or without it the first of these that exists. They are in `/run/libvirt`, or in `/var/run/libvirt` if only
 ///   that exists; for the path `/session` in `$XDG_RUNTIME_DIR/libvirt`.
+///
+/// Parameters of TLS:
+///
+/// - `pkipath=FOLDER` has the files `cacert.pem`, `clientcert.pem`, `clientkey.pem` and, if wanted, `cacrl.pem`.
+///   Otherwise they are where libvirt documents them: in `~/.pki/libvirt`, and those that are not there in
+///   `/etc/pki/CA` and `/etc/pki/libvirt`. They are read anew for each connection.
+/// - `no_verify=1` takes any server for the right one. Otherwise its certificate must come from the authority and
+///   have the URI's host in its subjectAltName.
+/// - `tls_priority` is refused: what it says is said to `GnuTLS`, and leaving it out may be less safe than what it asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectUri {
     /// As it was written. Nothing in it is secret: a URI with a password is not accepted.
@@ -59,7 +71,7 @@ pub enum UriError {
     )]
     Shape,
     /// A transport that is not spoken here.
-    #[error("the libvirt transport {0:?} is not supported: use unix or tcp")]
+    #[error("the libvirt transport {0:?} is not supported: use unix, tls or tcp")]
     Transport(String),
     /// The unix socket has no host, user or port.
     #[error(
@@ -101,7 +113,7 @@ impl ConnectUri {
     pub fn socket(&self) -> Option<PathBuf> {
         match &self.endpoint {
             Endpoint::Unix(socket) => Some(socket.path()),
-            Endpoint::Tcp(_) => None,
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => None,
         }
     }
 
@@ -126,12 +138,24 @@ impl FromStr for ConnectUri {
         // libvirt takes a host without a transport for TLS.
         let transport = transport.unwrap_or(if authority.is_empty() { "unix" } else { "tls" });
         let authority = Authority::parse(authority)?;
-        let Parameters { name, socket, mode } = Parameters::parse(query)?;
+        let parameters = Parameters::parse(query)?;
+        let Parameters { name, socket, mode, .. } = parameters;
         let socket = || Socket::new(driver, path, socket, mode);
         let endpoint = match transport {
             "unix" if authority != Authority::default() => return Err(UriError::UnixWithHost),
             "unix" => Endpoint::Unix(socket()?),
             "tcp" => Endpoint::Tcp(authority.server(TCP_PORT)),
+            "tls" if parameters.tls_priority => {
+                return Err(value_error(
+                    "tls_priority",
+                    "left out: GnuTLS is not used, and TLS 1.2 or 1.3 always is",
+                ));
+            }
+            "tls" => Endpoint::Tls(Tls {
+                server: authority.server(TLS_PORT),
+                pki: parameters.pki,
+                verify: !parameters.no_verify,
+            }),
             other => return Err(UriError::Transport(other.to_owned())),
         };
         let derived = || (driver != "remote").then(|| format!("{driver}://{path}"));

@@ -11,6 +11,7 @@ use super::UriError;
 pub(crate) enum Endpoint {
     Unix(Socket),
     Tcp(Server),
+    Tls(Tls),
 }
 
 /// For people: what a connection is made to.
@@ -19,6 +20,7 @@ impl fmt::Display for Endpoint {
         match self {
             Self::Unix(socket) => write!(f, "libvirt's socket {}", socket.path().display()),
             Self::Tcp(server) => write!(f, "libvirt at {server} (tcp)"),
+            Self::Tls(tls) => write!(f, "libvirt at {} (tls)", tls.server),
         }
     }
 }
@@ -36,6 +38,16 @@ impl fmt::Display for Server {
         let Self { host, port } = self;
         if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
+}
+
+/// A listener that speaks TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tls {
+    pub(crate) server: Server,
+    /// The folder with this client's certificates; none for libvirt's own places.
+    pub(crate) pki: Option<PathBuf>,
+    /// Whether the server must prove who it is.
+    pub(crate) verify: bool,
 }
 
 /// How the socket's path is found.

@@ -27,11 +27,21 @@ pub(super) struct Parameters {
     pub(super) name: Option<String>,
     pub(super) socket: Option<PathBuf>,
     pub(super) mode: Mode,
+    pub(super) no_verify: bool,
+    pub(super) pki: Option<PathBuf>,
+    /// Whether `GnuTLS` is told what to prefer.
+    pub(super) tls_priority: bool,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self { name: None, socket: None, mode: Mode::Auto, no_verify: false, pki: None, tls_priority: false }
+    }
 }
 
 impl Parameters {
     pub(super) fn parse(query: &str) -> Result<Self, UriError> {
-        let mut parameters = Self { name: None, socket: None, mode: Mode::Auto };
+        let mut parameters = Self::default();
         // libvirt separates by either sign, and takes the last of several.
         for pair in query.split(['&', ';']).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -47,6 +57,9 @@ impl Parameters {
                         _ => return Err(value_error("mode", "auto, direct or legacy")),
                     }
                 }
+                "no_verify" => parameters.no_verify = flag("no_verify", value)?,
+                "pkipath" => parameters.pki = Some(path("pkipath", value)?),
+                "tls_priority" => parameters.tls_priority = true,
                 other if KNOWN.contains(&other) => {}
                 _ => return Err(UriError::UnknownParameter(key.to_owned())),
             }
@@ -64,7 +77,13 @@ fn path(parameter: &'static str, value: &str) -> Result<PathBuf, UriError> {
     path.ok_or(value_error(parameter, "an absolute path"))
 }
 
-fn value_error(parameter: &'static str, expected: &'static str) -> UriError {
+/// A number that is zero or not.
+fn flag(parameter: &'static str, value: &str) -> Result<bool, UriError> {
+    let number: i64 = value.parse().map_err(|_| value_error(parameter, "0 or 1"))?;
+    Ok(number != 0)
+}
+
+pub(super) fn value_error(parameter: &'static str, expected: &'static str) -> UriError {
     UriError::Value { parameter, expected }
 }
 

@@ -72,6 +72,27 @@ fn tcp_has_a_host_and_a_port() {
 }
 
 #[test]
+fn a_host_without_a_transport_means_tls() {
+    for (uri, server, pki, verify) in [
+        ("qemu://h/system", "h:16514", None, true),
+        ("qemu+tls:///system?no_verify=0", "localhost:16514", None, true),
+        ("qemu://h:1/system?no_verify=1&pkipath=/a%20b", "h:1", Some("/a b"), false),
+    ] {
+        let uri = parse(uri);
+        let Endpoint::Tls(tls) = uri.endpoint() else { panic!("{uri}") };
+        assert_eq!(tls.server.to_string(), server, "{uri}");
+        assert_eq!((tls.pki.as_deref(), tls.verify), (pki.map(Path::new), verify), "{uri}");
+    }
+    for (query, parameter) in
+        [("no_verify=x", "no_verify"), ("pkipath=here", "pkipath"), ("tls_priority=NORMAL", "tls_priority")]
+    {
+        let error = format!("qemu://h/system?{query}").parse::<ConnectUri>().unwrap_err();
+        assert!(matches!(error, UriError::Value { parameter: got, .. } if got == parameter), "{error}");
+    }
+    parse("qemu:///system?tls_priority=NORMAL");
+}
+
+#[test]
 fn another_transport_is_refused_by_name() {
     let error = "qemu+ext:///system?command=x".parse::<ConnectUri>().unwrap_err();
     assert_eq!(error, UriError::Transport("ext".to_owned()));

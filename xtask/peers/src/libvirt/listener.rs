@@ -84,7 +84,7 @@ impl Authority {
     /// Writes the authority's certificate, and a certificate and its key with the names that libvirt gives them.
     fn issue(&self, dir: &Path, role: &str, mut params: CertificateParams) -> Result<()> {
         params.distinguished_name.push(DnType::CommonName, role);
-        // libvirtd refuses to start without the second.
+        // What libvirt asks of a certificate that has key usages at all.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
