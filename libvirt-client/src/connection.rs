@@ -122,7 +122,7 @@ impl Drop for Connection {
 /// What to do about a daemon that asks for SASL only.
 fn sasl_advice(endpoint: &Endpoint) -> &'static str {
     match endpoint {
-        Endpoint::Unix(_) => {
+        Endpoint::Unix(_) | Endpoint::Ssh(_) => {
             "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
              libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
         }

@@ -214,6 +214,7 @@ impl ConnectError {
         let advice = match endpoint {
             Endpoint::Unix(_) => socket_advice(&error),
             Endpoint::Tcp(_) | Endpoint::Tls(_) => server_advice(&error),
+            Endpoint::Ssh(_) => sshd_advice(&error),
         };
         Self { peer: endpoint.to_string(), reason: ConnectFailure::Io(Arc::new(error)), advice }
     }
@@ -221,7 +222,7 @@ impl ConnectError {
     pub(crate) fn silent(endpoint: &Endpoint, limit: Duration) -> Self {
         let advice = match endpoint {
             Endpoint::Unix(_) => "; is the daemon hanging?",
-            Endpoint::Tcp(_) | Endpoint::Tls(_) => {
+            Endpoint::Tcp(_) | Endpoint::Tls(_) | Endpoint::Ssh(_) => {
                 "; is the daemon hanging, the host down, or a firewall in between?"
             }
         };
@@ -252,6 +253,20 @@ fn server_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
             "; it hung up: see its log, and check that this port is the transport's"
         }
+        _ => "; check the host's name, the port and the network in between",
+    }
+}
+
+/// What to do about a host's sshd when it cannot be reached.
+fn sshd_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; nobody listens there: start sshd, or put its port into the URI"
+        }
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "; it hung up: see sshd's log (MaxStartups, AllowUsers, hosts.deny)"
+        }
+        io::ErrorKind::Other => "",
         _ => "; check the host's name, the port and the network in between",
     }
 }

@@ -1,5 +1,6 @@
 //! Byte streams to a daemon.
 
+mod ssh;
 mod tls;
 
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter};
@@ -28,6 +29,10 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Erro
             let stream = tcp(endpoint, &tls.server).await?;
             // A record for each packet: libvirtd would leave a second one in a record unread until another comes.
             Ok(Box::new(tls::connect(endpoint, tls, stream).await?))
+        }
+        Endpoint::Ssh(ssh) => {
+            let stream = tcp(endpoint, &ssh.server).await?;
+            Ok(gathering(ssh::connect(endpoint, ssh, stream).await?))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod endpoint;
 mod parameters;
+mod ssh;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use thiserror::Error;
 
 pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket, Tls};
 use self::parameters::{Parameters, value_error};
+pub(crate) use self::ssh::{Ssh, Trust};
 
 /// The port of libvirtd's plain listener.
 const TCP_PORT: u16 = 16509;
@@ -29,6 +31,7 @@ const TLS_PORT: u16 = 16514;
 /// | URI | transport |
 /// |---|---|
 /// | `qemu:///system`, `qemu+unix:///system` | the unix socket; for `test:///default`, too, which libvirt's C library would serve within the process |
+/// | `qemu+ssh://root@host[:22]/system`, `qemu+libssh…`, `qemu+libssh2…` | ssh |
 /// | `qemu+tcp://host[:16509]/system` | TCP in the clear |
 /// | `qemu://host[:16514]/system`, `qemu+tls://…` | TLS, with a client certificate |
 ///
@@ -44,6 +47,21 @@ const TLS_PORT: u16 = 16514;
 ///   driver's own daemon's (`virtqemud-sock`), with `mode=legacy` libvirtd's (`libvirt-sock`), and with `mode=auto`
 ///   or without it the first of these that exists. They are in `/run/libvirt`, or in `/var/run/libvirt` if only
 ///   that exists; for the path `/session` in `$XDG_RUNTIME_DIR/libvirt`.
+///
+///   With ssh they are looked for on the host, in `/var/run/libvirt`.
+///
+/// Parameters of ssh. It is spoken by this client itself and all of its transports are the same: the user is the URI's,
+/// or the one who runs this process.
+///
+/// - `keyfile=PATH` is the private key. Otherwise `id_ed25519`, `id_ecdsa` and `id_rsa` in `~/.ssh` are tried; for root
+///   that is `/root/.ssh`. Keys with a passphrase, agents and passwords cannot be used. `sshauth`, if given, must have
+///   `privkey`; `no_tty` changes nothing; `command` is refused, as no ssh program is started.
+/// - `known_hosts=PATH` has the keys of hosts, otherwise `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. No file is
+///   written to.
+/// - `no_verify=1` and `known_hosts_verify=auto` trust a host of which no key is known, each time; one that has another
+///   key than the known one is refused. `known_hosts_verify=ignore` trusts any host. The latter parameter wins.
+/// - The host's sshd connects to the socket, and where it does not, `virt-ssh-helper` or `nc -U` is started there.
+///   With `proxy=native` only the first is, with `proxy=netcat` or `netcat=PROGRAM` only the second.
 ///
 /// Parameters of TLS:
 ///
@@ -67,11 +85,11 @@ pub enum UriError {
     /// Not `driver[+transport]://…`.
     #[error(
         "a libvirt URI looks like qemu:///system, qemu+unix:///system?socket=/run/libvirt/libvirt-sock or \
-         qemu+tcp://host:16509/system"
+         qemu+ssh://root@host/system"
     )]
     Shape,
     /// A transport that is not spoken here.
-    #[error("the libvirt transport {0:?} is not supported: use unix, tls or tcp")]
+    #[error("the libvirt transport {0:?} is not supported: use unix, ssh, tls or tcp")]
     Transport(String),
     /// The unix socket has no host, user or port.
     #[error(
@@ -113,7 +131,7 @@ impl ConnectUri {
     pub fn socket(&self) -> Option<PathBuf> {
         match &self.endpoint {
             Endpoint::Unix(socket) => Some(socket.path()),
-            Endpoint::Tcp(_) | Endpoint::Tls(_) => None,
+            Endpoint::Tcp(_) | Endpoint::Tls(_) | Endpoint::Ssh(_) => None,
         }
     }
 
@@ -139,12 +157,18 @@ impl FromStr for ConnectUri {
         let transport = transport.unwrap_or(if authority.is_empty() { "unix" } else { "tls" });
         let authority = Authority::parse(authority)?;
         let parameters = Parameters::parse(query)?;
-        let Parameters { name, socket, mode, .. } = parameters;
-        let socket = || Socket::new(driver, path, socket, mode);
+        let name = parameters.name.clone();
         let endpoint = match transport {
             "unix" if authority != Authority::default() => return Err(UriError::UnixWithHost),
-            "unix" => Endpoint::Unix(socket()?),
+            "unix" => Endpoint::Unix(Socket::new(driver, path, parameters.socket, parameters.mode)?),
             "tcp" => Endpoint::Tcp(authority.server(TCP_PORT)),
+            "ssh" if parameters.command => {
+                return Err(value_error(
+                    "command",
+                    "left out: ssh is spoken here, no program is started for it",
+                ));
+            }
+            "ssh" | "libssh" | "libssh2" => Endpoint::Ssh(Ssh::new(&authority, driver, path, parameters)?),
             "tls" if parameters.tls_priority => {
                 return Err(value_error(
                     "tls_priority",

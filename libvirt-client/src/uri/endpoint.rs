@@ -4,7 +4,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::UriError;
+use super::{Ssh, UriError};
 
 /// Where a daemon is, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) enum Endpoint {
     Unix(Socket),
     Tcp(Server),
     Tls(Tls),
+    Ssh(Ssh),
 }
 
 /// For people: what a connection is made to.
@@ -21,6 +22,7 @@ impl fmt::Display for Endpoint {
             Self::Unix(socket) => write!(f, "libvirt's socket {}", socket.path().display()),
             Self::Tcp(server) => write!(f, "libvirt at {server} (tcp)"),
             Self::Tls(tls) => write!(f, "libvirt at {} (tls)", tls.server),
+            Self::Ssh(ssh) => write!(f, "libvirt at {} (ssh)", ssh.server),
         }
     }
 }
@@ -81,6 +83,18 @@ impl Socket {
         }
     }
 
+    /// The paths that it may have on another host, first choice first; none where only that host knows.
+    pub(super) fn elsewhere(&self) -> Vec<String> {
+        let (daemon, mode) = match self {
+            Self::Path(path) => return vec![path.to_string_lossy().into_owned()],
+            Self::Default { session: true, .. } => return Vec::new(),
+            Self::Default { daemon, mode, .. } => (*daemon, *mode),
+        };
+        let direct = daemon.filter(|_| mode != Mode::Legacy);
+        let legacy = (mode != Mode::Direct).then_some("libvirt");
+        direct.into_iter().chain(legacy).map(|name| format!("{FOLDER_ELSEWHERE}/{name}-sock")).collect()
+    }
+
     /// The path on this machine, as of now.
     pub(crate) fn path(&self) -> PathBuf {
         match self {
@@ -92,6 +106,9 @@ impl Socket {
         }
     }
 }
+
+/// Where libvirt's daemons have their sockets, whatever a host calls its run folder.
+const FOLDER_ELSEWHERE: &str = "/var/run/libvirt";
 
 /// The socket of the driver's own daemon or of libvirtd.
 pub(super) fn socket_in(folder: &Path, daemon: Option<&str>, mode: Mode) -> PathBuf {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Mode, UriError};
+use super::ssh::Proxy;
+use super::{Mode, Trust, UriError};
 
-/// All parameters of libvirt's remote URIs. libvirt takes them on any URI and ignores them where they have no meaning,
-/// and so does this client.
+/// All parameters of libvirt's remote URIs, for people. libvirt takes them on any URI and ignores them where they have no
+/// meaning, and so does this client.
 pub(super) const KNOWN: [&str; 14] = [
     "command",
     "keyfile",
@@ -31,11 +32,31 @@ pub(super) struct Parameters {
     pub(super) pki: Option<PathBuf>,
     /// Whether `GnuTLS` is told what to prefer.
     pub(super) tls_priority: bool,
+    /// Whether a program is named that would speak ssh, or be the transport.
+    pub(super) command: bool,
+    pub(super) key: Option<PathBuf>,
+    pub(super) known_hosts: Option<PathBuf>,
+    pub(super) trust: Option<Trust>,
+    pub(super) netcat: Option<String>,
+    pub(super) proxy: Option<Proxy>,
 }
 
 impl Default for Parameters {
     fn default() -> Self {
-        Self { name: None, socket: None, mode: Mode::Auto, no_verify: false, pki: None, tls_priority: false }
+        Self {
+            name: None,
+            socket: None,
+            mode: Mode::Auto,
+            no_verify: false,
+            pki: None,
+            tls_priority: false,
+            command: false,
+            key: None,
+            known_hosts: None,
+            trust: None,
+            netcat: None,
+            proxy: None,
+        }
     }
 }
 
@@ -59,8 +80,38 @@ impl Parameters {
                 }
                 "no_verify" => parameters.no_verify = flag("no_verify", value)?,
                 "pkipath" => parameters.pki = Some(path("pkipath", value)?),
+                "command" => parameters.command = true,
+                "keyfile" => parameters.key = Some(path("keyfile", value)?),
+                "known_hosts" => parameters.known_hosts = Some(path("known_hosts", value)?),
+                "known_hosts_verify" => {
+                    parameters.trust = Some(match value {
+                        "normal" => Trust::Known,
+                        "auto" => Trust::New,
+                        "ignore" => Trust::Anybody,
+                        _ => return Err(value_error("known_hosts_verify", "normal, auto or ignore")),
+                    });
+                }
+                "netcat" => {
+                    parameters.netcat = Some(text("netcat", value, "a program's name, percent-encoded")?);
+                }
+                // Nobody is ever asked for a password.
+                "no_tty" => _ = flag("no_tty", value)?,
+                "proxy" => {
+                    parameters.proxy = Some(match value {
+                        "auto" => Proxy::Auto,
+                        "netcat" => Proxy::Netcat,
+                        "native" => Proxy::Native,
+                        _ => return Err(value_error("proxy", "auto, netcat or native")),
+                    });
+                }
+                "sshauth" if value.split(',').any(|method| method == "privkey") => {}
+                "sshauth" => {
+                    return Err(value_error(
+                        "sshauth",
+                        "a list with privkey, the one method that there is here",
+                    ));
+                }
                 "tls_priority" => parameters.tls_priority = true,
-                other if KNOWN.contains(&other) => {}
                 _ => return Err(UriError::UnknownParameter(key.to_owned())),
             }
         }

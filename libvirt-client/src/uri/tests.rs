@@ -154,3 +154,75 @@ proptest::proptest! {
         let _ = text.parse::<ConnectUri>();
     }
 }
+
+fn ssh(uri: &str) -> Ssh {
+    let uri = parse(uri);
+    let Endpoint::Ssh(ssh) = uri.endpoint() else { panic!("{uri}") };
+    ssh.clone()
+}
+
+#[test]
+fn ssh_has_a_user_a_host_and_its_own_ways() {
+    let ssh_uri = ssh("qemu+ssh://root@192.168.122.1/system?no_verify=1");
+    assert_eq!(ssh_uri.user.as_deref(), Some("root"));
+    assert_eq!(ssh_uri.server.to_string(), "192.168.122.1:22");
+    assert_eq!(ssh_uri.trust, Trust::New);
+    assert_eq!(ssh_uri.sockets, ["/var/run/libvirt/virtqemud-sock", "/var/run/libvirt/libvirt-sock"]);
+    assert!(ssh_uri.forward);
+    assert_eq!(ssh_uri.native.as_deref(), Some("qemu:///system"));
+    assert_eq!(ssh_uri.netcat.as_deref(), Some("nc"));
+    assert_eq!(parse("qemu+ssh://h/system").driver(), Some("qemu:///system"));
+    for (query, trust) in [
+        ("", Trust::Known),
+        ("no_verify=0", Trust::Known),
+        ("known_hosts_verify=auto", Trust::New),
+        ("known_hosts_verify=normal&no_verify=1", Trust::Known),
+        ("known_hosts_verify=ignore&no_tty=1&sshauth=agent,privkey", Trust::Anybody),
+    ] {
+        assert_eq!(ssh(&format!("qemu+libssh://h:222/system?{query}")).trust, trust, "{query}");
+    }
+}
+
+/// Columns: whether sshd forwards, whether virt-ssh-helper may be started, the netcat, the sockets.
+#[test]
+fn ssh_reaches_the_socket_as_the_parameters_say() {
+    let all = &["/var/run/libvirt/virtqemud-sock", "/var/run/libvirt/libvirt-sock"][..];
+    for (path, forward, native, netcat, sockets) in [
+        ("system?proxy=auto", true, true, Some("nc"), all),
+        ("system?proxy=native", false, true, None, all),
+        ("system?proxy=netcat", false, false, Some("nc"), all),
+        ("system?netcat=/opt/nc", false, false, Some("/opt/nc"), all),
+        ("system?socket=/s", true, false, Some("nc"), &["/s"]),
+        ("system?mode=legacy", true, false, Some("nc"), &all[1..]),
+        ("system?mode=direct", true, false, Some("nc"), &all[..1]),
+        ("session", true, true, None, &[]),
+        ("session?socket=/s", true, false, Some("nc"), &["/s"]),
+    ] {
+        let ssh = ssh(&format!("qemu+ssh://h/{path}"));
+        assert_eq!((ssh.forward, ssh.native.is_some()), (forward, native), "{path}");
+        assert_eq!(
+            (ssh.netcat.as_deref(), &ssh.sockets[..]),
+            (netcat, &sockets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
+            "{path}"
+        );
+    }
+    for (path, parameter) in [
+        ("system?proxy=native&netcat=nc", "netcat"),
+        ("system?proxy=native&socket=/s", "proxy"),
+        ("system?proxy=fast", "proxy"),
+        ("session?proxy=netcat", "socket"),
+        ("system?keyfile=id_rsa", "keyfile"),
+        ("system?known_hosts_verify=1", "known_hosts_verify"),
+        ("system?sshauth=password", "sshauth"),
+        ("system?command=/opt/ssh", "command"),
+        ("system?no_tty=x", "no_tty"),
+    ] {
+        let error = format!("qemu+ssh://h/{path}").parse::<ConnectUri>().unwrap_err();
+        assert!(
+            matches!(error, UriError::Value { parameter: got, .. } if got == parameter),
+            "{path}: {error}"
+        );
+    }
+    // It belongs to another transport there.
+    ssh("qemu+libssh2://h/system?command=/opt/ssh");
+}
