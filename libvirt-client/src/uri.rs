@@ -50,8 +50,8 @@ const TLS_PORT: u16 = 16514;
 ///
 ///   With ssh they are looked for on the host, in `/var/run/libvirt`.
 ///
-/// Parameters of ssh. It is spoken by this client itself and all of its transports are the same: the user is the URI's,
-/// or the one who runs this process.
+/// Parameters of ssh. It is spoken by this client itself, without `ssh_config`, and all of its transports are the same.
+/// The user is the URI's, or the one who runs this process.
 ///
 /// - `keyfile=PATH` is the private key. Otherwise `id_ed25519`, `id_ecdsa` and `id_rsa` in `~/.ssh` are tried; for root
 ///   that is `/root/.ssh`. Keys with a passphrase, agents and passwords cannot be used. `sshauth`, if given, must have

@@ -11,6 +11,7 @@ use libvirt_client::{Client, Error, Options};
 use peers::libvirt::Libvirtd;
 use peers::sshd::{self, Sshd, keygen};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// How long a test waits for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -190,15 +191,19 @@ async fn an_sshd_that_hangs_is_found_in_time_and_one_that_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_not_ssh_and_says_nothing_keeps_no_connection_open() {
-    use tokio::io::AsyncReadExt as _;
+async fn a_server_that_greets_and_says_no_more_keeps_no_connection_open() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let uri = format!("test+ssh://root@{}/default?no_verify=1", silent.local_addr().unwrap());
     let options = Options { connect_timeout: Duration::from_millis(300), ..Options::default() };
     let client = Client::new(uri.parse().unwrap(), options);
-    let (_error, (mut stream, _)) =
-        tokio::join!(client.lib_version(), async { silent.accept().await.unwrap() });
-    // Its greeting, and then the end.
+    let greet = async {
+        let (mut stream, _) = silent.accept().await.unwrap();
+        stream.write_all(b"SSH-2.0-silent\r\n").await.unwrap();
+        stream
+    };
+    let (answer, mut stream) = tokio::join!(client.lib_version(), greet);
+    assert!(matches!(answer, Err(Error::Connect(_))));
+    // What it has sent until then, and the end.
     tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await.unwrap().unwrap();
 }
 

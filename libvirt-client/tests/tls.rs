@@ -82,6 +82,13 @@ async fn a_server_of_another_authority_is_refused_unless_nothing_is_verified() {
 }
 
 #[tokio::test]
+async fn a_server_whose_certificate_was_revoked_is_refused() {
+    let host = Host::start().await;
+    let refusal = host.refusal(&host.listener.revoking, "").await;
+    assert!(refusal.contains("not trusted (") && refusal.contains("evoked"), "{refusal}");
+}
+
+#[tokio::test]
 async fn a_server_under_another_name_is_refused_unless_nothing_is_verified() {
     let host = Host::start().await;
     let pki = host.listener.pki.display();

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use cluster::address::loopback;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, date_time_ymd,
 };
+
+/// The number of the server's certificate.
+const SERVER_SERIAL: u64 = 4711;
 
 /// What a client of the tcp listener must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +32,22 @@ pub struct Listener {
     pub address: Ipv4Addr,
     /// A folder as `?pkipath=` wants it: `cacert.pem`, `clientcert.pem` and `clientkey.pem`.
     pub pki: PathBuf,
+    /// The same with a `cacrl.pem`, in which the authority revokes the server's certificate.
+    pub revoking: PathBuf,
 }
 
 impl Listener {
     /// Makes the server's and a client's certificates in `dir`; gives the configuration, too.
     pub(super) fn prepare(dir: &Path, auth: TcpAuth) -> Result<(Self, String)> {
         let address = loopback();
-        let (pki, server) = (dir.join("pki"), dir.join("pki-server"));
+        let [pki, revoking, server] = ["pki", "pki-revoking", "pki-server"].map(|name| dir.join(name));
         let authority = Authority::new()?;
         authority.client(&pki)?;
+        authority.client(&revoking)?;
+        fs::write(revoking.join("cacrl.pem"), authority.revoke(SERVER_SERIAL)?)?;
         let mut params = CertificateParams::new([address.to_string()])?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.serial_number = Some(SERVER_SERIAL.into());
         authority.issue(&server, "server", params)?;
         let auth = match auth {
             TcpAuth::None => "none",
@@ -51,7 +59,7 @@ impl Listener {
              auth_tls = \"none\"\nca_file = \"{server}/cacert.pem\"\ncert_file = \"{server}/servercert.pem\"\n\
              key_file = \"{server}/serverkey.pem\"\n"
         );
-        Ok((Self { address, pki }, configuration))
+        Ok((Self { address, pki, revoking }, configuration))
     }
 }
 
@@ -73,6 +81,25 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate()?;
         Ok(Self { certificate: params.self_signed(&key)?.pem(), issuer: Issuer::new(params, key) })
+    }
+
+    /// A list with the one certificate of this number.
+    fn revoke(&self, serial: u64) -> Result<String> {
+        let revoked = RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(params.signed_by(&self.issuer)?.pem()?)
     }
 
     fn client(&self, dir: &Path) -> Result<()> {
