@@ -5,24 +5,23 @@
 //! forgets its serial, so a late reply finds nobody and is ignored.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tracing::{debug, trace};
 
-use crate::error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
+use crate::error::{Error, ErrorCode, ProtocolError, RemoteError};
 use crate::packet::{self, Call, Header, Kind, Packet, Status};
 use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectOpen, Procedure};
+use crate::transport;
+use crate::uri::{ConnectUri, Endpoint};
 use crate::xdr;
 
 /// Packets that wait for the writer; more wait in their callers. Calls in flight are fewer (see `connections`).
 const OUTGOING: usize = 16;
-/// The writer gathers packets up to about this many bytes.
-const WRITE_BATCH: usize = 16 * 1024;
 /// Most replies are far smaller.
 const READ_BUFFER: usize = 4 * 1024;
 
@@ -40,25 +39,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects to libvirt's socket and opens `driver`, such as `qemu:///system`; none lets libvirt choose.
-    pub(crate) async fn open(socket: &Path, driver: Option<&str>) -> Result<Self, Error> {
-        let stream = UnixStream::connect(socket).await.map_err(|error| ConnectError {
-            socket: socket.to_owned(),
-            reason: ConnectFailure::Io(Arc::new(error)),
-        })?;
-        let (reader, writer) = stream.into_split();
-        let connection = Self::over(reader, writer);
-        connection.authenticate().await?;
+    /// Connects to libvirt and opens the driver that the URI means.
+    pub(crate) async fn open(uri: &ConnectUri) -> Result<Self, Error> {
+        let (endpoint, driver) = (uri.endpoint(), uri.driver());
+        let connection = Self::over(transport::connect(endpoint).await?);
+        connection.authenticate(endpoint).await?;
         connection.call::<ConnectOpen>((driver, 0)).await?;
-        debug!(socket = %socket.display(), driver, "connected to libvirt");
+        debug!(%endpoint, driver, "connected to libvirt");
         Ok(connection)
     }
 
     /// Serves a byte stream to a daemon.
-    fn over(
-        reader: impl AsyncRead + Unpin + Send + 'static,
-        writer: impl AsyncWrite + Unpin + Send + 'static,
-    ) -> Self {
+    fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
         let waiting = Arc::new(Waiting::default());
         let (outgoing, packets) = mpsc::channel(OUTGOING);
         let read = tokio::spawn(read(reader, waiting.clone(), outgoing.clone()));
@@ -66,17 +59,13 @@ impl Connection {
         Self { waiting, outgoing, tasks: [read.abort_handle(), write.abort_handle()] }
     }
 
-    async fn authenticate(&self) -> Result<(), Error> {
+    async fn authenticate(&self, endpoint: &Endpoint) -> Result<(), Error> {
         let methods = self.call::<AuthList>(()).await?;
         if methods.is_empty() || methods.contains(&AUTH_NONE) {
             return Ok(());
         }
         if !methods.contains(&AUTH_POLKIT) {
-            return Err(Error::Auth(
-                "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
-                 libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
-                    .to_owned(),
-            ));
+            return Err(Error::Auth(sasl_advice(endpoint).to_owned()));
         }
         match self.call::<AuthPolkit>(()).await {
             Ok(_complete) => Ok(()),
@@ -126,6 +115,25 @@ impl Drop for Connection {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
+        }
+    }
+}
+
+/// What to do about a daemon that asks for SASL only.
+fn sasl_advice(endpoint: &Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Unix(_) | Endpoint::Ssh(_) => {
+            "its socket asks for SASL, which is not spoken here; set auth_unix_rw = \"none\" or \"polkit\" in \
+             libvirtd.conf (or virtqemud.conf) and restrict the socket by its file permissions"
+        }
+        Endpoint::Tcp(_) => {
+            "it asks for SASL, its default for tcp, which is not spoken here; better use the transport ssh or tls, \
+             or set auth_tcp = \"none\" in libvirtd.conf (or virtproxyd.conf) and let nobody else reach the port: \
+             whoever does has full control"
+        }
+        Endpoint::Tls(_) => {
+            "it asks for SASL, which is not spoken here; set auth_tls = \"none\" in libvirtd.conf (or \
+             virtproxyd.conf): the client's certificate authenticates it"
         }
     }
 }
@@ -240,23 +248,30 @@ fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Vec<u8>>) 
     }
 }
 
-/// Sends packets until the connection ends; those that have gathered go in one write.
+/// Sends packets until the connection ends; those that have gathered are flushed together.
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
     waiting: Arc<Waiting>,
     mut packets: mpsc::Receiver<Vec<u8>>,
 ) {
-    while let Some(mut batch) = packets.recv().await {
-        while batch.len() < WRITE_BATCH
-            && let Ok(packet) = packets.try_recv()
-        {
-            batch.extend_from_slice(&packet);
-        }
-        if let Err(error) = writer.write_all(&batch).await {
+    while let Some(packet) = packets.recv().await {
+        if let Err(error) = write_gathered(&mut writer, packet, &mut packets).await {
             waiting.end(error.into());
             return;
         }
     }
+}
+
+async fn write_gathered(
+    writer: &mut (impl AsyncWrite + Unpin),
+    first: Vec<u8>,
+    packets: &mut mpsc::Receiver<Vec<u8>>,
+) -> io::Result<()> {
+    writer.write_all(&first).await?;
+    while let Ok(next) = packets.try_recv() {
+        writer.write_all(&next).await?;
+    }
+    writer.flush().await
 }
 
 #[cfg(test)]

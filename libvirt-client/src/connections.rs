@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
-use crate::error::{ConnectError, ConnectFailure, Error};
+use crate::error::{ConnectError, Error};
 use crate::uri::ConnectUri;
 
 /// libvirtd's default for `max_client_requests`.
@@ -128,11 +128,8 @@ impl Connections {
 }
 
 async fn connect(uri: &ConnectUri, limit: Duration) -> Result<Connection, Error> {
-    let socket = uri.socket();
-    timeout(limit, Connection::open(&socket, uri.driver())).await.unwrap_or_else(|_| {
-        let reason = ConnectFailure::Silent(limit);
-        Err(ConnectError { socket, reason }.into())
-    })
+    let connection = timeout(limit, Connection::open(uri)).await;
+    connection.unwrap_or_else(|_| Err(ConnectError::silent(uri.endpoint(), limit).into()))
 }
 
 fn closed() -> Error {

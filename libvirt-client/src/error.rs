@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::uri::Endpoint;
 use crate::xdr::{Decode, Decoder, XdrError};
 
 /// Why a call has no result.
@@ -33,8 +33,9 @@ pub enum Error {
     /// The peer sent something that is not libvirt's protocol, or a value is too large for it.
     #[error("libvirt's protocol was not followed: {0}; is the socket really libvirt's?")]
     Protocol(#[from] ProtocolError),
-    /// libvirt wants an authentication that is not spoken here, or refused one.
-    #[error("libvirt refuses this client: {0}")]
+    /// One side cannot or does not prove to the other who it is: libvirt wants an authentication that is not spoken
+    /// here or refused one, what proves it is missing, or the server is not the one that is known.
+    #[error("cannot authenticate with libvirt: {0}")]
     Auth(String),
 }
 
@@ -187,27 +188,50 @@ impl fmt::Display for ErrorCode {
 
 /// Why no connection could be opened.
 #[derive(Debug, Clone, Error)]
-#[error("cannot connect to libvirt's socket {}: {reason}", socket.display())]
+#[error("cannot connect to {peer}: {reason}{advice}")]
 pub struct ConnectError {
-    /// The unix socket that was tried.
-    pub socket: PathBuf,
+    /// What was tried, in words: a socket's path, or host, port and transport.
+    pub peer: String,
     /// What happened.
     pub reason: ConnectFailure,
+    /// What to do, or nothing.
+    advice: &'static str,
 }
 
 /// What happened when a connection was opened.
 #[derive(Debug, Clone, Error)]
 pub enum ConnectFailure {
     /// The operating system refused.
-    #[error("{0}{hint}", hint = hint(.0))]
+    #[error(transparent)]
     Io(Arc<io::Error>),
-    /// The socket was there, but nobody spoke in time.
-    #[error("no answer within {0:?}; is the daemon hanging?")]
+    /// Somebody may be there, but did not speak in time.
+    #[error("no answer within {0:?}")]
     Silent(Duration),
 }
 
-/// What to do about it.
-fn hint(error: &io::Error) -> &'static str {
+impl ConnectError {
+    pub(crate) fn io(endpoint: &Endpoint, error: io::Error) -> Self {
+        let advice = match endpoint {
+            Endpoint::Unix(_) => socket_advice(&error),
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => server_advice(&error),
+            Endpoint::Ssh(_) => sshd_advice(&error),
+        };
+        Self { peer: endpoint.to_string(), reason: ConnectFailure::Io(Arc::new(error)), advice }
+    }
+
+    pub(crate) fn silent(endpoint: &Endpoint, limit: Duration) -> Self {
+        let advice = match endpoint {
+            Endpoint::Unix(_) => "; is the daemon hanging?",
+            Endpoint::Tcp(_) | Endpoint::Tls(_) | Endpoint::Ssh(_) => {
+                "; is the daemon hanging, the host down, or a firewall in between?"
+            }
+        };
+        Self { peer: endpoint.to_string(), reason: ConnectFailure::Silent(limit), advice }
+    }
+}
+
+/// What to do about a unix socket that cannot be used.
+fn socket_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
             "; start libvirtd (or virtqemud), mount the folder of its socket, or name the socket with ?socket=PATH"
@@ -216,6 +240,34 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => "; run as root or as a member of the group that owns the socket",
         io::ErrorKind::WouldBlock => "; the daemon accepts no more connections: it hangs or is overloaded",
         _ => "",
+    }
+}
+
+/// What to do about libvirt's own listeners when they cannot be reached.
+fn server_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; nobody listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
+             libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
+        }
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "; it hung up: see its log, and check that this port is the transport's"
+        }
+        _ => "; check the host's name, the port and the network in between",
+    }
+}
+
+/// What to do about a host's sshd when it cannot be reached.
+fn sshd_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; nobody listens there: start sshd, or put its port into the URI"
+        }
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "; it hung up: see sshd's log (MaxStartups, AllowUsers, hosts.deny)"
+        }
+        io::ErrorKind::Other => "",
+        _ => "; check the host's name, the port and the network in between",
     }
 }
 

@@ -42,9 +42,9 @@
 //!
 //! # Caveats
 //!
-//! - Only the unix socket is spoken, with no authentication or polkit's. See [`ConnectUri`].
+//! - Of libvirt's authentications there are none and polkit's, not SASL. [`ConnectUri`] lists the transports.
 //! - The daemon's keepalive questions are answered, but not asked for: the system reports the end of a daemon on
-//!   this machine at once, and timeouts find one that hangs.
+//!   this machine at once, and timeouts find one that hangs, or a host that is gone.
 //! - `test:///default` lives in the daemon while at least one connection to it is open.
 
 mod client;
@@ -53,8 +53,8 @@ mod connections;
 mod error;
 mod objects;
 mod packet;
-
 mod procedure;
+mod transport;
 mod uri;
 mod xdr;
 

@@ -1,27 +1,23 @@
 //! Connection URIs, as libvirt documents them: `driver[+transport]://[user@][host][:port]/path[?parameters]`.
 
-use std::env;
+mod endpoint;
+mod parameters;
+mod ssh;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Parameters of libvirt's remote URIs that concern other transports than the unix socket. libvirt takes them on
-/// any URI and ignores them where they have no meaning, and so does this client.
-const OTHER_TRANSPORTS: [&str; 11] = [
-    "command",
-    "keyfile",
-    "known_hosts",
-    "known_hosts_verify",
-    "netcat",
-    "no_tty",
-    "no_verify",
-    "pkipath",
-    "proxy",
-    "sshauth",
-    "tls_priority",
-];
+pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket, Tls};
+use self::parameters::{Parameters, value_error};
+pub(crate) use self::ssh::{Ssh, Trust};
+
+/// The port of libvirtd's plain listener.
+const TCP_PORT: u16 = 16509;
+/// The port of its TLS listener.
+const TLS_PORT: u16 = 16514;
 
 /// Where a libvirt daemon is, and which of its drivers is meant.
 ///
@@ -32,36 +28,55 @@ const OTHER_TRANSPORTS: [&str; 11] = [
 /// # Ok::<(), libvirt_client::UriError>(())
 /// ```
 ///
-/// - `qemu:///system` and `qemu+unix:///system` both mean the unix socket; `test:///default`, too, which libvirt's
-///   C library would serve within the process.
-/// - `socket=PATH` names the socket. Otherwise it is the one that libvirt documents: with `mode=direct` the
+/// | URI | transport |
+/// |---|---|
+/// | `qemu:///system`, `qemu+unix:///system` | the unix socket; for `test:///default`, too, which libvirt's C library would serve within the process |
+/// | `qemu+ssh://root@host[:22]/system`, `qemu+libssh…`, `qemu+libssh2…` | ssh |
+/// | `qemu+tcp://host[:16509]/system` | TCP in the clear |
+/// | `qemu://host[:16514]/system`, `qemu+tls://…` | TLS, with a client certificate |
+///
+/// Parameters of every transport:
+///
+/// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
+/// - A parameter that libvirt gives to other transports only is ignored, as libvirt does. One that no transport has
+///   libvirt passes on to the driver. Here it is an error: it is a typing error far more often than it is meant.
+///
+/// Parameters that say which socket:
+///
+/// - `socket=PATH` names it. Otherwise it is the one that libvirt documents: with `mode=direct` the
 ///   driver's own daemon's (`virtqemud-sock`), with `mode=legacy` libvirtd's (`libvirt-sock`), and with `mode=auto`
 ///   or without it the first of these that exists. They are in `/run/libvirt`, or in `/var/run/libvirt` if only
 ///   that exists; for the path `/session` in `$XDG_RUNTIME_DIR/libvirt`.
-/// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
-/// - libvirt passes a parameter that it does not know on to the driver. Here it is an error: it is a typing error
-///   far more often than it is meant.
+///
+///   With ssh they are looked for on the host, in `/var/run/libvirt`.
+///
+/// Parameters of ssh. It is spoken by this client itself, without `ssh_config`, and all of its transports are the same.
+/// The user is the URI's, or the one who runs this process.
+///
+/// - `keyfile=PATH` is the private key. Otherwise `id_ed25519`, `id_ecdsa` and `id_rsa` in `~/.ssh` are tried; for root
+///   that is `/root/.ssh`. Keys with a passphrase, agents and passwords cannot be used. `sshauth`, if given, must have
+///   `privkey`; `no_tty` changes nothing; `command` is refused, as no ssh program is started.
+/// - `known_hosts=PATH` has the keys of hosts, otherwise `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. No file is
+///   written to.
+/// - `no_verify=1` and `known_hosts_verify=auto` trust a host of which no key is known, each time; one that has another
+///   key than the known one is refused. `known_hosts_verify=ignore` trusts any host. The latter parameter wins.
+/// - The host's sshd connects to the socket, and where it does not, `virt-ssh-helper` or `nc -U` is started there.
+///   With `proxy=native` only the first is, with `proxy=netcat` or `netcat=PROGRAM` only the second.
+///
+/// Parameters of TLS:
+///
+/// - `pkipath=FOLDER` has the files `cacert.pem`, `clientcert.pem`, `clientkey.pem` and, if wanted, `cacrl.pem`.
+///   Otherwise they are where libvirt documents them: in `~/.pki/libvirt`, and those that are not there in
+///   `/etc/pki/CA` and `/etc/pki/libvirt`. They are read anew for each connection.
+/// - `no_verify=1` takes any server for the right one. Otherwise its certificate must come from the authority and
+///   have the URI's host in its subjectAltName.
+/// - `tls_priority` is refused: what it says is said to `GnuTLS`, and leaving it out may be less safe than what it asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectUri {
-    /// As it was written. Nothing in it is secret: a URI with a user is not accepted.
+    /// As it was written. Nothing in it is secret: a URI with a password is not accepted.
     text: String,
     driver: Option<String>,
-    socket: Socket,
-}
-
-/// How the socket's path is found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Socket {
-    Path(PathBuf),
-    Default { daemon: Option<&'static str>, mode: Mode, session: bool },
-}
-
-/// Which daemon serves the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Auto,
-    Direct,
-    Legacy,
+    endpoint: Endpoint,
 }
 
 /// Why a URI is of no use.
@@ -69,29 +84,28 @@ enum Mode {
 pub enum UriError {
     /// Not `driver[+transport]://…`.
     #[error(
-        "a libvirt URI looks like qemu:///system or qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
+        "a libvirt URI looks like qemu:///system, qemu+unix:///system?socket=/run/libvirt/libvirt-sock or \
+         qemu+ssh://root@host/system"
     )]
     Shape,
     /// A transport that is not spoken here.
-    #[error(
-        "the libvirt transport {0:?} is not supported: only unix is spoken so far; mount the daemon's socket and \
-         use a URI such as qemu+unix:///system?socket=/run/libvirt/libvirt-sock"
-    )]
+    #[error("the libvirt transport {0:?} is not supported: use unix, ssh, tls or tcp")]
     Transport(String),
-    /// A host without a transport means TLS.
-    #[error(
-        "a libvirt URI with a host and no transport means tls, which is not supported: only unix is spoken so far; \
-         leave the host out (qemu:///system)"
-    )]
-    HostWithoutTransport,
     /// The unix socket has no host, user or port.
     #[error(
         "a libvirt URI with the transport unix has no host, user or port: write three slashes after the colon"
     )]
     UnixWithHost,
+    /// A password in front of the host.
+    #[error("a libvirt URI holds no password: write user@host")]
+    Password,
+    /// A port that is none.
+    #[error("the port of a libvirt URI is a number from 1 to 65535")]
+    Port,
     /// A parameter that libvirt's remote URIs do not have.
     #[error(
-        "unknown parameter {0:?} in the libvirt URI; for the unix socket there are socket, mode and name"
+        "unknown parameter {0:?} in the libvirt URI; there are {known}",
+        known = parameters::KNOWN.join(", ")
     )]
     UnknownParameter(String),
     /// A parameter whose value makes no sense.
@@ -113,52 +127,17 @@ impl ConnectUri {
         self.driver.as_deref()
     }
 
-    /// The path of the socket, as of now.
-    pub fn socket(&self) -> PathBuf {
-        match &self.socket {
-            Socket::Path(path) => path.clone(),
-            Socket::Default { daemon, mode, session } => {
-                let folder = if *session { session_folder() } else { system_folder() };
-                socket_in(&folder, *daemon, *mode)
-            }
+    /// The path of the socket on this machine, as of now; none for the other transports.
+    pub fn socket(&self) -> Option<PathBuf> {
+        match &self.endpoint {
+            Endpoint::Unix(socket) => Some(socket.path()),
+            Endpoint::Tcp(_) | Endpoint::Tls(_) | Endpoint::Ssh(_) => None,
         }
     }
-}
 
-/// The socket of the driver's own daemon or of libvirtd.
-fn socket_in(folder: &Path, daemon: Option<&str>, mode: Mode) -> PathBuf {
-    let direct = daemon.map(|daemon| folder.join(format!("{daemon}-sock")));
-    match (mode, direct) {
-        (Mode::Direct, Some(direct)) => direct,
-        (Mode::Auto, Some(direct)) if direct.exists() => direct,
-        _ => folder.join("libvirt-sock"),
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
-}
-
-fn system_folder() -> PathBuf {
-    let folders = ["/run/libvirt", "/var/run/libvirt"].map(Path::new);
-    folders.into_iter().find(|folder| folder.exists()).unwrap_or(folders[0]).to_owned()
-}
-
-fn session_folder() -> PathBuf {
-    // Without XDG_RUNTIME_DIR libvirt falls back to the cache folder.
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let cache = || env::home_dir().map(|home| home.join(".cache"));
-    runtime.or_else(cache).unwrap_or_else(|| PathBuf::from("/run")).join("libvirt")
-}
-
-/// The daemon that serves one driver alone.
-fn daemon(driver: &str) -> Option<&'static str> {
-    Some(match driver {
-        "bhyve" => "virtbhyved",
-        "ch" => "virtchd",
-        "lxc" => "virtlxcd",
-        "qemu" => "virtqemud",
-        "vbox" => "virtvboxd",
-        "vz" => "virtvzd",
-        "xen" => "virtxend",
-        _ => return None,
-    })
 }
 
 impl FromStr for ConnectUri {
@@ -167,33 +146,44 @@ impl FromStr for ConnectUri {
     fn from_str(text: &str) -> Result<Self, UriError> {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").ok_or(UriError::Shape)?;
-        let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (driver, transport) = scheme.split_once('+').map_or((scheme, None), |(d, t)| (d, Some(t)));
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
-        if !is_name(driver) || text.contains('#') {
+        if !is_name(driver) || !transport.is_none_or(is_name) || text.contains('#') {
             return Err(UriError::Shape);
         }
-        match (transport, authority.is_empty()) {
-            (None | Some("unix"), true) => {}
-            (None, false) => return Err(UriError::HostWithoutTransport),
-            (Some("unix"), false) => return Err(UriError::UnixWithHost),
-            (Some(other), _) if is_name(other) => return Err(UriError::Transport(other.to_owned())),
-            (Some(_), _) => return Err(UriError::Shape),
-        }
-
-        let Parameters { name, socket, mode } = Parameters::parse(query.unwrap_or_default())?;
+        // libvirt takes a host without a transport for TLS.
+        let transport = transport.unwrap_or(if authority.is_empty() { "unix" } else { "tls" });
+        let authority = Authority::parse(authority)?;
+        let parameters = Parameters::parse(query)?;
+        let name = parameters.name.clone();
+        let endpoint = match transport {
+            "unix" if authority != Authority::default() => return Err(UriError::UnixWithHost),
+            "unix" => Endpoint::Unix(Socket::new(driver, path, parameters.socket, parameters.mode)?),
+            "tcp" => Endpoint::Tcp(authority.server(TCP_PORT)),
+            "ssh" if parameters.command => {
+                return Err(value_error(
+                    "command",
+                    "left out: ssh is spoken here, no program is started for it",
+                ));
+            }
+            "ssh" | "libssh" | "libssh2" => Endpoint::Ssh(Ssh::new(&authority, driver, path, parameters)?),
+            "tls" if parameters.tls_priority => {
+                return Err(value_error(
+                    "tls_priority",
+                    "left out: GnuTLS is not used, and TLS 1.2 or 1.3 always is",
+                ));
+            }
+            "tls" => Endpoint::Tls(Tls {
+                server: authority.server(TLS_PORT),
+                pki: parameters.pki,
+                verify: !parameters.no_verify,
+            }),
+            other => return Err(UriError::Transport(other.to_owned())),
+        };
         let derived = || (driver != "remote").then(|| format!("{driver}://{path}"));
-        let daemon = daemon(driver);
-        if mode == Mode::Direct && socket.is_none() && daemon.is_none() {
-            return Err(UriError::NoDaemon(driver.to_owned()));
-        }
-        let default = Socket::Default { daemon, mode, session: path == "/session" };
-        Ok(Self {
-            text: text.to_owned(),
-            driver: name.or_else(derived),
-            socket: socket.map_or(default, Socket::Path),
-        })
+        Ok(Self { text: text.to_owned(), driver: name.or_else(derived), endpoint })
     }
 }
 
@@ -211,65 +201,45 @@ impl fmt::Display for ConnectUri {
     }
 }
 
-/// The part after the question mark.
-struct Parameters {
-    name: Option<String>,
-    socket: Option<PathBuf>,
-    mode: Mode,
+/// What is between `://` and the path.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Authority {
+    user: Option<String>,
+    host: Option<String>,
+    port: Option<u16>,
 }
 
-impl Parameters {
-    fn parse(query: &str) -> Result<Self, UriError> {
-        let mut parameters = Self { name: None, socket: None, mode: Mode::Auto };
-        // libvirt separates by either sign, and takes the last of several.
-        for pair in query.split(['&', ';']).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // libvirt compares names without case.
-            match key.to_ascii_lowercase().as_str() {
-                "name" => {
-                    let name = unescape(value).filter(|name| !name.is_empty());
-                    parameters.name = Some(name.ok_or(value_error("name", "a URI, percent-encoded"))?);
-                }
-                "socket" => {
-                    let path = unescape(value).map(PathBuf::from).filter(|path| path.is_absolute());
-                    parameters.socket = Some(path.ok_or(value_error("socket", "an absolute path"))?);
-                }
-                "mode" => {
-                    parameters.mode = match value {
-                        "auto" => Mode::Auto,
-                        "direct" => Mode::Direct,
-                        "legacy" => Mode::Legacy,
-                        _ => return Err(value_error("mode", "auto, direct or legacy")),
-                    }
-                }
-                other if OTHER_TRANSPORTS.contains(&other) => {}
-                _ => return Err(UriError::UnknownParameter(key.to_owned())),
-            }
+impl Authority {
+    fn parse(text: &str) -> Result<Self, UriError> {
+        let (user, server) =
+            text.rsplit_once('@').map_or((None, text), |(user, server)| (Some(user), server));
+        if user.is_some_and(|user| user.contains(':')) {
+            return Err(UriError::Password);
         }
-        Ok(parameters)
-    }
-}
-
-fn value_error(parameter: &'static str, expected: &'static str) -> UriError {
-    UriError::Value { parameter, expected }
-}
-
-/// Undoes percent-encoding; none if that is not what it is.
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        if first == b'%' {
-            let (digits, tail) = tail.split_first_chunk::<2>()?;
-            let value = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            bytes.push(value(digits[0])? * 16 + value(digits[1])?);
-            rest = tail;
+        // An IPv6 address is in brackets, and has colons of its own.
+        let (host, port) = if let Some(address) = server.strip_prefix('[') {
+            let (host, rest) = address.split_once(']').ok_or(UriError::Shape)?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or(UriError::Shape)?)
         } else {
-            bytes.push(first);
-            rest = tail;
+            server.split_once(':').unwrap_or((server, ""))
+        };
+        let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+        if !host.bytes().all(is_host) || user.is_some_and(str::is_empty) {
+            return Err(UriError::Shape);
         }
+        let port = match port {
+            "" => None,
+            port => Some(port.parse().ok().filter(|port| *port > 0).ok_or(UriError::Port)?),
+        };
+        let user = user.map(|user| parameters::unescape(user).ok_or(UriError::Shape)).transpose()?;
+        Ok(Self { user, host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
-    String::from_utf8(bytes).ok()
+
+    /// The server; libvirt takes one without a name for this machine.
+    fn server(&self, port: u16) -> Server {
+        let host = self.host.clone().unwrap_or_else(|| "localhost".to_owned());
+        Server { host, port: self.port.unwrap_or(port) }
+    }
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ async fn a_daemon_that_hangs_while_connecting_fails_every_waiting_call_at_once()
         for error in [a, b, c].map(Result::unwrap_err) {
             let Error::Connect(error) = error else { panic!("{error}") };
             assert!(matches!(error.reason, ConnectFailure::Silent(_)), "{error}");
-            assert_eq!(error.socket, daemon.socket());
+            assert!(error.peer.ends_with(daemon.socket().to_str().unwrap()), "{error}");
         }
         assert!(started.elapsed() < short().connect_timeout * 2, "they share one attempt");
     };

@@ -165,7 +165,7 @@ impl Relay {
         let libvirtd = Libvirtd::start(&dir.path().join("daemon"), Lifetime::Owned).await.unwrap();
         let listener = UnixListener::bind(dir.path().join("relay")).unwrap();
         let packets = Arc::new(Mutex::new(Vec::new()));
-        tokio::spawn(relay(listener, libvirtd.host().uri().socket(), packets.clone()));
+        tokio::spawn(relay(listener, libvirtd.host().uri().socket().unwrap(), packets.clone()));
         Self { _libvirtd: libvirtd, dir, packets }
     }
 

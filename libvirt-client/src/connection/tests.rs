@@ -9,8 +9,7 @@ use crate::procedure::ConnectGetLibVersion;
 /// A connection to nobody, and the other end of its stream.
 fn connection() -> (Connection, tokio::io::DuplexStream) {
     let (here, there) = tokio::io::duplex(1024);
-    let (reader, writer) = tokio::io::split(here);
-    (Connection::over(reader, writer), there)
+    (Connection::over(here), there)
 }
 
 #[tokio::test]

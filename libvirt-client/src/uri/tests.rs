@@ -1,3 +1,6 @@
+use std::path::Path;
+
+use super::endpoint::socket_in;
 use super::*;
 
 fn parse(text: &str) -> ConnectUri {
@@ -22,16 +25,16 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 
 #[test]
 fn a_socket_is_named_by_the_uri() {
-    assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket(), Path::new("/tmp/a b"));
-    assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket(), Path::new("/b"));
+    assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket().unwrap(), Path::new("/tmp/a b"));
+    assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket().unwrap(), Path::new("/b"));
 }
 
 #[test]
 fn without_one_the_socket_is_the_daemons() {
-    assert!(parse("qemu:///system?mode=direct").socket().ends_with("libvirt/virtqemud-sock"));
-    assert!(parse("lxc:///system?mode=direct").socket().ends_with("libvirt/virtlxcd-sock"));
-    assert!(parse("qemu:///system?mode=legacy").socket().ends_with("libvirt/libvirt-sock"));
-    assert!(parse("test:///default").socket().ends_with("libvirt/libvirt-sock"));
+    assert!(parse("qemu:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtqemud-sock"));
+    assert!(parse("lxc:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtlxcd-sock"));
+    assert!(parse("qemu:///system?mode=legacy").socket().unwrap().ends_with("libvirt/libvirt-sock"));
+    assert!(parse("test:///default").socket().unwrap().ends_with("libvirt/libvirt-sock"));
 }
 
 #[test]
@@ -46,21 +49,61 @@ fn automatic_mode_takes_the_drivers_own_daemon_if_it_is_there() {
 }
 
 #[test]
-fn another_transport_is_refused_by_name() {
-    for transport in ["ssh", "tcp", "tls", "ext", "libssh", "libssh2"] {
-        let uri = format!("qemu+{transport}://root@192.168.122.1/system?no_verify=1");
-        let error = uri.parse::<ConnectUri>().unwrap_err();
-        assert_eq!(error, UriError::Transport(transport.to_owned()));
-        assert!(error.to_string().contains("only unix is spoken so far"), "{error}");
+fn tcp_has_a_host_and_a_port() {
+    for (uri, server) in [
+        ("qemu+tcp://h/system", "h:16509"),
+        ("qemu+tcp://h:1/system", "h:1"),
+        ("qemu+tcp://someone@192.168.122.1:/system", "192.168.122.1:16509"),
+        ("qemu+tcp://[fe80::1]:5000/system", "[fe80::1]:5000"),
+        ("qemu+tcp:///system", "localhost:16509"),
+    ] {
+        assert_eq!(parse(uri).endpoint().to_string(), format!("libvirt at {server} (tcp)"), "{uri}");
+        assert_eq!(parse(uri).driver(), Some("qemu:///system"), "{uri}");
+        assert_eq!(parse(uri).socket(), None, "{uri}");
     }
-    assert_eq!("qemu://host/system".parse::<ConnectUri>(), Err(UriError::HostWithoutTransport));
+    for port in ["0", "65536", "x", "-1"] {
+        let uri = format!("qemu+tcp://h:{port}/system");
+        assert_eq!(uri.parse::<ConnectUri>(), Err(UriError::Port), "{uri}");
+    }
+    for authority in ["@h", "[::1", "[::1]1", "h i", "h,i", "%2@h"] {
+        let uri = format!("qemu+tcp://{authority}/system");
+        assert_eq!(uri.parse::<ConnectUri>(), Err(UriError::Shape), "{uri}");
+    }
+}
+
+#[test]
+fn a_host_without_a_transport_means_tls() {
+    for (uri, server, pki, verify) in [
+        ("qemu://h/system", "h:16514", None, true),
+        ("qemu+tls:///system?no_verify=0", "localhost:16514", None, true),
+        ("qemu://h:1/system?no_verify=1&pkipath=/a%20b", "h:1", Some("/a b"), false),
+    ] {
+        let uri = parse(uri);
+        let Endpoint::Tls(tls) = uri.endpoint() else { panic!("{uri}") };
+        assert_eq!(tls.server.to_string(), server, "{uri}");
+        assert_eq!((tls.pki.as_deref(), tls.verify), (pki.map(Path::new), verify), "{uri}");
+    }
+    for (query, parameter) in
+        [("no_verify=x", "no_verify"), ("pkipath=here", "pkipath"), ("tls_priority=NORMAL", "tls_priority")]
+    {
+        let error = format!("qemu://h/system?{query}").parse::<ConnectUri>().unwrap_err();
+        assert!(matches!(error, UriError::Value { parameter: got, .. } if got == parameter), "{error}");
+    }
+    parse("qemu:///system?tls_priority=NORMAL");
+}
+
+#[test]
+fn another_transport_is_refused_by_name() {
+    let error = "qemu+ext:///system?command=x".parse::<ConnectUri>().unwrap_err();
+    assert_eq!(error, UriError::Transport("ext".to_owned()));
     assert_eq!("qemu+unix://host/system".parse::<ConnectUri>(), Err(UriError::UnixWithHost));
 }
 
 #[test]
 fn a_password_reaches_no_text() {
-    for uri in ["qemu+ssh://me:secret@h/system", "qemu://me:secret@h/", "qemu+unix://me:secret@h/"] {
-        let error = uri.parse::<ConnectUri>().unwrap_err();
+    for transport in ["", "+ssh", "+tcp", "+tls", "+unix"] {
+        let error = format!("qemu{transport}://me:secret@h/system").parse::<ConnectUri>().unwrap_err();
+        assert_eq!(error, UriError::Password);
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     }
 }
@@ -107,7 +150,79 @@ fn a_uri_is_displayed_as_it_was_written() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_panics(text in "(qemu|test)?(\\+unix)?(://)?.{0,40}") {
+    fn no_text_panics(text in "(qemu|test)?(\\+(unix|tcp|tls|ssh))?(://)?(u@)?.{0,40}") {
         let _ = text.parse::<ConnectUri>();
     }
+}
+
+fn ssh(uri: &str) -> Ssh {
+    let uri = parse(uri);
+    let Endpoint::Ssh(ssh) = uri.endpoint() else { panic!("{uri}") };
+    ssh.clone()
+}
+
+#[test]
+fn ssh_has_a_user_a_host_and_its_own_ways() {
+    let ssh_uri = ssh("qemu+ssh://root@192.168.122.1/system?no_verify=1");
+    assert_eq!(ssh_uri.user.as_deref(), Some("root"));
+    assert_eq!(ssh_uri.server.to_string(), "192.168.122.1:22");
+    assert_eq!(ssh_uri.trust, Trust::New);
+    assert_eq!(ssh_uri.sockets, ["/var/run/libvirt/virtqemud-sock", "/var/run/libvirt/libvirt-sock"]);
+    assert!(ssh_uri.forward);
+    assert_eq!(ssh_uri.native.as_deref(), Some("qemu:///system"));
+    assert_eq!(ssh_uri.netcat.as_deref(), Some("nc"));
+    assert_eq!(parse("qemu+ssh://h/system").driver(), Some("qemu:///system"));
+    for (query, trust) in [
+        ("", Trust::Known),
+        ("no_verify=0", Trust::Known),
+        ("known_hosts_verify=auto", Trust::New),
+        ("known_hosts_verify=normal&no_verify=1", Trust::Known),
+        ("known_hosts_verify=ignore&no_tty=1&sshauth=agent,privkey", Trust::Anybody),
+    ] {
+        assert_eq!(ssh(&format!("qemu+libssh://h:222/system?{query}")).trust, trust, "{query}");
+    }
+}
+
+/// Columns: whether sshd forwards, whether virt-ssh-helper may be started, the netcat, the sockets.
+#[test]
+fn ssh_reaches_the_socket_as_the_parameters_say() {
+    let all = &["/var/run/libvirt/virtqemud-sock", "/var/run/libvirt/libvirt-sock"][..];
+    for (path, forward, native, netcat, sockets) in [
+        ("system?proxy=auto", true, true, Some("nc"), all),
+        ("system?proxy=native", false, true, None, all),
+        ("system?proxy=netcat", false, false, Some("nc"), all),
+        ("system?netcat=/opt/nc", false, false, Some("/opt/nc"), all),
+        ("system?socket=/s", true, false, Some("nc"), &["/s"]),
+        ("system?mode=legacy", true, false, Some("nc"), &all[1..]),
+        ("system?mode=direct", true, false, Some("nc"), &all[..1]),
+        ("session", true, true, None, &[]),
+        ("session?socket=/s", true, false, Some("nc"), &["/s"]),
+    ] {
+        let ssh = ssh(&format!("qemu+ssh://h/{path}"));
+        assert_eq!((ssh.forward, ssh.native.is_some()), (forward, native), "{path}");
+        assert_eq!(
+            (ssh.netcat.as_deref(), &ssh.sockets[..]),
+            (netcat, &sockets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
+            "{path}"
+        );
+    }
+    for (path, parameter) in [
+        ("system?proxy=native&netcat=nc", "netcat"),
+        ("system?proxy=native&socket=/s", "proxy"),
+        ("system?proxy=fast", "proxy"),
+        ("session?proxy=netcat", "socket"),
+        ("system?keyfile=id_rsa", "keyfile"),
+        ("system?known_hosts_verify=1", "known_hosts_verify"),
+        ("system?sshauth=password", "sshauth"),
+        ("system?command=/opt/ssh", "command"),
+        ("system?no_tty=x", "no_tty"),
+    ] {
+        let error = format!("qemu+ssh://h/{path}").parse::<ConnectUri>().unwrap_err();
+        assert!(
+            matches!(error, UriError::Value { parameter: got, .. } if got == parameter),
+            "{path}: {error}"
+        );
+    }
+    // It belongs to another transport there.
+    ssh("qemu+libssh2://h/system?command=/opt/ssh");
 }

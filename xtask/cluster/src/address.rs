@@ -23,14 +23,19 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// A random address (there are 16 million) with ports that nothing listens on.
+    /// A random address with ports that nothing listens on.
     pub(crate) fn unused() -> Result<Self> {
-        // A RandomState is keyed at random; this is the only use of it.
-        let [_, _, _, _, _, b, c, d] = RandomState::new().hash_one(std::process::id()).to_be_bytes();
-        // 127.0.x.y is where other programs are.
-        let ip = Ipv4Addr::new(127, b.max(1), c, d.clamp(1, 254));
+        let ip = loopback();
         Ok(Self { ip, api_server: port(ip, 6443)?, etcd: port(ip, 2379)?, etcd_peer: port(ip, 2579)? })
     }
+}
+
+/// A random loopback address (there are 16 million), apart from where other programs are.
+pub fn loopback() -> Ipv4Addr {
+    // A RandomState is keyed at random; this is the only use of it.
+    let [_, _, _, _, _, b, c, d] = RandomState::new().hash_one(std::process::id()).to_be_bytes();
+    // 127.0.x.y is where other programs are.
+    Ipv4Addr::new(127, b.max(1), c, d.clamp(1, 254))
 }
 
 /// The usual port, or one above where a program listens on it at every address.

@@ -16,7 +16,7 @@
 //! Nothing here needs root; any number of clusters can run side by side. [`named`] keeps clusters that outlive the
 //! program which started them; [`process`] is what all programs are started with.
 
-mod address;
+pub mod address;
 mod component;
 mod control_plane;
 pub mod folders;

@@ -5,3 +5,4 @@
 
 pub mod libvirt;
 pub mod packages;
+pub mod sshd;

@@ -47,15 +47,18 @@ while [ $# -gt 0 ]; do
   mount --bind "$1" "$2"
   shift 2
 done
-set -- libvirtd --config "$dir/libvirtd.conf" --pid-file "$dir/libvirtd.pid"
+set -- libvirtd --listen --config "$dir/libvirtd.conf" --pid-file "$dir/libvirtd.pid"
 "#;
 
 /// The shell stays as the namespace's first process: it reaps what nobody else does.
 const RUN_AND_REAP: &str = r#""$@" & wait $!"#;
 const REPLACE: &str = r#"exec "$@""#;
 
-/// Writes the configuration into `dir`, which the instance has to itself.
-pub(super) fn prepare(dir: &Path) -> Result<()> {
+/// The configuration of a daemon that only its socket reaches.
+pub(super) const NO_LISTENER: &str = "listen_tcp = 0\nlisten_tls = 0\n";
+
+/// Writes the configuration into `dir`, which the instance has to itself; `listeners` are the lines for the network.
+pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
     for folder in FOLDERS.iter().map(|(folder, _)| *folder).chain(["sock"]) {
         let folder = dir.join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -72,7 +75,7 @@ pub(super) fn prepare(dir: &Path) -> Result<()> {
         &dir.join("libvirtd.conf"),
         &format!(
             "unix_sock_dir = \"{}\"\nunix_sock_group = \"root\"\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n\
-             log_outputs = \"3:stderr\"\n",
+             log_outputs = \"3:stderr\"\n{listeners}",
             dir.join("sock").display()
         ),
     )?;

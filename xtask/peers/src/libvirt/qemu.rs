@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
 
-use super::daemon::{self, PACKAGES, Purpose};
+use super::daemon::{self, NO_LISTENER, PACKAGES, Purpose};
 use super::host::{Host, Hypervisor};
 
 /// The emulator, its tool for disk images, and the firmware that cloud-api-adaptor uses.
@@ -32,7 +32,7 @@ impl QemuLibvirtd {
             "a daemon for qemu:///system needs root: run this command as root"
         );
         crate::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
-        daemon::prepare(dir)?;
+        daemon::prepare(dir, NO_LISTENER)?;
         let pool = dir.join("pool");
         fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;
         let process = daemon::start(dir, Purpose::Qemu, Lifetime::Owned)?;

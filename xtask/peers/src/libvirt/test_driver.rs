@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Identity, Lifetime, Process, Signal};
 
-use super::daemon::{self, PACKAGES, Purpose};
+use super::daemon::{self, NO_LISTENER, PACKAGES, Purpose};
 use super::host::{Host, Hypervisor};
+use super::listener::{Listener, TcpAuth};
 
 /// Any path will do: the test driver makes no files.
 const POOL_PATH: &str = "/pool";
@@ -41,10 +42,21 @@ impl Libvirtd {
     /// kernel lets users have namespaces.
     pub async fn start(dir: &Path, lifetime: Lifetime) -> Result<Self> {
         Self::install()?;
-        daemon::prepare(dir)?;
+        daemon::prepare(dir, NO_LISTENER)?;
+        Self::start_prepared(dir, lifetime).await
+    }
+
+    /// The same, with listeners on the network beside the socket.
+    pub async fn start_listening(dir: &Path, auth: TcpAuth) -> Result<(Self, Listener)> {
+        Self::install()?;
+        let (listener, configuration) = Listener::prepare(dir, auth)?;
+        daemon::prepare(dir, &configuration)?;
+        Ok((Self::start_prepared(dir, Lifetime::Owned).await?, listener))
+    }
+
+    async fn start_prepared(dir: &Path, lifetime: Lifetime) -> Result<Self> {
         let (process, host) = Self::start_daemon(dir, lifetime).await?;
-        let dir = dir.to_owned();
-        Ok(Self { dir, process, lifetime, host })
+        Ok(Self { dir: dir.to_owned(), process, lifetime, host })
     }
 
     async fn start_daemon(dir: &Path, lifetime: Lifetime) -> Result<(Process, Host)> {

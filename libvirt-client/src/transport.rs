@@ -1,0 +1,52 @@
+//! Byte streams to a daemon.
+
+mod ssh;
+mod tls;
+
+use tokio::io::{AsyncRead, AsyncWrite, BufWriter};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::error::{ConnectError, Error};
+use crate::uri::{Endpoint, Server};
+
+/// Packets that gather go in one write of up to this many bytes.
+const WRITE_BUFFER: usize = 4 * 1024;
+
+/// What a connection runs over. Each packet comes in a write of its own, and a flush when no more have gathered.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects to a daemon. Without a deadline: the caller sets it.
+pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Error> {
+    match endpoint {
+        Endpoint::Unix(socket) => match UnixStream::connect(socket.path()).await {
+            Ok(stream) => Ok(gathering(stream)),
+            Err(error) => Err(ConnectError::io(endpoint, error).into()),
+        },
+        Endpoint::Tcp(server) => Ok(gathering(tcp(endpoint, server).await?)),
+        Endpoint::Tls(tls) => {
+            let stream = tcp(endpoint, &tls.server).await?;
+            // A record for each packet: libvirtd would leave a second one in a record unread until another comes.
+            Ok(Box::new(tls::connect(endpoint, tls, stream).await?))
+        }
+        Endpoint::Ssh(ssh) => {
+            let stream = tcp(endpoint, &ssh.server).await?;
+            Ok(gathering(ssh::connect(endpoint, ssh, stream).await?))
+        }
+    }
+}
+
+fn gathering(stream: impl Stream + 'static) -> Box<dyn Stream> {
+    Box::new(BufWriter::with_capacity(WRITE_BUFFER, stream))
+}
+
+async fn tcp(endpoint: &Endpoint, server: &Server) -> Result<TcpStream, Error> {
+    let open = async {
+        let stream = TcpStream::connect((server.host.as_str(), server.port)).await?;
+        // Packets are small and each waits for its answer.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    Ok(open.await.map_err(|error| ConnectError::io(endpoint, error))?)
+}

@@ -1,0 +1,119 @@
+//! Who this client is to sshd: a user and private keys.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use russh::client::Handle;
+use russh::keys::key::PrivateKeyWithHashAlg;
+use russh::keys::{self, HashAlg, PrivateKey};
+
+use super::broken;
+use super::host_keys::HostKeys;
+use crate::error::Error;
+use crate::uri::{Endpoint, Ssh};
+
+/// The keys that are tried, in the folder `.ssh`.
+const USUAL_KEYS: [&str; 3] = ["id_ed25519", "id_ecdsa", "id_rsa"];
+
+/// The home folder, whatever the environment of a container says of root's.
+pub(super) fn home() -> Option<PathBuf> {
+    if is_root() { Some(PathBuf::from("/root")) } else { env::home_dir() }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn user(ssh: &Ssh) -> Result<String, Error> {
+    if let Some(user) = &ssh.user {
+        return Ok(user.clone());
+    }
+    if is_root() {
+        return Ok("root".to_owned());
+    }
+    let user = ["USER", "LOGNAME"].into_iter().find_map(|name| env::var(name).ok());
+    user.ok_or_else(|| {
+        Error::Auth("the libvirt URI names no user: write user@ in front of the host".to_owned())
+    })
+}
+
+/// Offers the keys, one after the other.
+pub(super) async fn authenticate(
+    endpoint: &Endpoint,
+    ssh: &Ssh,
+    handle: &mut Handle<HostKeys>,
+) -> Result<(), Error> {
+    let user = user(ssh)?;
+    let folder = home().unwrap_or_default().join(".ssh");
+    let files = match &ssh.key {
+        Some(file) => vec![file.clone()],
+        None => USUAL_KEYS.map(|name| folder.join(name)).into(),
+    };
+    let mut problems = Vec::new();
+    for file in files {
+        let key = match load(&file).await {
+            Ok(Some(key)) => Arc::new(key),
+            Ok(None) if ssh.key.is_none() => continue,
+            Ok(None) => return Err(Error::Auth(format!("there is no private key {}", file.display()))),
+            Err(problem) => {
+                problems.push(format!("{}: {problem}", file.display()));
+                continue;
+            }
+        };
+        let hash = if key.algorithm().is_rsa() { rsa_hash(endpoint, handle).await? } else { None };
+        let fingerprint = key.fingerprint(HashAlg::Sha256);
+        match handle.authenticate_publickey(&user, PrivateKeyWithHashAlg::new(key, hash)).await {
+            Ok(answer) if answer.success() => return Ok(()),
+            Ok(_) => problems.push(format!("{} ({fingerprint}): not accepted", file.display())),
+            // sshd hangs up after too many attempts.
+            Err(
+                russh::Error::Disconnect
+                | russh::Error::HUP
+                | russh::Error::SendError
+                | russh::Error::RecvError,
+            ) => {
+                problems.push(format!("{} ({fingerprint}): sshd hung up", file.display()));
+                break;
+            }
+            Err(error) => return Err(broken(endpoint, error)),
+        }
+    }
+    if problems.is_empty() {
+        return Err(Error::Auth(format!(
+            "there is no private key in {} ({}); put one there, or name one with ?keyfile=PATH",
+            folder.display(),
+            USUAL_KEYS.join(", ")
+        )));
+    }
+    Err(Error::Auth(format!(
+        "sshd at {} lets {user} in with none of the keys [{}]; add the public key to its authorized_keys there",
+        ssh.server,
+        problems.join("; ")
+    )))
+}
+
+/// The best hash for signatures that sshd knows. SHA-1 only where it says that it knows no other.
+async fn rsa_hash(endpoint: &Endpoint, handle: &Handle<HostKeys>) -> Result<Option<HashAlg>, Error> {
+    let best = handle.best_supported_rsa_hash().await.map_err(|error| broken(endpoint, error))?;
+    Ok(best.unwrap_or(Some(HashAlg::Sha256)))
+}
+
+/// A private key; none if there is no such file.
+async fn load(file: &Path) -> Result<Option<PrivateKey>, String> {
+    let text = match tokio::fs::read_to_string(file).await {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    match keys::decode_secret_key(&text, None) {
+        Ok(key) if !key.is_encrypted() => Ok(Some(key)),
+        Ok(_) | Err(keys::Error::KeyIsEncrypted) => {
+            Err("protected by a passphrase, which nobody is here to type; \
+                                                         use a key without one (ssh-keygen -p removes it)"
+                .to_owned())
+        }
+        Err(error) => Err(format!("not a private key that can be read ({error})")),
+    }
+}

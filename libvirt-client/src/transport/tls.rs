@@ -1,0 +1,93 @@
+//! TLS, with the certificates that libvirt's own client uses.
+
+mod credentials;
+mod trust;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{AlertDescription, CertificateError, ClientConfig, Error as TlsError};
+
+use self::credentials::Credentials;
+use crate::error::{ConnectError, Error};
+use crate::uri::{Endpoint, Tls};
+
+/// What libvirtd says after the handshake when it lets this client in.
+const WELCOME: u8 = 1;
+
+/// Shakes hands over a stream that is connected to libvirtd's tls listener.
+pub(super) async fn connect(
+    endpoint: &Endpoint,
+    tls: &Tls,
+    stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, Error> {
+    let name = ServerName::try_from(tls.server.host.clone())
+        .map_err(|_| Error::Auth(format!("{:?} is no name that a certificate can have", tls.server.host)))?;
+    let config = configure(tls, Credentials::load(tls).await?)?;
+    let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    let mut stream = handshake.map_err(|error| explain(endpoint, error))?;
+    // The server checks this client's certificate and address only now, and hangs up on whom it does not let in.
+    match stream.read_u8().await {
+        Ok(WELCOME) => Ok(stream),
+        Ok(_) => Err(refused("it says so")),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(refused("it hung up")),
+        Err(error) => Err(explain(endpoint, error)),
+    }
+}
+
+fn configure(tls: &Tls, credentials: Credentials) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = trust::verifier(tls, &credentials, &provider)?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Auth(error.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    match credentials.client {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
+            Error::Auth(format!("the client's certificate and its key are of no use: {error}"))
+        }),
+        None => Ok(builder.with_no_client_auth()),
+    }
+}
+
+/// What a handshake's failure means.
+fn explain(endpoint: &Endpoint, error: io::Error) -> Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<TlsError>());
+    match cause {
+        Some(TlsError::InvalidCertificate(
+            problem @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+        )) => Error::Auth(format!(
+            "the server's certificate is for another host ({problem}); use a name that is in its subjectAltName \
+             (its common name does not count), or no_verify=1 to check nothing"
+        )),
+        Some(TlsError::InvalidCertificate(problem)) => Error::Auth(format!(
+            "the server's certificate is not trusted ({problem}); check cacert.pem, or use no_verify=1 to check \
+             nothing"
+        )),
+        Some(TlsError::AlertReceived(
+            alert @ (AlertDescription::AccessDenied
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::UnsupportedCertificate),
+        )) => refused(&format!("{alert:?}")),
+        _ => ConnectError::io(endpoint, error).into(),
+    }
+}
+
+fn refused(how: &str) -> Error {
+    Error::Auth(format!(
+        "the server does not accept this client's certificate or address ({how}); see its log, and tls_allowed_dn_list \
+         in libvirtd.conf (or virtproxyd.conf)"
+    ))
+}

@@ -1,0 +1,83 @@
+//! Whom a TLS client trusts.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
+
+use super::credentials::Credentials;
+use crate::error::Error;
+use crate::uri::Tls;
+
+pub(super) fn verifier(
+    tls: &Tls,
+    credentials: &Credentials,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, Error> {
+    if !tls.verify {
+        return Ok(Arc::new(Anybody(provider.clone())));
+    }
+    let file = credentials.authority_file.display();
+    let Some(authorities) = &credentials.authorities else {
+        return Err(Error::Auth(format!(
+            "there is no {file}, which tells a libvirt server from others; put the authority's certificate there, \
+             name its folder with ?pkipath=FOLDER, or use no_verify=1 to check nothing"
+        )));
+    };
+    let unusable = |problem: String| Error::Auth(format!("cannot use {file}: {problem}"));
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone()).map_err(|error| unusable(error.to_string()))?;
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .with_crls(credentials.revoked.iter().cloned())
+        // A list speaks for the authority that made it; libvirt asks for none.
+        .allow_unknown_revocation_status()
+        .build()
+        .map_err(|error| unusable(error.to_string()))?;
+    Ok(verifier)
+}
+
+/// Trusts whoever has the key of the certificate that it shows: `no_verify=1`.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

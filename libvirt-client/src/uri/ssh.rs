@@ -1,0 +1,98 @@
+//! What a URI says about ssh.
+
+use std::path::PathBuf;
+
+use super::parameters::{Parameters, value_error};
+use super::{Authority, Mode, Server, Socket, UriError};
+
+/// sshd's port.
+const PORT: u16 = 22;
+
+/// A host that is reached by ssh, and how libvirt's socket is reached from there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ssh {
+    pub(crate) server: Server,
+    /// None for who runs this process.
+    pub(crate) user: Option<String>,
+    /// The one private key; none for the usual ones.
+    pub(crate) key: Option<PathBuf>,
+    /// The file with hosts' keys; none for the usual ones.
+    pub(crate) known_hosts: Option<PathBuf>,
+    pub(crate) trust: Trust,
+    /// Whether sshd is asked to connect to the socket.
+    pub(crate) forward: bool,
+    /// Where the socket may be on the host, first choice first.
+    pub(crate) sockets: Vec<String>,
+    /// What to ask `virt-ssh-helper` for, if that may be started.
+    pub(crate) native: Option<String>,
+    /// The netcat to start, if one may be.
+    pub(crate) netcat: Option<String>,
+}
+
+/// Which hosts are trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Those whose key is known.
+    Known,
+    /// Those whose key is known, and those of whom no key is.
+    New,
+    /// Any.
+    Anybody,
+}
+
+/// Which program connects to the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proxy {
+    Auto,
+    Netcat,
+    Native,
+}
+
+impl Ssh {
+    pub(super) fn new(
+        authority: &Authority,
+        driver: &str,
+        path: &str,
+        parameters: Parameters,
+    ) -> Result<Self, UriError> {
+        let Parameters { socket, mode, netcat, proxy, .. } = parameters;
+        // virt-ssh-helper takes neither.
+        let anywhere = socket.is_none() && mode == Mode::Auto;
+        let proxy = match proxy {
+            Some(Proxy::Native) if netcat.is_some() => {
+                return Err(value_error("netcat", "left out with proxy=native"));
+            }
+            Some(Proxy::Native) if !anywhere => {
+                let expected = "auto or netcat with socket or mode: virt-ssh-helper finds the socket itself";
+                return Err(value_error("proxy", expected));
+            }
+            // Whoever names a netcat wants it.
+            None if netcat.is_some() => Proxy::Netcat,
+            proxy => proxy.unwrap_or(Proxy::Auto),
+        };
+        let sockets = Socket::new(driver, path, socket, mode)?.elsewhere();
+        let native = (proxy != Proxy::Netcat && anywhere).then(|| format!("{driver}://{path}"));
+        if sockets.is_empty() && native.is_none() {
+            return Err(value_error(
+                "socket",
+                "given: a session's socket on another host is found by virt-ssh-helper only",
+            ));
+        }
+        Ok(Self {
+            server: authority.server(PORT),
+            user: authority.user.clone(),
+            key: parameters.key,
+            known_hosts: parameters.known_hosts,
+            trust: match parameters.trust {
+                Some(trust) => trust,
+                None if parameters.no_verify => Trust::New,
+                None => Trust::Known,
+            },
+            forward: proxy == Proxy::Auto,
+            native,
+            netcat: (proxy != Proxy::Native && !sockets.is_empty())
+                .then(|| netcat.unwrap_or_else(|| "nc".to_owned())),
+            sockets,
+        })
+    }
+}

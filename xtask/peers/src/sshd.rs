@@ -1,0 +1,128 @@
+//! A real sshd, private to whoever starts it, which lets this program's user in.
+
+use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::address::loopback;
+use cluster::process::{Lifetime, Process, Signal};
+
+const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
+const PORT: u16 = 2222;
+const READY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What an sshd does for those that it lets in.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The folder that sessions find at `/run/libvirt`; none for the machine's own.
+    pub libvirt: Option<PathBuf>,
+    /// Further lines of `sshd_config`, such as `AllowStreamLocalForwarding no`.
+    pub configuration: String,
+}
+
+/// An sshd at a loopback address of its own.
+#[derive(Debug)]
+pub struct Sshd {
+    dir: PathBuf,
+    address: Ipv4Addr,
+    process: Process,
+}
+
+/// Mounts what sessions shall see, and becomes sshd.
+const RUN: &str = r#"set -e
+mkdir -p /run/sshd
+if [ -n "$1" ]; then mkdir -p /run/libvirt; mount --bind "$1" /run/libvirt; fi
+shift
+exec "$@"
+"#;
+
+impl Sshd {
+    /// Starts one with its keys and its log in `dir`, which it has to itself. It knows the keys `id_ed25519`, `id_ecdsa`
+    /// and `id_rsa` there. Missing packages are installed first. Only root can.
+    pub async fn start(dir: &Path, options: &Options) -> Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "sshd needs root: run this command as root");
+        crate::packages::ensure(&PACKAGES)?;
+        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        // Who logs in may be checked as another user.
+        fs::set_permissions(dir, Permissions::from_mode(0o755))?;
+        let mut known = String::new();
+        for kind in ["ed25519", "ecdsa", "rsa"] {
+            keygen(&dir.join(format!("id_{kind}")), kind, "")?;
+            keygen(&dir.join(format!("host_{kind}")), kind, "")?;
+            known += &fs::read_to_string(dir.join(format!("id_{kind}.pub")))?;
+        }
+        fs::write(dir.join("authorized_keys"), known)?;
+        let address = loopback();
+        fs::write(dir.join("sshd_config"), configuration(dir, address, options))?;
+
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", RUN, "sh"]);
+        command.arg(options.libvirt.as_deref().unwrap_or(Path::new("")));
+        command.args(["/usr/sbin/sshd", "-D", "-e", "-f"]).arg(dir.join("sshd_config"));
+        let process = Process::start("sshd", &command, dir, Lifetime::Owned)?;
+        let probe = || async { Ok(TcpStream::connect((address, PORT))?) };
+        process.wait_until("sshd answers", READY_DEADLINE, probe).await?;
+        Ok(Self { dir: dir.to_owned(), address, process })
+    }
+
+    /// Address and port, as in a URI.
+    pub fn authority(&self) -> String {
+        format!("{}:{PORT}", self.address)
+    }
+
+    /// The private key of this kind (`ed25519`, `ecdsa`, `rsa`) that it lets in.
+    pub fn key(&self, kind: &str) -> PathBuf {
+        self.dir.join(format!("id_{kind}"))
+    }
+
+    /// Writes a `known_hosts` file with its host key of this kind.
+    pub fn known_hosts(&self, kind: &str) -> Result<PathBuf> {
+        let path = self.dir.join(format!("known_hosts_{kind}"));
+        let key = fs::read_to_string(self.dir.join(format!("host_{kind}.pub")))?;
+        fs::write(&path, format!("[{}]:{PORT} {key}", self.address))
+            .with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Its sessions that are open: it has a process for each connection.
+    pub fn sessions(&self) -> Result<usize> {
+        let pid = self.process.identity().pid;
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        Ok(children.split_ascii_whitespace().count())
+    }
+
+    /// Lets it hang: connections are accepted by the system, and nobody answers.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::STOP)
+    }
+
+    /// Ends it.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.process.kill().await
+    }
+}
+
+/// Makes a pair of keys, protected by a passphrase unless that is empty.
+pub fn keygen(path: &Path, kind: &str, passphrase: &str) -> Result<()> {
+    let mut command = Command::new("ssh-keygen");
+    command.args(["-q", "-t", kind, "-C", "test", "-N", passphrase, "-f"]).arg(path);
+    let status = command.status().context("running ssh-keygen")?;
+    ensure!(status.success(), "ssh-keygen failed ({status})");
+    Ok(())
+}
+
+fn configuration(dir: &Path, address: Ipv4Addr, options: &Options) -> String {
+    let dir = dir.display();
+    // Of several lines with the same keyword the first counts.
+    format!(
+        "{}\nListenAddress {address}\nPort {PORT}\nPidFile none\nUsePAM no\nStrictModes no\n\
+         PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
+         HostKey {dir}/host_ed25519\nHostKey {dir}/host_ecdsa\nHostKey {dir}/host_rsa\n\
+         AuthorizedKeysFile {dir}/authorized_keys\n",
+        options.configuration
+    )
+}
