@@ -8,17 +8,18 @@
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
 //! | [`provider`] | the contract with a cloud, and one module for each cloud |
 //! | [`peerpod`] | the controller: observe, decide (pure), apply, report |
-//! | [`runtime`] | health, metrics, logs, shutdown, backoff |
+//! | [`runtime`] | leader election, health, metrics, logs, shutdown, backoff |
 //! | [`install`] | the typed objects of an installation, for the generators |
 //! | [`cli`] | the command line, which puts it all together |
 //!
 //! # In another operator
 //!
-//! The host owns the async runtime, tracing, the metrics registry and leadership; a controller is a future:
+//! The host owns the async runtime, tracing, the metrics registry and leadership (its own, or a
+//! [`runtime::lease::Election`]); a controller is a future:
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use peerpod_operator::{peerpod, provider::{Clouds, Limits}, runtime::Metrics, settings};
+//! use peerpod_operator::{peerpod, provider::{Clouds, Limits}, runtime::{Leadership, Metrics}, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -28,7 +29,8 @@
 //! let on_change = move |state: &settings::State| told.settings(state.rejected.is_none());
 //! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
 //! let clouds = Clouds::new(settings, Limits::new(64), metrics.clone());
-//! peerpod::run(client, clouds, metrics, || println!("synced"), shutdown).await;
+//! let leadership = Leadership::unlimited(); // this process is alone
+//! peerpod::run(client, clouds, leadership, metrics, || println!("synced"), shutdown).await;
 //! # Ok(())
 //! # }
 //! ```

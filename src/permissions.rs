@@ -9,6 +9,8 @@ pub struct Permission {
     pub resources: &'static [&'static str],
     /// What may be done.
     pub verbs: &'static [&'static str],
+    /// The objects' names; none: any.
+    pub names: &'static [&'static str],
 }
 
 impl Permission {
@@ -18,6 +20,13 @@ impl Permission {
         resources: &'static [&'static str],
         verbs: &'static [&'static str],
     ) -> Self {
-        Self { group, resources, verbs }
+        Self { group, resources, verbs, names: &[] }
+    }
+
+    /// The same for objects of these names alone. (A right to create or to list without a field selector cannot be
+    /// limited so.)
+    #[must_use]
+    pub const fn named(self, names: &'static [&'static str]) -> Self {
+        Self { names, ..self }
     }
 }

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::runtime::telemetry::LogFormat;
+use crate::runtime::{lease, telemetry::LogFormat};
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -56,18 +56,18 @@ pub struct RunArgs {
     )]
     pub metrics_addr: SocketAddr,
 
-    /// Act only while holding the lease; this version cannot yet, and says so
+    /// Act only while holding the lease; without, one replica alone may run
     #[arg(
         long,
         value_name = "true|false",
         env = "PEERPOD_OPERATOR_LEADER_ELECT",
         action = clap::ArgAction::Set,
-        default_value_t = false
+        default_value_t = true
     )]
     pub leader_elect: bool,
 
-    /// Name of the lease
-    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_LEASE_NAME", default_value = "peerpod-operator")]
+    /// Name of the lease. That of another reaper keeps the two from acting at once
+    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_LEASE_NAME", default_value = lease::DEFAULT_NAME)]
     pub lease_name: String,
 
     /// Namespace of the lease [default: that of --namespace]

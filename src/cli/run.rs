@@ -2,14 +2,16 @@
 
 use std::{process::ExitCode, time::Duration};
 
+use futures::future::join;
 use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{ControllerName, RunArgs, client::client};
 use crate::{
     peerpod,
     provider::{Clouds, Limits},
-    runtime::{Metrics, http, process, shutdown, telemetry},
+    runtime::{Leadership, Metrics, http, lease::Election, process, shutdown, telemetry},
     settings,
 };
 
@@ -41,9 +43,6 @@ pub(super) fn run(args: RunArgs) -> ExitCode {
 
 /// What was asked for and this version cannot do.
 fn check(args: &RunArgs) -> Result<(), &'static str> {
-    if args.leader_elect {
-        return Err("leader election is not built yet: run one replica with --leader-elect false");
-    }
     if args.controllers.contains(&ControllerName::PeerPodConfig) {
         return Err("the controller peerpodconfig is not built yet: run with --controllers peerpod");
     }
@@ -75,15 +74,39 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let client = client().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
-    let controller = peerpod::run(client, clouds, metrics, move || synced.met(), shutdown.clone());
+    let work_ended = CancellationToken::new();
+    let election = args.leader_elect.then(|| {
+        let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
+        Election::new(client.clone(), namespace, &args.lease_name, &process_name(), metrics.clone())
+    });
+    metrics.leader(election.is_none());
+    let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
+    let election = async {
+        if let Some(election) = election {
+            election.run(work_ended.clone()).await;
+        }
+    };
+    let controller = async {
+        let synced = move || synced.met();
+        peerpod::run(client, clouds, leadership, metrics, synced, shutdown.clone()).await;
+        work_ended.cancel();
+    };
     let abandoned = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        () = controller => info!("stopped"),
+        _ = join(controller, election) => info!("stopped"),
+        // The lease is not given up: the cloud may still be at what it was asked for.
         () = abandoned => info!("stopped; what was under way goes on where it was at the next start"),
     }
     servers.stopped().await;
     Ok(())
+}
+
+/// What people know this process by: its Pod's name where it is told, else the machine's.
+fn process_name() -> String {
+    let told = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    let hostname = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    told.or_else(hostname).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }

@@ -50,7 +50,7 @@ use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION},
     permissions::Permission,
     provider::{Clouds, Error, ErrorClass, OwnVm, Provider, cloud_label},
-    runtime::{Backoff, Metrics},
+    runtime::{Backoff, Leadership, Metrics},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -87,14 +87,19 @@ struct Context {
     owners: OwnerWatch,
     index: Arc<Index>,
     backoff: Backoff<ObjectRef<PeerPod>>,
+    leadership: Leadership,
     metrics: Metrics,
 }
 
 /// Runs the controller until `shutdown`, then ends after the reconciles under way. Calls `synced` once, when every
 /// PeerPod there is has been seen.
+///
+/// PeerPods are watched all the time and reconciled while this process leads. With the end of its leadership whatever is
+/// under way is dropped; with the next one every PeerPod is looked at anew.
 pub async fn run(
     client: Client,
     clouds: Clouds,
+    leadership: Leadership,
     metrics: Metrics,
     synced: impl FnOnce() + Send + 'static,
     shutdown: CancellationToken,
@@ -103,6 +108,7 @@ pub async fn run(
     let nudges = Nudges::default();
     let (store, writer) = reflector::store();
     let settings_changed = clouds.changes();
+    let leadership_changed = leadership.changes();
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), clouds, index: index.clone(), store: store.clone() },
         reporter: Reporter {
@@ -112,6 +118,7 @@ pub async fn run(
         owners: OwnerWatch::new(nudges.clone()),
         index: index.clone(),
         backoff: Backoff::default(),
+        leadership,
         metrics,
     });
 
@@ -146,6 +153,7 @@ pub async fn run(
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(nudges.stream())
         .reconcile_all_on(settings_changed)
+        .reconcile_all_on(leadership_changed)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context.clone())
         .for_each(|_| ready(()));
@@ -180,7 +188,12 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         instance = peerpod.instance_id(),
     );
     let started = std::time::Instant::now();
-    let outcome = context.reconcile(&peerpod).instrument(span.clone()).await;
+    let work = context.reconcile(&peerpod).instrument(span.clone());
+    let Some(outcome) = context.leadership.while_leading(work).await else {
+        // Nothing is waited for by one who would not act on it. What comes next, a new term brings.
+        context.owners.settled(&peerpod);
+        return Ok(Action::await_change());
+    };
     let (result, action) = match outcome {
         Ok(action) => ("ok", action),
         Err(error) => {

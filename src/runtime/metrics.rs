@@ -74,6 +74,8 @@ macro_rules! labels {
 }
 
 families! {
+    /// Whether this process leads: 1, or 0 while it is ready to take over.
+    leader: Gauge = "leader" [],
     /// Reconciles that ended, by how they ended.
     reconciles: Counter = "reconciles_total" ["controller", "result"],
     /// How long a reconcile took.
@@ -111,6 +113,11 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The version that runs", build);
         Self(Arc::new(Families::register(registry)))
+    }
+
+    /// This process leads, or not.
+    pub fn leader(&self, leads: bool) {
+        self.0.leader.with([]).set(leads.into());
     }
 
     /// A reconcile ended with `result` after `duration`.
@@ -263,6 +270,7 @@ mod tests {
     }
 
     fn record_everything(metrics: &Metrics) {
+        metrics.leader(true);
         metrics.reconciled("peerpod", "ok", Duration::from_millis(3));
         metrics.peerpods("libvirt", 7);
         metrics.released("libvirt", "deleted", Duration::from_secs(40));
@@ -280,6 +288,7 @@ mod tests {
         let text = scrape(&registry);
         for line in [
             concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "leader{} 1",
             "reconciles_total{controller=\"peerpod\",result=\"ok\"} 1",
             "reconcile_duration_seconds_count{controller=\"peerpod\"} 1",
             "reconcile_duration_seconds_bucket{le=\"0.005\",controller=\"peerpod\"} 1",

@@ -5,10 +5,13 @@
 
 pub mod backoff;
 pub mod http;
+mod leadership;
+pub mod lease;
 pub mod metrics;
 pub mod process;
 pub mod shutdown;
 pub mod telemetry;
 
 pub use backoff::Backoff;
+pub use leadership::Leadership;
 pub use metrics::Metrics;

@@ -1,0 +1,175 @@
+//! What a candidate for a lease does next *(no client)*.
+//!
+//! A candidate trusts no wall clock, neither its own nor the holder's: it counts how long the Lease stays as it is by its
+//! own monotonic clock, from the moment that it saw it so. The holder counts from before its write was sent, and gives
+//! up [`DURATION`] − [`RENEW_DEADLINE`] before anyone else may begin. So no two hold the lease at once, however long
+//! messages take and whatever the clocks say, as long as clocks run about equally fast (a third of difference is borne).
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// How long others wait for a holder that renews no more.
+pub const DURATION: Duration = Duration::from_secs(15);
+
+/// How long a holder acts after the start of its last write that succeeded.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long after one write the next one starts.
+pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
+
+/// What a Lease says. Two that are equal are one: its holder did not renew it between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Who holds it; empty for nobody.
+    pub(super) holder: String,
+    /// How long the holder wants others to wait, where it says so.
+    pub(super) duration: Option<Duration>,
+    pub(super) acquired: Option<Timestamp>,
+    pub(super) renewed: Option<Timestamp>,
+    /// How often the holder changed.
+    pub(super) transitions: i32,
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Write the Lease, as [`Candidate::claim`] says: to take it, or to keep it.
+    Write,
+    /// Nothing, until this moment or until something else is seen of the Lease.
+    Wait(Instant),
+    /// Act no more: the lease is lost.
+    StepDown(Loss),
+}
+
+/// Why a lease was lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Loss {
+    #[error("it could not be renewed for {RENEW_DEADLINE:?}")]
+    Expired,
+    #[error("{0} took it")]
+    Taken(String),
+    #[error("somebody took it away")]
+    Cleared,
+}
+
+/// One that wants a lease, or holds it.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    identity: String,
+    seen: Option<Seen>,
+    /// While it holds the lease: until when.
+    until: Option<Instant>,
+    /// No write starts before.
+    rests_until: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    record: Record,
+    /// When the record was first seen as it is.
+    since: Instant,
+}
+
+impl Candidate {
+    /// One that has seen nothing yet. No two may ever have the same identity.
+    pub(super) fn new(identity: String) -> Self {
+        Self { identity, seen: None, until: None, rests_until: None }
+    }
+
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Until when it may act, if it holds the lease.
+    pub(super) fn holds_until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether it was ever told what the Lease says.
+    pub(super) fn has_seen(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    /// Who holds the lease, as far as is known; empty for nobody.
+    pub(super) fn holder(&self) -> &str {
+        self.seen.as_ref().map_or("", |seen| &seen.record.holder)
+    }
+
+    /// Takes note of what the Lease says; `None`: it does not exist. A Lease that is removed leaves its holder the time
+    /// that it would have had, since the holder does not know yet.
+    pub(super) fn observe(&mut self, now: Instant, record: Option<Record>) {
+        let record = match (record, &self.seen) {
+            (Some(record), Some(seen)) if record == seen.record => return,
+            (None, Some(_)) => return,
+            (record, _) => record.unwrap_or_default(),
+        };
+        if self.until.is_none() {
+            // The reason to rest, somebody else's write, is known now.
+            self.rests_until = None;
+        }
+        self.seen = Some(Seen { record, since: now });
+    }
+
+    pub(super) fn decide(&self, now: Instant) -> Step {
+        let wait = |until: Instant| if now < until { Step::Wait(until) } else { Step::Write };
+        let rests_until = self.rests_until.unwrap_or(now);
+        let Some(Seen { record, since }) = &self.seen else { return Step::Wait(now + RENEW_DEADLINE) };
+        let own = record.holder == self.identity;
+        match self.until {
+            Some(_) if !own && record.holder.is_empty() => Step::StepDown(Loss::Cleared),
+            Some(_) if !own => Step::StepDown(Loss::Taken(record.holder.clone())),
+            Some(until) if now >= until => Step::StepDown(Loss::Expired),
+            Some(until) => wait(rests_until.min(until)),
+            // Its own record: a write that was thought lost, or a term that ended without anyone taking over.
+            None if own || record.holder.is_empty() => wait(rests_until),
+            None => wait(rests_until.max(*since + record.duration.unwrap_or(DURATION))),
+        }
+    }
+
+    /// What to write to take or keep the lease. It must replace exactly what was observed last.
+    pub(super) fn claim(&self, wall: Timestamp) -> Record {
+        let before = self.seen.as_ref().map(|seen| &seen.record);
+        let (acquired, transitions) = match before {
+            Some(own) if own.holder == self.identity => (own.acquired, own.transitions),
+            Some(other) if *other != Record::default() => (Some(wall), other.transitions.saturating_add(1)),
+            _ => (Some(wall), 0),
+        };
+        Record {
+            holder: self.identity.clone(),
+            duration: Some(DURATION),
+            acquired,
+            renewed: Some(wall),
+            transitions,
+        }
+    }
+
+    /// What to write to give the lease up, so that others need not wait.
+    pub(super) fn resignation(&self, wall: Timestamp) -> Record {
+        Record { holder: String::new(), ..self.claim(wall) }
+    }
+
+    /// The write that started at `started` succeeded; this is what the Lease says since.
+    pub(super) fn wrote(&mut self, started: Instant, now: Instant, record: Record) {
+        self.seen = Some(Seen { record, since: now });
+        self.rests_until = Some(started + RETRY_PERIOD);
+        // A term that ran out before the answer came has ended, and whoever worked in it has seen so.
+        if self.until.is_none_or(|until| now < until) {
+            self.until = Some(started + RENEW_DEADLINE);
+        }
+    }
+
+    /// The write that started at `started` failed, or nobody knows.
+    pub(super) fn failed(&mut self, started: Instant) {
+        self.rests_until = Some(started + RETRY_PERIOD);
+    }
+
+    /// It acts no more.
+    pub(super) fn step_down(&mut self) {
+        self.until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests;
