@@ -6,7 +6,8 @@ use k8s_openapi::{
         core::v1::{
             Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource,
             HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+            ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext,
+            TopologySpreadConstraint, Volume, VolumeMount,
         },
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector, util::intstr::IntOrString},
@@ -30,17 +31,15 @@ const METRICS_PORT: i32 = 8080;
 /// Any user but root; the image has one of this number.
 const USER: i64 = 65_532;
 
-/// One replica that is replaced, never doubled: two would reap at once.
+/// Two replicas, of which one acts and the other is ready to take over.
 pub fn deployment() -> Deployment {
-    let selector = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/component", "operator")]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()));
     Deployment {
         metadata: metadata(NAME),
         spec: Some(DeploymentSpec {
-            replicas: Some(1),
-            selector: LabelSelector { match_labels: Some(selector.into()), ..LabelSelector::default() },
+            replicas: Some(2),
+            selector: selector(),
             strategy: Some(DeploymentStrategy {
-                type_: Some("Recreate".into()),
+                type_: Some("RollingUpdate".into()),
                 ..DeploymentStrategy::default()
             }),
             template: PodTemplateSpec {
@@ -53,9 +52,25 @@ pub fn deployment() -> Deployment {
     }
 }
 
+fn selector() -> LabelSelector {
+    let labels = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/component", "operator")];
+    LabelSelector {
+        match_labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        ..LabelSelector::default()
+    }
+}
+
 fn pod() -> PodSpec {
     PodSpec {
         service_account_name: Some(NAME.to_owned()),
+        // A node that fails should not take both with it; one node alone may have both.
+        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
+            topology_key: "kubernetes.io/hostname".into(),
+            max_skew: 1,
+            when_unsatisfiable: "ScheduleAnyway".into(),
+            label_selector: Some(selector()),
+            ..TopologySpreadConstraint::default()
+        }]),
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
@@ -105,6 +120,17 @@ fn container() -> Container {
         read_only: Some(true),
         ..VolumeMount::default()
     };
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.into(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: path.into(),
+                ..ObjectFieldSelector::default()
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    };
     let port = |name: &str, port| ContainerPort {
         name: Some(name.into()),
         container_port: port,
@@ -115,18 +141,11 @@ fn container() -> Container {
         name: "operator".into(),
         image: Some(DEFAULT_IMAGE.into()),
         image_pull_policy: Some("IfNotPresent".into()),
-        args: Some(vec!["run".into(), "--log-format=json".into()]),
-        env: Some(vec![EnvVar {
-            name: "PEERPOD_OPERATOR_NAMESPACE".into(),
-            value_from: Some(EnvVarSource {
-                field_ref: Some(ObjectFieldSelector {
-                    field_path: "metadata.namespace".into(),
-                    ..ObjectFieldSelector::default()
-                }),
-                ..EnvVarSource::default()
-            }),
-            ..EnvVar::default()
-        }]),
+        args: Some(vec!["run".into(), "--leader-elect=true".into(), "--log-format=json".into()]),
+        env: Some(vec![
+            field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace"),
+            field("POD_NAME", "metadata.name"),
+        ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),

@@ -10,7 +10,7 @@ use serde_json::{Error, Value};
 use crate::{NAMESPACE, api::v1alpha1::PeerPod};
 
 pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, deployment};
-pub use rbac::{cluster_role, cluster_role_binding, permissions};
+pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "peerpod-operator";
@@ -45,6 +45,8 @@ pub fn objects() -> Result<Vec<Manifest>, Error> {
         Manifest { file: "serviceaccount", object: serde_json::to_value(service_account())? },
         Manifest { file: "clusterrole", object: serde_json::to_value(cluster_role())? },
         Manifest { file: "clusterrolebinding", object: serde_json::to_value(cluster_role_binding())? },
+        Manifest { file: "role", object: serde_json::to_value(role())? },
+        Manifest { file: "rolebinding", object: serde_json::to_value(role_binding())? },
         Manifest { file: "deployment", object: serde_json::to_value(deployment())? },
     ])
 }

@@ -1,45 +1,67 @@
 //! The operator's rights: what the code declares, and no more.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
 use kube::api::ObjectMeta;
 
 use super::{NAME, metadata};
-use crate::{NAMESPACE, peerpod, permissions::Permission};
+use crate::{NAMESPACE, peerpod, permissions::Permission, runtime::lease};
 
-/// The rights of every controller together.
-pub fn permissions() -> impl Iterator<Item = &'static Permission> {
-    peerpod::PERMISSIONS.iter()
-}
-
-/// The operator's role.
+/// The operator's role in the whole cluster: the rights of every controller together.
 pub fn cluster_role() -> ClusterRole {
-    let owned = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
-    let rules = permissions()
-        .map(|permission| PolicyRule {
-            api_groups: Some(vec![permission.group.to_owned()]),
-            resources: owned(permission.resources),
-            verbs: permission.verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-            ..PolicyRule::default()
-        })
-        .collect();
-    ClusterRole { metadata: cluster_scoped(), rules: Some(rules), ..ClusterRole::default() }
+    ClusterRole {
+        metadata: cluster_scoped(),
+        rules: Some(rules(peerpod::PERMISSIONS)),
+        ..ClusterRole::default()
+    }
 }
 
 /// Gives the role to the operator's ServiceAccount.
 pub fn cluster_role_binding() -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: cluster_scoped(),
-        role_ref: RoleRef {
-            api_group: Some("rbac.authorization.k8s.io".to_owned()),
-            kind: "ClusterRole".to_owned(),
-            name: NAME.to_owned(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: NAME.to_owned(),
-            namespace: Some(NAMESPACE.to_owned()),
-            ..Subject::default()
-        }]),
+        role_ref: reference_to("ClusterRole"),
+        subjects: Some(vec![operator()]),
+    }
+}
+
+/// The operator's role in its own namespace, where its lease is.
+pub fn role() -> Role {
+    Role { metadata: metadata(NAME), rules: Some(rules(lease::PERMISSIONS)) }
+}
+
+/// Gives the role to the operator's ServiceAccount.
+pub fn role_binding() -> RoleBinding {
+    RoleBinding { metadata: metadata(NAME), role_ref: reference_to("Role"), subjects: Some(vec![operator()]) }
+}
+
+fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let rule = |permission: &Permission| PolicyRule {
+        api_groups: Some(vec![permission.group.to_owned()]),
+        resources: Some(owned(permission.resources)),
+        resource_names: Some(owned(permission.names)).filter(|names| !names.is_empty()),
+        verbs: owned(permission.verbs),
+        ..PolicyRule::default()
+    };
+    permissions.iter().map(rule).collect()
+}
+
+fn reference_to(kind: &str) -> RoleRef {
+    RoleRef {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: kind.to_owned(),
+        name: NAME.to_owned(),
+    }
+}
+
+fn operator() -> Subject {
+    Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: NAME.to_owned(),
+        namespace: Some(NAMESPACE.to_owned()),
+        ..Subject::default()
     }
 }
 

@@ -188,7 +188,8 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         instance = peerpod.instance_id(),
     );
     let started = std::time::Instant::now();
-    let work = context.reconcile(&peerpod).instrument(span.clone());
+    // Boxed, as every wrapper around a future this large would hold it twice.
+    let work = Box::pin(context.reconcile(&peerpod).instrument(span.clone()));
     let Some(outcome) = context.leadership.while_leading(work).await else {
         // Nothing is waited for by one who would not act on it. What comes next, a new term brings.
         context.owners.settled(&peerpod);

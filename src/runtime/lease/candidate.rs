@@ -39,8 +39,8 @@ pub(super) enum Step {
     Write,
     /// Nothing, until this moment or until something else is seen of the Lease.
     Wait(Instant),
-    /// Act no more: the lease is lost.
-    StepDown(Loss),
+    /// Act no more.
+    Lost(Loss),
 }
 
 /// Why a lease was lost.
@@ -118,9 +118,9 @@ impl Candidate {
         let Some(Seen { record, since }) = &self.seen else { return Step::Wait(now + RENEW_DEADLINE) };
         let own = record.holder == self.identity;
         match self.until {
-            Some(_) if !own && record.holder.is_empty() => Step::StepDown(Loss::Cleared),
-            Some(_) if !own => Step::StepDown(Loss::Taken(record.holder.clone())),
-            Some(until) if now >= until => Step::StepDown(Loss::Expired),
+            Some(_) if !own && record.holder.is_empty() => Step::Lost(Loss::Cleared),
+            Some(_) if !own => Step::Lost(Loss::Taken(record.holder.clone())),
+            Some(until) if now >= until => Step::Lost(Loss::Expired),
             Some(until) => wait(rests_until.min(until)),
             // Its own record: a write that was thought lost, or a term that ended without anyone taking over.
             None if own || record.holder.is_empty() => wait(rests_until),

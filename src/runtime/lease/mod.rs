@@ -86,7 +86,7 @@ impl Election {
         let mut watch: Option<Watch> = None;
         while !stop.is_cancelled() {
             match self.candidate.decide(Instant::now()) {
-                Step::StepDown(loss) => self.step_down(&loss),
+                Step::Lost(loss) => self.step_down(&loss),
                 // It is not cut short by `stop`: a write that nobody waits for may take place all the same.
                 Step::Write => {
                     let up_to_date = self.claim().await;

@@ -73,10 +73,10 @@ fn a_holder_renews_and_steps_down_when_that_fails_for_too_long() {
     assert_eq!(candidate.decide(start + RETRY_PERIOD), Step::Write);
     candidate.failed(start + 9 * SECOND);
     assert_eq!(candidate.decide(start + 9 * SECOND), Step::Wait(start + RENEW_DEADLINE));
-    assert_eq!(candidate.decide(start + RENEW_DEADLINE), Step::StepDown(Loss::Expired));
+    assert_eq!(candidate.decide(start + RENEW_DEADLINE), Step::Lost(Loss::Expired));
     // An answer that comes after the deadline does not undo it, and the lease is taken anew.
     candidate.wrote(start + 9 * SECOND, start + RENEW_DEADLINE, candidate.claim(wall()));
-    assert_eq!(candidate.decide(start + RENEW_DEADLINE), Step::StepDown(Loss::Expired));
+    assert_eq!(candidate.decide(start + RENEW_DEADLINE), Step::Lost(Loss::Expired));
     candidate.step_down();
     assert_eq!(candidate.decide(start + 11 * SECOND), Step::Write);
 }
@@ -90,7 +90,7 @@ fn a_holder_whose_lease_somebody_changed_steps_down() {
         candidate.observe(start, None);
         candidate.wrote(start, start, candidate.claim(wall()));
         candidate.observe(start + SECOND, Some(record));
-        assert_eq!(candidate.decide(start + SECOND), Step::StepDown(loss));
+        assert_eq!(candidate.decide(start + SECOND), Step::Lost(loss));
     }
 }
 
@@ -347,7 +347,7 @@ impl World {
         }
         match self.processes[process].candidate.decide(now) {
             Step::Wait(_) => {}
-            Step::StepDown(_) => self.processes[process].candidate.step_down(),
+            Step::Lost(_) => self.processes[process].candidate.step_down(),
             Step::Write => {
                 let record = self.processes[process].candidate.claim(self.wall(process));
                 let write = self.send(process, record);
