@@ -8,6 +8,7 @@
 mod crash;
 mod crd;
 mod garbage_collection;
+mod leadership;
 mod lifecycle;
 mod qemu;
 mod refusals;

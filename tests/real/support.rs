@@ -11,9 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{Api, ResourceExt as _, api::ListParams};
-use peerpod_operator::api::v1alpha1::PeerPod;
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
 use peers::libvirt::{Host, Libvirtd, POOL};
 use testbed::{
     Caa, Operator, OperatorOptions, Options, Pods, Request, Settings, Testbed, Vm,
@@ -95,11 +98,14 @@ pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()>
     })
 }
 
-/// Runs a test with a libvirtd, an operator and, meanwhile, a cluster of its own.
+/// Runs a test with a libvirtd, an operator and, meanwhile, a cluster of its own. No other operator waits for this one's
+/// lease, nor this one for its own after it was killed.
 pub fn alone(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
         let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+        let arguments = vec!["--leader-elect=false".to_owned()];
+        Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
     };
     alone_with(start, test)
 }
@@ -130,10 +136,12 @@ pub fn alone_with(
     })
 }
 
-/// Puts a cluster back: everything is installed, and there are no PeerPods.
+/// Puts a cluster back: everything is installed, nobody holds a lease, and there are no PeerPods.
 async fn clear(testbed: &Testbed) -> Result<()> {
     testbed.install_objects().await?;
     let caa = Caa::install(testbed).await?;
+    let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
+    leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let all: Api<PeerPod> = Api::all(testbed.client());
     for left in all.list(&ListParams::default()).await? {
         let namespace = left.namespace().unwrap_or_default();

@@ -1,0 +1,340 @@
+//! Several candidates for one lease: one acts, and no other, whatever happens to it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::Component;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::Pod,
+    },
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    runtime::lease::{DURATION, PEERPOD_CTRL, RENEW_DEADLINE, RETRY_PERIOD},
+};
+use serde_json::json;
+use tempfile::TempDir;
+use testbed::{
+    Operator, OperatorOptions, Settings, Vm,
+    wait::{self, DEADLINE},
+};
+use tokio::time::sleep;
+
+use crate::support::{Alone, PROGRAM, alone_with};
+
+/// Runs a test with one operator that takes part in the election, by the lease of this name if any is given.
+fn elected(lease: Option<&'static str>, test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+            options.arguments.extend(lease.map(|name| format!("--lease-name={name}")));
+            Operator::start(testbed, &options).await
+        };
+    alone_with(start, test)
+}
+
+/// A second operator beside the first, which leads, and the folder that it lives in.
+async fn standby(alone: &Alone<'_>) -> Result<(Operator, TempDir)> {
+    until_leads(&alone.operator).await?;
+    let dir = tempfile::tempdir()?;
+    let settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
+    let options = OperatorOptions::new(PROGRAM, dir.path().join("operator"), settings);
+    let operator = Operator::start(alone.testbed, &options).await?;
+    wait::eventually("the second operator has seen the first one's lease", DEADLINE, async || {
+        ensure!(operator.log()?.contains("standing by"));
+        Ok(())
+    })
+    .await?;
+    Ok((operator, dir))
+}
+
+async fn leads(operator: &Operator) -> Result<bool> {
+    Ok(operator.metrics().await?.sum("peerpod_operator_leader", &[]) > 0.5)
+}
+
+async fn until_leads(operator: &Operator) -> Result<()> {
+    wait::eventually("the operator leads", DEADLINE, async || {
+        ensure!(leads(operator).await?);
+        Ok(())
+    })
+    .await
+}
+
+async fn until_stands_by(operator: &Operator) -> Result<()> {
+    wait::eventually("the operator leads no more", DEADLINE, async || {
+        ensure!(!leads(operator).await?);
+        Ok(())
+    })
+    .await
+}
+
+/// How many calls to the cloud have got an answer.
+async fn answered_calls(operator: &Operator) -> Result<f64> {
+    let metrics = operator.metrics().await?;
+    let sum = |labels: &[(&str, &str)]| metrics.sum("peerpod_operator_provider_calls_total", labels);
+    Ok(sum(&[]) - sum(&[("result", "abandoned")]))
+}
+
+async fn deletions(operator: &Operator) -> Result<f64> {
+    Ok(operator.metrics().await?.sum("peerpod_operator_deletions_total", &[]))
+}
+
+async fn until_a_call_is_under_way(operator: &Operator) -> Result<()> {
+    wait::eventually("a call to the cloud is under way", DEADLINE, async || {
+        let metrics = operator.metrics().await?;
+        ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
+        Ok(())
+    })
+    .await
+}
+
+/// A machine whose Pod has ended: the deletion of its PeerPod is all that is missing for it to be reaped at once.
+async fn ended(alone: &Alone<'_>, name: &str) -> Result<Vm> {
+    let scene = alone.scene();
+    let vm = scene.pod_with_vm(name).await?;
+    let pods: Api<Pod> = Api::namespaced(alone.testbed.client(), &scene.namespace);
+    let failed = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+    pods.patch_status(name, &PatchParams::default(), &failed).await?;
+    Ok(vm)
+}
+
+async fn delete(alone: &Alone<'_>, vm: &Vm) -> Result<()> {
+    alone.scene().peerpods.delete(&vm.name(), &DeleteParams::background()).await?;
+    Ok(())
+}
+
+#[test]
+fn one_of_two_acts_and_their_election_is_cheap() -> Result<()> {
+    elected(None, async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        alone.scene().operator_catches_up().await?;
+        ensure!(second.health("/readyz").await?.0 == 200, "a standby is ready");
+        ensure!(!leads(&second).await? && answered_calls(&second).await? < 0.5, "a standby does nothing");
+        ensure!(deletions(&alone.operator).await? > 0.5);
+
+        let audit = alone.testbed.audit().context("the cluster keeps an audit log")?;
+        let lease_requests = || -> Result<usize> {
+            let mut requests = audit.of_operator()?;
+            ensure!(requests.iter().all(|request| request.resource != "leases" || request.code < 400));
+            requests.retain(|request| request.resource == "leases" && request.verb != "watch");
+            Ok(requests.len())
+        };
+        let before = lease_requests()?;
+        sleep(5 * RETRY_PERIOD).await;
+        let requests = lease_requests()? - before;
+        ensure!((4..=6).contains(&requests), "{requests} in five renewal periods");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
+    elected(None, async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let vm = ended(alone, "web").await?;
+        let told = Instant::now();
+        let stop = alone.operator.stop();
+        let reaped = async {
+            delete(alone, &vm).await?;
+            alone.scene().released(&vm.name()).await?;
+            anyhow::Ok(told.elapsed())
+        };
+        let (status, reaped) = tokio::try_join!(stop, reaped)?;
+        ensure!(status.success(), "it ended with {status}");
+        ensure!(deletions(&second).await? > 0.5, "the first one reaped it");
+        ensure!(reaped < Duration::from_secs(2), "the next leader reaped after {reaped:?}");
+        alone.scene().vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()> {
+    elected(None, async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let vm = ended(alone, "web").await?;
+        alone.operator.kill().await?;
+        let killed = Instant::now();
+        delete(alone, &vm).await?;
+        alone.scene().released(&vm.name()).await?;
+        let reaped = killed.elapsed();
+        ensure!(deletions(&second).await? > 0.5);
+        // The last renewal was at most one period before the end.
+        ensure!(
+            reaped > DURATION.checked_sub(RETRY_PERIOD * 2).context("it is longer")?,
+            "too soon: {reaped:?}"
+        );
+        ensure!(reaped < Duration::from_secs(20), "the next leader reaped after {reaped:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() -> Result<()> {
+    elected(None, async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        // It stands still in the middle of a deletion, and another one becomes due meanwhile.
+        let (under_way, later) = (ended(alone, "under-way").await?, ended(alone, "later").await?);
+        alone.libvirtd.pause()?;
+        delete(alone, &under_way).await?;
+        until_a_call_is_under_way(&alone.operator).await?;
+        let before = answered_calls(&alone.operator).await?;
+        alone.operator.pause()?;
+        delete(alone, &later).await?;
+        until_leads(&second).await?;
+        alone.operator.resume()?;
+        until_stands_by(&alone.operator).await?;
+        alone.libvirtd.resume()?;
+
+        for vm in [&under_way, &later] {
+            alone.scene().released(&vm.name()).await?;
+            alone.scene().vanished(vm).await?;
+        }
+        alone.scene().operator_catches_up().await?;
+        let calls = answered_calls(&alone.operator).await? - before;
+        ensure!(calls.abs() < 0.5, "it made {calls} calls after its time was over");
+        ensure!(deletions(&alone.operator).await? < 0.5);
+        // It is a standby as good as any.
+        second.stop().await?;
+        alone.scene().operator_catches_up().await?;
+        ensure!(deletions(&alone.operator).await? > 0.5);
+        Ok(())
+    })
+}
+
+#[test]
+fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards() -> Result<()> {
+    elected(None, async |alone| {
+        until_leads(&alone.operator).await?;
+        let vm = ended(alone, "web").await?;
+        alone.libvirtd.pause()?;
+        delete(alone, &vm).await?;
+        until_a_call_is_under_way(&alone.operator).await?;
+        let before = answered_calls(&alone.operator).await?;
+        alone.testbed.cluster().pause(Component::ApiServer)?;
+        let away = Instant::now();
+        let stood_by = until_stands_by(&alone.operator).await;
+        let after = away.elapsed();
+        // With nothing in the way but the lease, it leaves the machine alone.
+        alone.libvirtd.resume()?;
+        sleep(RETRY_PERIOD).await;
+        let left_alone = alone.scene().lives(&vm).await;
+        let calls = answered_calls(&alone.operator).await;
+        alone.testbed.cluster().resume(Component::ApiServer)?;
+        stood_by?;
+        left_alone?;
+        let calls = calls? - before;
+        ensure!(calls.abs() < 0.5, "it made {calls} calls without the lease");
+        ensure!(after < RENEW_DEADLINE + Duration::from_secs(1), "it led on for {after:?}");
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await?;
+        ensure!(alone.operator.process().is_running(), "it ended");
+        Ok(())
+    })
+}
+
+/// Another candidate for a Lease, which takes and keeps it by the rules of client-go's leader election: wait for the
+/// record to stay unchanged for its duration, replace it whole, count a transition.
+struct Reaper {
+    leases: Api<Lease>,
+    seen: Option<(LeaseSpec, Instant)>,
+}
+
+impl Reaper {
+    const IDENTITY: &str = "peerpod-ctrl-controller-manager-5d8f_9f4c";
+
+    fn new(client: Client) -> Self {
+        Self { leases: Api::namespaced(client, NAMESPACE), seen: None }
+    }
+
+    /// One attempt to take the lease or to renew it; whether it holds it then.
+    async fn attempt(&mut self) -> Result<bool> {
+        let now = MicroTime(Timestamp::now());
+        let mine = LeaseSpec {
+            holder_identity: Some(Self::IDENTITY.into()),
+            lease_duration_seconds: Some(15),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(0),
+            ..LeaseSpec::default()
+        };
+        let params = PostParams::default();
+        let Some(mut lease) = self.leases.get_opt(PEERPOD_CTRL).await? else {
+            let metadata = ObjectMeta { name: Some(PEERPOD_CTRL.into()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(mine) };
+            return Ok(self.leases.create(&params, &lease).await.is_ok());
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != spec) {
+            self.seen = Some((spec.clone(), Instant::now()));
+        }
+        let since = self.seen.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let duration = spec.lease_duration_seconds.context("a lease has a duration")?;
+        let valid = since.elapsed() < Duration::from_secs(duration.try_into()?);
+        let transitions = spec.lease_transitions.context("a lease counts its transitions")?;
+        lease.spec = Some(match holder {
+            Self::IDENTITY => LeaseSpec { acquire_time: spec.acquire_time, ..mine },
+            other if !other.is_empty() && valid => return Ok(false),
+            _ => LeaseSpec { lease_transitions: Some(transitions + 1), ..mine },
+        });
+        Ok(self.leases.replace(PEERPOD_CTRL, &params, &lease).await.is_ok())
+    }
+
+    /// Attempts every two seconds for as long as this; how many of them succeeded.
+    async fn attempts_for(&mut self, time: Duration) -> Result<(usize, usize)> {
+        let (start, mut all, mut successful) = (Instant::now(), 0, 0);
+        while start.elapsed() < time {
+            successful += usize::from(self.attempt().await?);
+            all += 1;
+            sleep(RETRY_PERIOD).await;
+        }
+        Ok((successful, all))
+    }
+}
+
+/// Longer than a lease that is not renewed lasts.
+const PAST_EXPIRY: Duration = Duration::from_secs(18);
+
+#[test]
+fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<()> {
+    elected(Some(PEERPOD_CTRL), async |alone| {
+        // The operator's turn ends first, so that the reaper finds the lease free.
+        until_leads(&alone.operator).await?;
+        alone.operator.stop().await?;
+        let mut reaper = Reaper::new(alone.testbed.client());
+        ensure!(reaper.attempt().await?, "a lease that was given up is free for anyone");
+        alone.operator.start_again()?;
+        alone.operator.ready().await?;
+        let vm = ended(alone, "web").await?;
+        delete(alone, &vm).await?;
+        let (successful, all) = reaper.attempts_for(PAST_EXPIRY).await?;
+        ensure!(successful == all, "the reaper renewed its lease {successful} of {all} times");
+        ensure!(!leads(&alone.operator).await? && answered_calls(&alone.operator).await? < 0.5);
+        alone.scene().lives(&vm).await?;
+        ensure!(alone.scene().writes()?.is_empty(), "{:?}", alone.scene().writes()?);
+
+        // It renews no more.
+        alone.scene().released(&vm.name()).await
+    })
+}
+
+#[test]
+fn while_the_operator_holds_the_shared_lease_upstreams_reaper_does_not_get_it() -> Result<()> {
+    elected(Some(PEERPOD_CTRL), async |alone| {
+        until_leads(&alone.operator).await?;
+        let mut reaper = Reaper::new(alone.testbed.client());
+        let (successful, _) = reaper.attempts_for(PAST_EXPIRY).await?;
+        ensure!(successful == 0, "the reaper took the lease");
+        ensure!(leads(&alone.operator).await?);
+        alone.scene().operator_catches_up().await
+    })
+}
