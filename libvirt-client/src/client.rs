@@ -10,10 +10,10 @@ use crate::connections::Connections;
 use crate::error::Error;
 use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
 use crate::procedure::{
-    ConnectGetLibVersion, ConnectListAllDomains, DomainCreate, DomainDefineXml, DomainDestroy,
-    DomainGetState, DomainGetXmlDesc, DomainLookupByUuid, DomainUndefine, DomainUndefineFlags, Procedure,
-    StoragePoolCreateXml, StoragePoolGetXmlDesc, StoragePoolListAllVolumes, StoragePoolLookupByName,
-    StorageVolCreateXml, StorageVolDelete, StorageVolLookupByPath,
+    ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains, DomainCreate,
+    DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainLookupByUuid, DomainUndefine,
+    DomainUndefineFlags, Procedure, StoragePoolCreateXml, StoragePoolGetXmlDesc, StoragePoolListAllVolumes,
+    StoragePoolLookupByName, StorageVolCreateXml, StorageVolDelete, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -63,6 +63,16 @@ impl Client {
     /// libvirt's version: major × 1,000,000 + minor × 1,000 + release.
     pub async fn lib_version(&self) -> Result<u64, Error> {
         self.call::<ConnectGetLibVersion>(()).await
+    }
+
+    /// The name of the driver that serves the connection, such as `QEMU`.
+    pub async fn hypervisor(&self) -> Result<String, Error> {
+        self.call::<ConnectGetType>(()).await
+    }
+
+    /// The hypervisor's version, built like [`lib_version`](Self::lib_version)'s; 0 where the driver knows none.
+    pub async fn hypervisor_version(&self) -> Result<u64, Error> {
+        self.call::<ConnectGetVersion>(()).await
     }
 
     /// All domains, running or not.

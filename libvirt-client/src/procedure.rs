@@ -45,6 +45,8 @@ procedures! {
     70 "AUTH_POLKIT" AuthPolkit() -> i32;
     1 "CONNECT_OPEN" ConnectOpen(Option<&'a str>, Flags) -> ();
     2 "CONNECT_CLOSE" ConnectClose() -> ();
+    3 "CONNECT_GET_TYPE" ConnectGetType() -> String;
+    4 "CONNECT_GET_VERSION" ConnectGetVersion() -> u64;
     157 "CONNECT_GET_LIB_VERSION" ConnectGetLibVersion() -> u64;
     273 "CONNECT_LIST_ALL_DOMAINS" ConnectListAllDomains(NeedResults, Flags) -> (Vec<Domain>, Count);
 

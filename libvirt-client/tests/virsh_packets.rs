@@ -52,6 +52,8 @@ vol-delete vm-root.qcow2 --pool disks
 
 async fn ours(client: &Client) {
     client.lib_version().await.unwrap();
+    assert_eq!(client.hypervisor().await.unwrap(), "TEST");
+    client.hypervisor_version().await.unwrap();
     let pool = client.pool_create(POOL).await.unwrap();
     assert_eq!(client.pool_lookup_by_name("disks").await.unwrap(), pool);
     assert!(client.pool_xml(&pool).await.unwrap().contains("<path>/disks</path>"));
@@ -111,7 +113,7 @@ async fn the_clients_packets_are_virshs() {
     // Every procedure that the client has, save polkit's, which this daemon does not ask for.
     assert_eq!(
         procedures,
-        [1, 2, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 97, 157, 212, 231, 273, 282]
+        [1, 2, 3, 4, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 97, 157, 212, 231, 273, 282]
     );
 }
 

@@ -26,6 +26,14 @@ pub const CONFIG_MAP: &str = "peer-pods-cm";
 /// The `Secret` with the provider's credentials, cloud-api-adaptor's own.
 pub const SECRET: &str = "peer-pods-secret";
 
+/// The `Secret` with the key (`id_rsa`, `id_ecdsa` or `id_ed25519`) and, if wanted, the `known_hosts` for libvirt by ssh:
+/// cloud-api-adaptor's own.
+pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
+
+/// The operator's home folder. That of cloud-api-adaptor, so that what a `LIBVIRT_URI` leaves to it (`~/.ssh`) or says of it
+/// (`keyfile=/root/.ssh/id_rsa`) is the same for both.
+const HOME: &str = "/root";
+
 const HEALTH_PORT: i32 = 8081;
 const METRICS_PORT: i32 = 8080;
 /// Any user but root; the image has one of this number.
@@ -92,17 +100,25 @@ fn pod() -> PodSpec {
                 }),
                 ..Volume::default()
             },
-            Volume {
-                name: "credentials".into(),
-                secret: Some(SecretVolumeSource {
-                    secret_name: Some(SECRET.into()),
-                    default_mode: Some(0o440),
-                    ..SecretVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
+            secret("credentials", SECRET, None),
+            // Only libvirt by ssh needs it.
+            secret("ssh-key", SSH_KEY_SECRET, Some(true)),
         ]),
         ..PodSpec::default()
+    }
+}
+
+/// A Secret's files, which its group may read: `fsGroup` makes that the operator's.
+fn secret(volume: &str, name: &str, optional: Option<bool>) -> Volume {
+    Volume {
+        name: volume.into(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(name.into()),
+            default_mode: Some(0o440),
+            optional,
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
     }
 }
 
@@ -145,6 +161,7 @@ fn container() -> Container {
         env: Some(vec![
             field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace"),
             field("POD_NAME", "metadata.name"),
+            EnvVar { name: "HOME".into(), value: Some(HOME.into()), ..EnvVar::default() },
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
@@ -161,7 +178,11 @@ fn container() -> Container {
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
             ..SecurityContext::default()
         }),
-        volume_mounts: Some(vec![mount("settings", SETTINGS_DIR), mount("credentials", CREDENTIALS_DIR)]),
+        volume_mounts: Some(vec![
+            mount("settings", SETTINGS_DIR),
+            mount("credentials", CREDENTIALS_DIR),
+            mount("ssh-key", &format!("{HOME}/.ssh")),
+        ]),
         ..Container::default()
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Error, Value};
 
 use crate::{NAMESPACE, api::v1alpha1::PeerPod};
 
-pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, deployment};
+pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, deployment};
 pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};
 
 /// The name of the operator's own objects.
