@@ -1,5 +1,6 @@
 //! The client: what can be asked of libvirt.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,11 @@ use crate::uri::ConnectUri;
 /// How a [`Client`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Most connections at a time, at least one. Each carries five calls at a time.
+    /// Most connections at a time that take calls, at least one. Each carries five calls at a time.
     pub connections: usize,
+    /// How long a call may go unanswered before its place is given to another one. It waits on, on a connection that
+    /// takes no further calls. As many calls wait so as have places, at most.
+    pub stalled_after: Duration,
     /// The time a call has, from the moment it is made: waiting for a connection is part of it.
     pub call_timeout: Duration,
     /// The time a connection has to be opened.
@@ -29,10 +33,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 4 connections, 20 seconds for a call, 5 seconds to connect.
+    /// 16 connections, 2 seconds until a call counts as stalled, 20 seconds for a call, 5 seconds to connect.
     fn default() -> Self {
         Self {
-            connections: 4,
+            connections: 16,
+            stalled_after: Duration::from_secs(2),
             call_timeout: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(5),
         }
@@ -43,6 +48,7 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub struct Client {
     connections: Arc<Connections>,
+    stalled_after: Duration,
     call_timeout: Duration,
 }
 
@@ -51,6 +57,7 @@ impl Client {
     pub fn new(uri: ConnectUri, options: Options) -> Self {
         Self {
             connections: Arc::new(Connections::new(uri, options.connections, options.connect_timeout)),
+            stalled_after: options.stalled_after,
             call_timeout: options.call_timeout,
         }
     }
@@ -167,12 +174,20 @@ impl Client {
 
     async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
         let deadline = Instant::now() + self.call_timeout;
-        let late = |_| Error::Timeout { procedure: P::NAME, after: self.call_timeout };
-        let place = timeout_at(deadline, self.connections.place()).await.map_err(late)??;
-        let connection = timeout_at(deadline, place.connection()).await.map_err(late)??;
-        timeout_at(deadline, connection.call::<P>(arguments)).await.map_err(late).unwrap_or_else(|timeout| {
-            place.retire(&connection);
-            Err(timeout)
-        })
+        let late = || Error::Timeout { procedure: P::NAME, after: self.call_timeout };
+        let place = timeout_at(deadline, self.connections.place()).await.map_err(|_| late())??;
+        let connection = timeout_at(deadline, place.connection()).await.map_err(|_| late())??;
+        let mut call = pin!(connection.call::<P>(arguments));
+        let stalled = deadline.min(Instant::now() + self.stalled_after);
+        if let Ok(answer) = timeout_at(stalled, &mut call).await {
+            return answer;
+        }
+        match place.stall(&connection) {
+            Ok(_stalled) => timeout_at(deadline, call).await.unwrap_or_else(|_| Err(late())),
+            Err(place) => timeout_at(deadline, call).await.unwrap_or_else(|_| {
+                place.retire(&connection);
+                Err(late())
+            }),
+        }
     }
 }

@@ -20,6 +20,14 @@ use crate::transport;
 use crate::uri::{ConnectUri, Endpoint};
 use crate::xdr;
 
+/// A packet on its way to the writer.
+#[derive(Debug)]
+struct Outgoing {
+    /// The call's serial; none for what is no call.
+    serial: Option<u32>,
+    packet: Vec<u8>,
+}
+
 /// Packets that wait for the writer; more wait in their callers. Calls in flight are fewer (see `connections`).
 const OUTGOING: usize = 16;
 /// Most replies are far smaller.
@@ -34,7 +42,7 @@ const AUTH_POLKIT: i32 = 2;
 #[derive(Debug)]
 pub(crate) struct Connection {
     waiting: Arc<Waiting>,
-    outgoing: mpsc::Sender<Vec<u8>>,
+    outgoing: mpsc::Sender<Outgoing>,
     tasks: [AbortHandle; 2],
 }
 
@@ -101,7 +109,8 @@ impl Connection {
         let serial = self.waiting.register(call.procedure, sender)?;
         let _forget = Forget { waiting: &self.waiting, serial };
         // Both fail only when the connection has ended.
-        self.outgoing.send(call.with_serial(serial)).await.map_err(|_| self.waiting.reason())?;
+        let call = Outgoing { serial: Some(serial), packet: call.with_serial(serial) };
+        self.outgoing.send(call).await.map_err(|_| self.waiting.reason())?;
         receiver.await.map_err(|_| self.waiting.reason())
     }
 
@@ -177,6 +186,11 @@ impl Waiting {
         Ok(serial)
     }
 
+    /// Whether anybody still waits for the reply to this call.
+    fn expects(&self, serial: u32) -> bool {
+        self.lock().calls.contains_key(&serial)
+    }
+
     /// Hands a reply to its call. Nobody may be waiting: a call that was dropped leaves its reply behind.
     fn answer(&self, packet: Packet) -> Result<(), Error> {
         let Header { serial, procedure: got, .. } = packet.header;
@@ -218,7 +232,7 @@ impl Drop for Forget<'_> {
 }
 
 /// Hands out replies until the connection ends.
-async fn read(reader: impl AsyncRead + Unpin, waiting: Arc<Waiting>, outgoing: mpsc::Sender<Vec<u8>>) {
+async fn read(reader: impl AsyncRead + Unpin, waiting: Arc<Waiting>, outgoing: mpsc::Sender<Outgoing>) {
     let mut reader = BufReader::with_capacity(READ_BUFFER, reader);
     let reason = loop {
         let next = match Packet::read(&mut reader).await {
@@ -232,12 +246,12 @@ async fn read(reader: impl AsyncRead + Unpin, waiting: Arc<Waiting>, outgoing: m
     waiting.end(reason);
 }
 
-fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Vec<u8>>) -> Result<(), Error> {
+fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Outgoing>) -> Result<(), Error> {
     match (packet.header.program, packet.header.kind) {
         (packet::KEEPALIVE_PROGRAM, Kind::Message) => {
             if packet.header.procedure == packet::KEEPALIVE_PING {
                 // A full queue means that the daemon does not read: waiting for it here would stop the reader, too.
-                let _ = outgoing.try_send(packet::pong()?);
+                let _ = outgoing.try_send(Outgoing { serial: None, packet: packet::pong()? });
             }
             Ok(())
         }
@@ -252,10 +266,10 @@ fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Vec<u8>>) 
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
     waiting: Arc<Waiting>,
-    mut packets: mpsc::Receiver<Vec<u8>>,
+    mut packets: mpsc::Receiver<Outgoing>,
 ) {
-    while let Some(packet) = packets.recv().await {
-        if let Err(error) = write_gathered(&mut writer, packet, &mut packets).await {
+    while let Some(next) = packets.recv().await {
+        if let Err(error) = write_gathered(&mut writer, &waiting, next, &mut packets).await {
             waiting.end(error.into());
             return;
         }
@@ -264,12 +278,17 @@ async fn write(
 
 async fn write_gathered(
     writer: &mut (impl AsyncWrite + Unpin),
-    first: Vec<u8>,
-    packets: &mut mpsc::Receiver<Vec<u8>>,
+    waiting: &Waiting,
+    first: Outgoing,
+    packets: &mut mpsc::Receiver<Outgoing>,
 ) -> io::Result<()> {
-    writer.write_all(&first).await?;
-    while let Ok(next) = packets.try_recv() {
-        writer.write_all(&next).await?;
+    let mut next = Ok(first);
+    while let Ok(Outgoing { serial, packet }) = next {
+        // A call that was dropped while it waited is withdrawn: its caller may no longer be allowed to make it.
+        if serial.is_none_or(|serial| waiting.expects(serial)) {
+            writer.write_all(&packet).await?;
+        }
+        next = packets.try_recv();
     }
     writer.flush().await
 }

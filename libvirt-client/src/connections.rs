@@ -3,6 +3,9 @@
 //! libvirtd works on five of a client's calls at a time (`max_client_requests`) and leaves the rest unread in the
 //! socket, where nobody can withdraw them. So no more than five are sent on a connection, and further calls queue
 //! here, where each keeps its own deadline and can be dropped. A second connection is opened when the first is full.
+//!
+//! A call that libvirt does not answer for long stalls: it waits on, but on a connection that no further call takes, and
+//! its place goes to another. So a host some of whose machines hang still answers for the others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +20,10 @@ use crate::uri::ConnectUri;
 /// libvirtd's default for `max_client_requests`.
 const CALLS_PER_CONNECTION: usize = 5;
 
+/// How many connections are opened at a time: sshd turns newcomers away at random from the tenth on that has not yet
+/// authenticated (`MaxStartups`), and libvirtd lets the twenty-first wait (`max_anonymous_clients`).
+const OPENING: usize = 8;
+
 /// An attempt to connect, and what came of it once it has ended.
 type Attempt = watch::Receiver<Option<Result<Arc<Connection>, Error>>>;
 
@@ -27,6 +34,9 @@ pub(crate) struct Connections {
     connect_timeout: Duration,
     /// As many as all slots have room for, so whoever has one finds a slot with room.
     permits: Semaphore,
+    /// As many again may have stalled. What stalls beyond that keeps its place.
+    stalled: Semaphore,
+    opening: Arc<Semaphore>,
     slots: Mutex<Box<[Slot]>>,
 }
 
@@ -61,6 +71,8 @@ impl Connections {
             uri: Arc::new(uri),
             connect_timeout,
             permits: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
+            stalled: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
+            opening: Arc::new(Semaphore::new(OPENING)),
             slots: Mutex::new(slots),
         }
     }
@@ -95,9 +107,11 @@ impl Connections {
             return attempt.clone();
         }
         let (outcome, attempt) = watch::channel(None);
-        let (uri, limit) = (self.uri.clone(), self.connect_timeout);
+        let (uri, limit, opening) = (self.uri.clone(), self.connect_timeout, self.opening.clone());
         // A task of its own: the call that happens to be first may be dropped, others wait for the same outcome.
         tokio::spawn(async move {
+            // The semaphore is never closed, so this waits or succeeds; whoever is before it has a deadline.
+            let _turn = opening.acquire().await;
             let connection = connect(&uri, limit).await.map(Arc::new);
             outcome.send_replace(Some(connection));
         });
@@ -144,7 +158,7 @@ pub(crate) struct Place<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
     /// The open connection of this place; opened, or opened again, if need be.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         let mut attempt = self.connections.attempt(self.index);
@@ -152,15 +166,31 @@ impl Place<'_> {
         outcome.unwrap_or_else(|| Err(Error::Disconnected("connecting was cut short".to_owned())))
     }
 
-    /// Sends no further call on a connection that left one unanswered: it may be dead, and nothing but a timeout
-    /// tells. The next call opens another, whose opening shows whether the daemon lives. Calls that are still
-    /// waiting on this one keep it until they are through.
+    /// The call of this place has stalled: its place is for others. `Err` if too many have stalled already; then it
+    /// keeps its place.
+    ///
+    /// No further call is sent on its connection, which may be dead: nothing but time tells. The next call opens another,
+    /// whose opening shows whether the daemon lives. Calls that are still waiting on this one keep it until they are
+    /// through.
+    pub(crate) fn stall(self, connection: &Arc<Connection>) -> Result<Stalled<'a>, Self> {
+        let Ok(permit) = self.connections.stalled.try_acquire() else { return Err(self) };
+        self.retire(connection);
+        Ok(Stalled { _permit: permit })
+    }
+
+    /// Sends no further call on a connection that left one unanswered.
     pub(crate) fn retire(&self, connection: &Arc<Connection>) {
         let slot = &mut self.connections.lock()[self.index];
         if slot.connection().is_some_and(|current| Arc::ptr_eq(&current, connection)) {
             slot.attempt = None;
         }
     }
+}
+
+/// A call that waits on without a place.
+#[derive(Debug)]
+pub(crate) struct Stalled<'a> {
+    _permit: SemaphorePermit<'a>,
 }
 
 impl Drop for Place<'_> {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libvirt_client::{ConnectFailure, Error, ErrorCode, Options, ProtocolError};
 use support::*;
@@ -247,6 +247,62 @@ async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
     let (_peers, mut versions) = tokio::join!(serve, calls.join_all());
     versions.sort_unstable();
     assert_eq!(versions, [[1; 5].as_slice(), &[2; 15]].concat());
+}
+
+#[tokio::test]
+async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replies() {
+    let daemon = FakeDaemon::start();
+    let stalled_after = Duration::from_millis(200);
+    let client = daemon.client_with(Options { connections: 1, stalled_after, ..Options::default() });
+    let serve = async {
+        let mut stalled = daemon.accept().await;
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(stalled.expect(CONNECT_GET_LIB_VERSION).await);
+        }
+        // There is but one place for a connection, and it is full. What comes next finds another.
+        let mut second = daemon.accept().await;
+        for _ in 0..10 {
+            second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        }
+        for call in &held {
+            stalled.reply(call, &version(1)).await;
+        }
+        stalled.hung_up().await;
+        second
+    };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..15 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    let (_peer, mut versions) = tokio::join!(serve, calls.join_all());
+    versions.sort_unstable();
+    assert_eq!(versions, [[1; 5].as_slice(), &[2; 10]].concat());
+}
+
+#[tokio::test]
+async fn no_more_calls_stall_than_have_places_and_the_rest_wait_here() {
+    let daemon = FakeDaemon::start();
+    let stalled_after = Duration::from_millis(100);
+    let client = daemon.client_with(Options { connections: 1, stalled_after, ..Options::default() });
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..15 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+    let mut held = Vec::new();
+    for peer in [&mut first, &mut second] {
+        for _ in 0..5 {
+            held.push(peer.expect(CONNECT_GET_LIB_VERSION).await);
+        }
+    }
+    // Five have stalled, five keep their places, and five have none for as long as that is so.
+    assert!(tokio::time::timeout(stalled_after * 5, daemon.accept()).await.is_err());
+    first.reply(&held[0], &version(1)).await;
+    assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);
+    drop(calls);
 }
 
 #[tokio::test]

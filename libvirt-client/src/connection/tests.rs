@@ -4,11 +4,14 @@ use futures::FutureExt as _;
 use tokio::time::timeout;
 
 use super::*;
-use crate::procedure::ConnectGetLibVersion;
+use crate::procedure::{ConnectClose, ConnectGetLibVersion, DomainDefineXml};
+
+/// What a stream holds until it is read.
+const STREAM: usize = 1024;
 
 /// A connection to nobody, and the other end of its stream.
 fn connection() -> (Connection, tokio::io::DuplexStream) {
-    let (here, there) = tokio::io::duplex(1024);
+    let (here, there) = tokio::io::duplex(STREAM);
     (Connection::over(here), there)
 }
 
@@ -20,6 +23,25 @@ async fn a_dropped_call_leaves_nothing_behind() {
     assert_eq!(connection.waiting.lock().calls.len(), 1);
     drop(call);
     assert!(connection.waiting.lock().calls.is_empty());
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_before_it_is_sent_is_never_sent() {
+    let (connection, mut there) = connection();
+    // The first fills the stream, so that the others wait for the writer.
+    let long = "x".repeat(2 * STREAM);
+    let mut first = Box::pin(connection.call::<DomainDefineXml>((&long,)));
+    assert!((&mut first).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    let mut dropped = Box::pin(connection.call::<ConnectGetLibVersion>(()));
+    assert!((&mut dropped).now_or_never().is_none());
+    let mut last = Box::pin(connection.call::<ConnectClose>(()));
+    assert!((&mut last).now_or_never().is_none());
+    drop(dropped);
+    let sent = async { [Packet::read(&mut there).await, Packet::read(&mut there).await] };
+    let sent = timeout(Duration::from_secs(10), sent).await.unwrap();
+    let procedures = sent.map(|packet| packet.unwrap().header.procedure);
+    assert_eq!(procedures, [DomainDefineXml::NUMBER, ConnectClose::NUMBER]);
 }
 
 #[tokio::test]

@@ -84,6 +84,8 @@ impl FakeDaemon {
 /// One connection, and deadlines that a test can wait for and a busy machine still meets.
 pub(crate) fn short() -> Options {
     Options {
+        // Nothing counts as stalled before it has timed out.
+        stalled_after: Duration::from_millis(1500),
         connections: 4,
         call_timeout: Duration::from_millis(1500),
         connect_timeout: Duration::from_millis(800),
