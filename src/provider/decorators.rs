@@ -1,6 +1,7 @@
 //! What every provider gets around it: limits, and metrics.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -14,18 +15,46 @@ use crate::runtime::Metrics;
 /// One call with all the waiting before it takes no longer than this, whatever the provider does.
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
 
+/// A call that has not been answered for so long has stalled, and its place goes to the next one.
+const STALLED_AFTER: Duration = Duration::from_secs(2);
+
+/// For each call that may be under way, so many more may have stalled. What stalls beyond that keeps its place.
+const STALLED_PER_CALL: usize = 2;
+
 /// What one cloud is spared: calls at once, and calls while it asks for fewer. Shared by all providers that speak to the
 /// same cloud, also across a change of settings.
+///
+/// Calls that the cloud leaves unanswered do not keep others from being made: part of a cloud may hang.
 #[derive(Clone, Debug)]
 pub struct Limits {
     calls: Arc<Semaphore>,
+    stalled: Arc<Semaphore>,
     closed_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Limits {
-    /// At most `calls` calls at once.
+    /// At most `calls` calls at once, beside those that have stalled.
     pub fn new(calls: usize) -> Self {
-        Self { calls: Arc::new(Semaphore::new(calls)), closed_until: Arc::default() }
+        Self {
+            calls: Arc::new(Semaphore::new(calls)),
+            stalled: Arc::new(Semaphore::new(calls * STALLED_PER_CALL)),
+            closed_until: Arc::default(),
+        }
+    }
+
+    /// Waits for a place and makes the call. It gives its place back early if it stalls.
+    async fn within<T>(&self, call: impl Future<Output = T>) -> T {
+        // The semaphores are never closed, so this waits or succeeds.
+        let place = self.calls.acquire().await;
+        let mut call = pin!(call);
+        if let Ok(answer) = tokio::time::timeout(STALLED_AFTER, &mut call).await {
+            return answer;
+        }
+        let stalled = self.stalled.try_acquire();
+        if stalled.is_ok() {
+            drop(place);
+        }
+        call.await
     }
 
     /// How long the cloud still wants to be left alone.
@@ -102,15 +131,11 @@ impl<P: Provider> Limited<P> {
                 format!("{} asked for fewer calls; the next one is made in {retry_after:.0?}", self.cloud);
             return Err(Error::new(ErrorClass::Throttled { retry_after }, message));
         }
-        let within = async {
-            // The semaphore is never closed, so this waits or succeeds.
-            let _permit = self.limits.calls.acquire().await;
-            answer.await
-        };
-        let answer = tokio::time::timeout(CALL_DEADLINE, within).await.unwrap_or_else(|_| {
-            let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
-            Err(Error::new(ErrorClass::Transient, message))
-        });
+        let answer =
+            tokio::time::timeout(CALL_DEADLINE, self.limits.within(answer)).await.unwrap_or_else(|_| {
+                let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
+                Err(Error::new(ErrorClass::Transient, message))
+            });
         if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
             self.limits.close_for(*retry_after);
             self.metrics.provider_throttled(self.cloud, *retry_after);

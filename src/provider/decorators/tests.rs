@@ -102,6 +102,33 @@ async fn a_call_that_hangs_ends_at_its_deadline_and_gives_its_place_back() {
     working.describe(&id()).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn calls_that_stall_do_not_keep_others_from_being_made() {
+    let limits = Limits::new(2);
+    let hanging = Scripted { hangs: true, ..Scripted::default() };
+    let (hangs, _) = within(&limits, &hanging);
+    let (id, started) = (id(), Instant::now());
+    let stalled = futures::future::join_all((0..2).map(|_| hangs.describe(&id)));
+    let (working, _) = within(&limits, &Scripted::default());
+    let others = async {
+        futures::future::join_all((0..10).map(|_| working.describe(&id))).await;
+        started.elapsed()
+    };
+    let (_, others) = futures::future::join(stalled, others).await;
+    assert_eq!(others.as_secs(), STALLED_AFTER.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_calls_stall_than_allowed() {
+    let limits = Limits::new(2);
+    let hanging = Scripted { hangs: true, ..Scripted::default() };
+    let (hangs, _) = within(&limits, &hanging);
+    let id = id();
+    let calls = futures::future::join_all((0..20).map(|_| hangs.describe(&id)));
+    tokio::time::timeout(CALL_DEADLINE / 2, calls).await.unwrap_err();
+    assert_eq!(hanging.calls.load(Ordering::SeqCst), 2 + 2 * STALLED_PER_CALL);
+}
+
 #[tokio::test]
 async fn calls_are_counted_by_how_they_ended() {
     let denied = Scripted { error: Some(ErrorClass::Unauthorized), ..Scripted::default() };

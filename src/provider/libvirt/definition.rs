@@ -13,6 +13,8 @@ const OWN_VOLUMES: [&str; 2] = ["-root.qcow2", "-cloudinit.iso"];
 #[derive(Debug, Deserialize)]
 pub(super) struct Definition {
     #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
     description: String,
     #[serde(default)]
     devices: Devices,
@@ -108,6 +110,7 @@ mod tests {
     fn own_disks_are_the_two_named_after_the_domain() {
         let definition = Definition::parse(XML).unwrap();
         assert!(definition.is_pod_vm());
+        assert_eq!(definition.name, "podvm-web-1a2b3c4d");
         assert_eq!(
             definition.own_disks("podvm-web-1a2b3c4d"),
             ["/pool/podvm-web-1a2b3c4d-root.qcow2", "/pool/podvm-web-1a2b3c4d-cloudinit.iso"]

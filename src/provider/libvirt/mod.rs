@@ -1,13 +1,13 @@
 //! libvirt: a pod VM is a domain with two volumes of its own.
 //!
-//! Calls for one deletion: look up and read the definition, twice; destroy; look up and delete both volumes at once;
-//! undefine; look up again. The domain is undefined last and only when its volumes are gone, so that a retry still finds
-//! what is left.
+//! Calls for one deletion: look up and read the definition; read it again; destroy and look up both volumes at once;
+//! delete both at once; undefine; look up again. The domain is undefined last and only when its volumes are gone, so that
+//! a retry still finds what is left.
 
 mod definition;
 
 use async_trait::async_trait;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use libvirt_client::{
     Client, ConnectError, ConnectFailure, ConnectUri, Domain, DomainState, ErrorCode, Options, UndefineFlags,
     Volume,
@@ -39,27 +39,30 @@ impl Libvirt {
     }
 
     async fn lookup(&self, id: &InstanceId) -> Result<Domain, Error> {
-        let uuid = Uuid::try_parse(id.as_str()).map_err(|_| {
-            Error::new(
-                ErrorClass::Invalid,
-                format!("{id} is not a domain's UUID, so it names no domain for good"),
-            )
-        })?;
         self.client
-            .domain_lookup_by_uuid(uuid)
+            .domain_lookup_by_uuid(uuid(id)?)
             .await
             .map_err(|error| self.explain("looking up the domain", &error))
     }
 
-    /// Deletes one of the domain's own volumes; one that is not there is deleted already.
-    async fn delete_volume(&self, path: &str) -> Result<(), Error> {
-        let Some(volume) = self.find_volume(path).await? else { return Ok(()) };
-        match self.client.volume_delete(&volume).await {
-            Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
-                Err(self.explain(&format!("deleting the volume {path}"), &error))
+    /// Finds the domain's own volumes; none at a path where there is none.
+    async fn find_volumes(&self, paths: &[String]) -> Vec<Result<Option<Volume>, Error>> {
+        join_all(paths.iter().map(|path| self.find_volume(path))).await
+    }
+
+    /// Deletes what was found, all at once, and tells the first problem, also of finding, when all were tried. One that is
+    /// not there is deleted already.
+    async fn delete_volumes(&self, found: Vec<Result<Option<Volume>, Error>>) -> Result<(), Error> {
+        let deleted = found.into_iter().map(async |found| {
+            let Some(volume) = found? else { return Ok(()) };
+            match self.client.volume_delete(&volume).await {
+                Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
+                    Err(self.explain(&format!("deleting the volume {}", volume.key), &error))
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        });
+        join_all(deleted).await.into_iter().collect()
     }
 
     /// The volume at `path`. Pools that are not active know none of their volumes, so before a volume counts as absent
@@ -109,11 +112,6 @@ impl Libvirt {
             _ => false,
         };
         if off { Ok(()) } else { Err(self.explain("destroying the domain", &error)) }
-    }
-
-    /// Deletes volumes at once, and tells the first problem when all were tried.
-    async fn delete_volumes(&self, paths: &[String]) -> Result<(), Error> {
-        join_all(paths.iter().map(|path| self.delete_volume(path))).await.into_iter().collect()
     }
 
     /// `undefine` with everything that hangs on the definition; drivers that know no such flags get the plain call.
@@ -182,23 +180,35 @@ impl Provider for Libvirt {
 
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         let vm = vm.vm();
-        let domain = match self.lookup(&vm.id).await {
-            Ok(domain) => domain,
+        // libvirt finds it by its UUID, whatever the rest says.
+        let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
+        // The proof may have waited for its turn: whoever edited the domain since has a say.
+        let definition = match self.definition(&domain).await {
+            Ok(definition) => definition,
             // Somebody else undefined it since it was proven. Nobody finds its volumes any more if not here and now.
             Err(gone) if gone.class == ErrorClass::NotFound => {
-                return self.delete_volumes(&vm.own_disks).await;
+                return self.delete_volumes(self.find_volumes(&vm.own_disks).await).await;
             }
             Err(error) => return Err(error),
         };
-        // The proof may have waited for its turn: whoever edited the domain since has a say.
-        let definition = self.definition(&domain).await?;
-        if domain.name != vm.name || !definition.is_pod_vm() {
+        if definition.name != vm.name || !definition.is_pod_vm() {
             let message =
                 format!("the domain {} was {} and is something else now; looking again", vm.id, vm.name);
             return Err(Error::new(ErrorClass::Transient, message));
         }
-        self.turn_off(&domain).await?;
-        self.delete_volumes(&definition.own_disks(&domain.name)).await?;
+        let disks = definition.own_disks(&domain.name);
+        let (off, volumes) = join(self.turn_off(&domain), self.find_volumes(&disks)).await;
+        off?;
+        self.delete_volumes(volumes).await?;
         self.undefine(&domain).await
     }
+}
+
+fn uuid(id: &InstanceId) -> Result<Uuid, Error> {
+    Uuid::try_parse(id.as_str()).map_err(|_| {
+        Error::new(
+            ErrorClass::Invalid,
+            format!("{id} is not a domain's UUID, so it names no domain for good"),
+        )
+    })
 }
