@@ -30,7 +30,8 @@
 //! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
 //! let clouds = Clouds::new(settings, Limits::new(64), metrics.clone());
 //! let leadership = Leadership::unlimited(); // this process is alone
-//! peerpod::run(client, clouds, leadership, metrics, || println!("synced"), shutdown).await;
+//! let slow_after = std::time::Duration::from_secs(300);
+//! peerpod::run(client, clouds, leadership, metrics, slow_after, || println!("synced"), shutdown).await;
 //! # Ok(())
 //! # }
 //! ```

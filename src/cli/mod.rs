@@ -3,9 +3,10 @@
 mod client;
 mod run;
 
-use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode};
+use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 
 use crate::runtime::{lease, telemetry::LogFormat};
 
@@ -82,9 +83,31 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_CONCURRENCY", default_value = "64")]
     pub concurrency: NonZeroU16,
 
+    /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_SLOW_AFTER",
+        default_value = "5m",
+        value_parser = slow_after
+    )]
+    pub slow_after: Duration,
+
     /// How log lines look
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
+}
+
+/// Reads `--slow-after`. Less than a second is no measure, as deletions have whole seconds.
+fn slow_after(text: &str) -> Result<Duration, String> {
+    const LEAST: SignedDuration = SignedDuration::from_secs(1);
+    const MOST: SignedDuration = SignedDuration::from_hours(24);
+    let duration: SignedDuration =
+        text.parse().map_err(|_| "not a duration: write it as in 5m, 90s or 1h 30m".to_owned())?;
+    match Duration::try_from(duration) {
+        Ok(valid) if (LEAST..=MOST).contains(&duration) => Ok(valid),
+        _ => Err(format!("it must be from {LEAST:#} to {MOST:#}")),
+    }
 }
 
 /// Where the generated Deployment mounts the settings.
@@ -129,5 +152,30 @@ mod tests {
             }
         }
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_duration_is_read_as_people_write_it_and_what_is_none_is_explained() {
+        for (text, seconds) in
+            [("5m", 300), ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), ("2 minutes", 120)]
+        {
+            assert_eq!(slow_after(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for (text, words) in [
+            ("", "as in 5m"),
+            ("5", "as in 5m"),
+            ("soon", "as in 5m"),
+            ("0s", "from 1s to 24h"),
+            ("500ms", "from 1s to 24h"),
+            ("-5m", "from 1s to 24h"),
+            ("25h", "from 1s to 24h"),
+            ("9999999999999h", "from 1s to 24h"),
+        ] {
+            let problem = slow_after(text).unwrap_err();
+            assert!(problem.contains(words), "{text}: {problem}");
+        }
+        let problem = Cli::try_parse_from(["peerpod-operator", "run", "--slow-after=soon"]).unwrap_err();
+        let problem = problem.to_string();
+        assert!(problem.contains("'soon' for '--slow-after <DURATION>': not a duration"), "{problem}");
     }
 }

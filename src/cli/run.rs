@@ -88,7 +88,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     };
     let controller = async {
         let synced = move || synced.met();
-        peerpod::run(client, clouds, leadership, metrics, synced, shutdown.clone()).await;
+        peerpod::run(client, clouds, leadership, metrics, args.slow_after, synced, shutdown.clone()).await;
         work_ended.cancel();
     };
     let abandoned = async {

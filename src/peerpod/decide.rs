@@ -119,6 +119,45 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
+impl Decision {
+    /// What the metric label and the log field can be, with what it means.
+    pub const LABELS: [(&str, &str); 9] = [
+        ("nothing", "all is as it should be"),
+        ("supersede", "a newer PeerPod of the same Pod replaced this one; its object is deleted"),
+        ("keep", "which of several machines the Pod runs on cannot be told; all stay"),
+        ("delete", "the machine is deleted (each such call is logged; the look ends with another decision)"),
+        ("wait_for_pod", "the Pod may still run on the machine"),
+        ("wait_for_machine", "the cloud accepted the deletion and still shows the machine"),
+        ("retry", "the cloud could not answer; the table of error classes says what follows"),
+        ("release", "the finalizer is released"),
+        ("refuse", "nothing is touched until somebody mends it"),
+    ];
+
+    /// The metric label and the log field.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Supersede => "supersede",
+            Self::Keep(_) => "keep",
+            Self::Delete(_) => "delete",
+            Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
+            Self::Wait(Wait::MachineGoes) => "wait_for_machine",
+            Self::Retry(_) => "retry",
+            Self::Release(_) => "release",
+            Self::Refuse(_) => "refuse",
+        }
+    }
+
+    /// The class of the cloud's error that led to it, if one did.
+    pub const fn error_class(&self) -> Option<ErrorClass> {
+        match self {
+            Self::Retry(error) => Some(error.class),
+            Self::Refuse(Refusal::NotSupported(_)) => Some(ErrorClass::NotSupported),
+            _ => None,
+        }
+    }
+}
+
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {

@@ -8,15 +8,18 @@ use std::{
 };
 
 use futures::{Stream, stream};
+use jiff::Timestamp;
 use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 use tokio::sync::Notify;
 
+use super::observe::has_finalizer;
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{InstanceId, cloud_label},
+    runtime::{Metrics, metrics::Population},
 };
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;
@@ -41,14 +44,28 @@ struct Links {
     /// What each PeerPod is filed under.
     filed: HashMap<Key, Filed>,
     sharing: HashMap<u64, Vec<Key>>,
-    /// How many PeerPods each cloud has; one that had some keeps its place.
-    clouds: BTreeMap<&'static str, usize>,
+    /// What each cloud has; one that had some keeps its place.
+    clouds: BTreeMap<&'static str, Totals>,
+}
+
+/// Counts of one cloud's PeerPods.
+#[derive(Debug, Default)]
+struct Totals {
+    peerpods: usize,
+    queued: usize,
+    pending: usize,
+    /// How many of the pending ones were deleted in each second.
+    deleted: BTreeMap<i64, usize>,
 }
 
 #[derive(Debug)]
 struct Filed {
     hashes: Vec<u64>,
     cloud: &'static str,
+    /// Whether it was not looked at since it changed.
+    queued: bool,
+    /// The second in which it was deleted, where its finalizer is still there.
+    deleted: Option<i64>,
     /// Of all that decisions read of the object itself, status aside.
     content: u64,
 }
@@ -121,9 +138,22 @@ impl Index {
         state.current.sharing.get(&hash).cloned().unwrap_or_default()
     }
 
-    /// How many PeerPods each cloud has, by the cloud's label.
-    pub(super) fn clouds(&self) -> BTreeMap<&'static str, usize> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.clouds.clone()
+    /// A PeerPod is looked at now.
+    pub(super) fn looked_at(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that a list has brought already is looked at for both.
+        state.arriving.looked_at(key);
+        if let Some(cloud) = state.current.looked_at(key) {
+            state.current.publish(cloud, metrics);
+        }
+    }
+
+    /// Tells how many PeerPods there are. Under the lock, so that an older count never overtakes a newer one.
+    pub(super) fn publish(&self, metrics: &Metrics) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for cloud in state.current.clouds.keys() {
+            state.current.publish(cloud, metrics);
+        }
     }
 
     fn filed(&self, peerpod: &PeerPod) -> Filed {
@@ -139,7 +169,13 @@ impl Index {
             peerpod.owner_references().iter().map(|owner| (&owner.kind, &owner.name, &owner.uid)).collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
-        Filed { hashes, cloud: cloud_label(cloud), content: self.hasher.hash_one(content) }
+        Filed {
+            hashes,
+            cloud: cloud_label(cloud),
+            queued: true,
+            deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
+            content: self.hasher.hash_one(content),
+        }
     }
 }
 
@@ -148,14 +184,14 @@ impl Links {
         for hash in &filed.hashes {
             self.sharing.entry(*hash).or_insert_with(|| Vec::with_capacity(1)).push(key.clone());
         }
-        *self.clouds.entry(filed.cloud).or_default() += 1;
+        self.clouds.entry(filed.cloud).or_default().add(&filed);
         self.filed.insert(key, filed);
     }
 
     fn remove(&mut self, key: &Key) {
         let Some(filed) = self.filed.remove(key) else { return };
-        if let Some(count) = self.clouds.get_mut(filed.cloud) {
-            *count -= 1;
+        if let Some(totals) = self.clouds.get_mut(filed.cloud) {
+            totals.remove(&filed);
         }
         for hash in filed.hashes {
             if let Some(sharing) = self.sharing.get_mut(&hash) {
@@ -167,10 +203,55 @@ impl Links {
         }
     }
 
+    /// Its cloud, if the PeerPod waited for this.
+    fn looked_at(&mut self, key: &ObjectRef<PeerPod>) -> Option<&'static str> {
+        let filed = self.filed.get_mut(key).filter(|filed| filed.queued)?;
+        filed.queued = false;
+        self.clouds.get_mut(filed.cloud)?.queued -= 1;
+        Some(filed.cloud)
+    }
+
+    fn publish(&self, cloud: &'static str, metrics: &Metrics) {
+        if let Some(totals) = self.clouds.get(cloud) {
+            metrics.population(cloud, &totals.population());
+        }
+    }
+
     fn sharing_with(&self, key: &Key) -> Vec<Key> {
         let hashes = self.filed.get(key).map(|filed| filed.hashes.as_slice()).unwrap_or_default();
         let sharing = hashes.iter().filter_map(|hash| self.sharing.get(hash)).flatten();
         sharing.filter(|other| *other != key).cloned().collect()
+    }
+}
+
+impl Totals {
+    fn add(&mut self, filed: &Filed) {
+        self.peerpods += 1;
+        self.queued += usize::from(filed.queued);
+        if let Some(second) = filed.deleted {
+            self.pending += 1;
+            *self.deleted.entry(second).or_default() += 1;
+        }
+    }
+
+    /// Takes back what was [added](Self::add) for it, so nothing becomes less than nothing.
+    fn remove(&mut self, filed: &Filed) {
+        self.peerpods -= 1;
+        self.queued -= usize::from(filed.queued);
+        if let Some(second) = filed.deleted {
+            self.pending -= 1;
+            if let Some(count) = self.deleted.get_mut(&second) {
+                *count -= 1;
+                if *count == 0 {
+                    self.deleted.remove(&second);
+                }
+            }
+        }
+    }
+
+    fn population(&self) -> Population {
+        let oldest = self.deleted.keys().next().copied();
+        Population { peerpods: self.peerpods, queued: self.queued, pending: self.pending, oldest }
     }
 }
 
@@ -221,95 +302,4 @@ impl Nudges {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::v1alpha1::PeerPodSpec;
-    use futures::StreamExt;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-
-    fn peerpod(name: &str, pod_uid: &str, instance: &str) -> PeerPod {
-        let spec = PeerPodSpec { cloud_provider: Some("libvirt".into()), instance_id: Some(instance.into()) };
-        let mut peerpod = PeerPod::new(name, spec);
-        peerpod.metadata.namespace = Some("shop".into());
-        peerpod.metadata.owner_references =
-            Some(vec![OwnerReference { uid: pod_uid.into(), ..OwnerReference::default() }]);
-        peerpod
-    }
-
-    fn names(keys: &[Key]) -> Vec<String> {
-        let mut names: Vec<_> = keys.iter().map(|key| key.name.clone()).collect();
-        names.sort();
-        names
-    }
-
-    const UUID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
-
-    #[test]
-    fn a_list_replaces_what_was_known_when_it_is_whole() {
-        let index = Index::default();
-        index.apply(&Event::Apply(peerpod("old", "pod-1", "")));
-        index.apply(&Event::Init);
-        index.apply(&Event::InitApply(peerpod("new", "pod-1", "")));
-        assert_eq!(names(&index.owned_by("pod-1")), ["old"]);
-        index.apply(&Event::InitDone);
-        assert_eq!(names(&index.owned_by("pod-1")), ["new"]);
-        assert_eq!(index.clouds(), [("libvirt", 1)].into());
-    }
-
-    #[test]
-    fn those_that_share_a_pod_or_a_machine_are_told_of_each_other() {
-        let index = Index::default();
-        assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).others.is_empty());
-        assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", ""))).others), ["a"]);
-        assert_eq!(
-            names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase()))).others),
-            ["a"]
-        );
-        let id = InstanceId::parse("libvirt", UUID).unwrap();
-        assert_eq!(names(&index.naming("libvirt", &id)), ["a", "c"]);
-        assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID))).others), ["a"]);
-        assert_eq!(names(&index.naming("libvirt", &id)), ["a"]);
-    }
-
-    #[test]
-    fn one_that_loses_its_owner_is_no_longer_found_by_it() {
-        let index = Index::default();
-        let mut orphan = peerpod("a", "pod-1", "");
-        index.apply(&Event::Apply(orphan.clone()));
-        index.apply(&Event::Apply(peerpod("b", "pod-1", "")));
-        orphan.metadata.owner_references = None;
-        assert_eq!(names(&index.apply(&Event::Apply(orphan)).others), ["b"], "its siblings are one fewer");
-        assert_eq!(names(&index.owned_by("pod-1")), ["b"]);
-    }
-
-    #[test]
-    fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
-        let index = Index::default();
-        let mut one = peerpod("a", "pod-1", UUID);
-        let matters = |one: &PeerPod| index.apply(&Event::Apply(one.clone())).matters;
-        assert!(matters(&one));
-        one.status = Some(crate::api::v1alpha1::PeerPodStatus::default());
-        one.metadata.resource_version = Some("2".into());
-        assert!(!matters(&one));
-        one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
-        assert!(matters(&one));
-        one.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
-        assert!(matters(&one));
-        one.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
-        assert!(matters(&one));
-        one.metadata.uid = Some("another".into());
-        assert!(matters(&one));
-        assert!(!matters(&one));
-    }
-
-    #[tokio::test]
-    async fn a_nudge_given_twice_comes_once() {
-        let nudges = Nudges::default();
-        let one = Key::from(key(&peerpod("a", "pod-1", "")));
-        nudges.add([one.clone(), one.clone()]);
-        nudges.add([one]);
-        let mut stream = Box::pin(nudges.stream());
-        assert_eq!(stream.next().await.unwrap().name, "a");
-        assert!(futures::poll!(stream.next()).is_pending());
-    }
-}
+mod tests;

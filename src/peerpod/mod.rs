@@ -17,39 +17,40 @@ pub mod decide;
 mod index;
 mod observe;
 mod owners;
+mod pass;
+mod progress;
 mod report;
 pub mod verdict;
 
 use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use jiff::Timestamp;
 use kube::{
     Api, Client,
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
-        events::{EventType, Recorder},
+        events::Recorder,
         reflector::{self, ObjectRef},
         watcher,
     },
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, info, info_span, warn};
+use tracing::{Instrument, info, info_span, warn};
 
 use self::{
-    api_call::ApiError,
-    apply::Written,
-    decide::{Decision, Facts, Release, Wait, decide},
+    decide::Decision,
     index::{Change, Index, Nudges},
     observe::Observer,
     owners::OwnerWatch,
+    progress::Progress,
     report::Reporter,
+    verdict::Reason,
 };
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION},
     permissions::Permission,
-    provider::{Clouds, Error, ErrorClass, OwnVm, Provider, cloud_label},
+    provider::Clouds,
     runtime::{Backoff, Leadership, Metrics},
 };
 
@@ -63,15 +64,6 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["pods"], &["get", "list", "watch"]),
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
-
-/// How often something that needs somebody's help is looked at without being told to.
-const SLOW_RESYNC: Duration = Duration::from_secs(300);
-
-/// A cloud that asks for fewer calls and names no time gets this much.
-const LEAST_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often a Pod that keeps its machine is looked at without being told to.
-const POD_RESYNC: Duration = Duration::from_secs(60);
 
 /// How many PeerPods are worked on at once: several times the calls that one cloud gets, so that its limit is what holds
 /// them up, and few enough that thousands found at start cost no memory to speak of.
@@ -87,6 +79,7 @@ struct Context {
     owners: OwnerWatch,
     index: Arc<Index>,
     backoff: Backoff<ObjectRef<PeerPod>>,
+    progress: Progress,
     leadership: Leadership,
     metrics: Metrics,
 }
@@ -95,15 +88,19 @@ struct Context {
 /// PeerPod there is has been seen.
 ///
 /// PeerPods are watched all the time and reconciled while this process leads. With the end of its leadership whatever is
-/// under way is dropped; with the next one every PeerPod is looked at anew.
+/// under way is dropped; with the next one every PeerPod is looked at anew. A deletion that takes longer than `slow_after`
+/// is told of.
 pub async fn run(
     client: Client,
     clouds: Clouds,
     leadership: Leadership,
     metrics: Metrics,
+    slow_after: Duration,
     synced: impl FnOnce() + Send + 'static,
     shutdown: CancellationToken,
 ) {
+    metrics
+        .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
     let index = Arc::new(Index::default());
     let nudges = Nudges::default();
     let (store, writer) = reflector::store();
@@ -118,6 +115,7 @@ pub async fn run(
         owners: OwnerWatch::new(nudges.clone()),
         index: index.clone(),
         backoff: Backoff::default(),
+        progress: Progress::new(slow_after, metrics.clone()),
         leadership,
         metrics,
     });
@@ -188,20 +186,13 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         instance = peerpod.instance_id(),
     );
     let started = std::time::Instant::now();
-    // Boxed, as every wrapper around a future this large would hold it twice.
-    let work = Box::pin(context.reconcile(&peerpod).instrument(span.clone()));
-    let Some(outcome) = context.leadership.while_leading(work).await else {
+    context.index.looked_at(&index::key(&peerpod), &context.metrics);
+    let work = context.look(&peerpod).instrument(span);
+    let Some((result, action)) = context.leadership.while_leading(work).await else {
         // Nothing is waited for by one who would not act on it. What comes next, a new term brings.
         context.owners.settled(&peerpod);
+        context.progress.forget(&index::key(&peerpod));
         return Ok(Action::await_change());
-    };
-    let (result, action) = match outcome {
-        Ok(action) => ("ok", action),
-        Err(error) => {
-            let again = context.backoff.failed(&index::key(&peerpod));
-            span.in_scope(|| warn!(%error, ?again, "cannot go on; trying again"));
-            ("error", Action::requeue(again))
-        }
     };
     context.metrics.reconciled(NAME, result, started.elapsed());
     if !context.index.contains(&index::key(&peerpod)) {
@@ -212,116 +203,6 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
 }
 
 impl Context {
-    async fn reconcile(&self, peerpod: &PeerPod) -> Result<Action, ApiError> {
-        // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
-        // that the machine is gone.
-        let provider = self.observer.clouds.provider(peerpod.cloud_provider());
-        let mut facts = self.observer.observe(peerpod, &provider).await?;
-        let mut decision = decide(facts.clone());
-        if let Decision::Delete(own) = &decision {
-            match delete(&provider, own).await {
-                Ok(()) => {
-                    facts.machine = observe::machine_of(peerpod, &provider).await;
-                    facts.deletion_accepted = true;
-                    decision = decide(facts.clone());
-                }
-                Err(unanswered) => decision = unanswered,
-            }
-        }
-        self.conclude(peerpod, &facts, decision).await
-    }
-
-    async fn conclude(
-        &self,
-        peerpod: &PeerPod,
-        facts: &Facts,
-        decision: Decision,
-    ) -> Result<Action, ApiError> {
-        let verdict = verdict::verdict(&decision, facts.deleted, facts.now);
-        let key = index::key(peerpod);
-        match &decision {
-            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
-            _ => self.owners.settled(peerpod),
-        }
-        let action = match decision {
-            Decision::Nothing => {
-                self.backoff.succeeded(&key);
-                Action::await_change()
-            }
-            Decision::Supersede => {
-                info!("a newer PeerPod of the same Pod replaced this one; deleting it");
-                return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
-            }
-            Decision::Release(release) => return self.release(peerpod, facts, release).await,
-            Decision::Wait(wait) => Action::requeue(match wait {
-                Wait::PodRuns => self.spread(POD_RESYNC),
-                Wait::PodEnds(left) => left.min(POD_RESYNC),
-                Wait::MachineGoes => self.backoff.failed(&key),
-            }),
-            // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
-            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => {
-                Action::requeue(self.spread(SLOW_RESYNC))
-            }
-            Decision::Retry(error) => {
-                debug!(class = error.class.as_str(), "{error}");
-                Action::requeue(match error.class {
-                    ErrorClass::Throttled { retry_after } => {
-                        let pause = retry_after.max(LEAST_PAUSE);
-                        pause + self.backoff.jitter(pause)
-                    }
-                    ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => {
-                        self.spread(SLOW_RESYNC)
-                    }
-                    ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
-                })
-            }
-        };
-        if let Some(verdict) = &verdict {
-            self.metrics.held(verdict.reason.as_str());
-        }
-        // Whether people can be told does not decide when to go on; it is tried again with the next pass.
-        if let Err(error) = self.reporter.report(peerpod, verdict.as_ref()).await {
-            warn!(%error, "the status could not be written");
-        }
-        Ok(action)
-    }
-
-    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
-    fn spread(&self, pause: Duration) -> Duration {
-        pause + self.backoff.jitter(pause / 4)
-    }
-
-    async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
-        let written = apply::release(&self.observer.client, peerpod).await?;
-        if written == Written::Done {
-            let latency =
-                facts.deleted.map(|deleted| Timestamp::now().duration_since(deleted)).unwrap_or_default();
-            let outcome = match release {
-                Release::Absent => "absent",
-                Release::Abandoned => "abandoned",
-            };
-            info!(outcome, "finalizer released");
-            let cloud = cloud_label(peerpod.cloud_provider());
-            self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
-            if let Some(note) = verdict::abandoned(release) {
-                self.reporter.event(peerpod, EventType::Normal, "Abandoned", note).await;
-            }
-        }
-        Ok(self.after_write(&index::key(peerpod), written))
-    }
-
-    /// After a write the watch brings whatever comes next. An outdated object comes the same way; the timer is for a watch
-    /// that hangs.
-    fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
-        match written {
-            Written::Done | Written::Gone => {
-                self.backoff.succeeded(key);
-                Action::await_change()
-            }
-            Written::Outdated => Action::requeue(self.backoff.failed(key)),
-        }
-    }
-
     /// Forgets PeerPods that are gone, and counts those that are there.
     fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {
@@ -330,30 +211,17 @@ impl Context {
             watcher::Event::InitDone => {
                 self.backoff.retain(|key| self.index.contains(key));
                 self.owners.retain(|key| self.index.contains(key));
+                self.progress.retain(|key| self.index.contains(key));
             }
             watcher::Event::Init | watcher::Event::InitApply(_) => return,
             watcher::Event::Apply(_) => {}
         }
-        for (cloud, count) in self.index.clouds() {
-            self.metrics.peerpods(cloud, count);
-        }
+        self.index.publish(&self.metrics);
     }
 
     fn forget(&self, gone: &PeerPod) {
         self.backoff.succeeded(&index::key(gone));
         self.owners.settled(gone);
-    }
-}
-
-/// The one effect on a cloud. A machine that is gone by now is deleted.
-async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Result<(), Decision> {
-    info!(machine = own.vm().name, "deleting the machine");
-    let deleted = match provider {
-        Ok(provider) => provider.delete(own).await,
-        Err(unavailable) => Err(unavailable.clone()),
-    };
-    match deleted {
-        Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
-        _ => Ok(()),
+        self.progress.forget(&index::key(gone));
     }
 }

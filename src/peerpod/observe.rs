@@ -19,6 +19,7 @@ use super::{
     api_call::{self, ApiError},
     decide::{Facts, Machine, Owner, Sibling, hold},
     index::Index,
+    progress::{Pass, Step},
 };
 use crate::{
     api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
@@ -55,6 +56,7 @@ impl Observer {
         &self,
         peerpod: &PeerPod,
         provider: &Result<Arc<dyn Provider>, Error>,
+        pass: &Pass,
     ) -> Result<Facts, ApiError> {
         let pod = owner(peerpod);
         let abandoned =
@@ -79,6 +81,7 @@ impl Observer {
             return Ok(facts);
         }
         if let Some(pod) = pod {
+            pass.at(Step::Owner);
             if deleted.is_some() {
                 facts.owner = self.owner_state(peerpod, pod).await?;
             }
@@ -86,6 +89,7 @@ impl Observer {
             if siblings.is_empty() && (deleted.is_none() || hold(&facts).is_some()) {
                 return Ok(facts);
             }
+            pass.at(Step::Describe);
             let crowded = siblings.len() > MOST_SIBLINGS;
             let asked = join_all(siblings.iter().map(|sibling| async {
                 let machine = if crowded { Machine::NotAsked } else { machine_of(sibling, provider).await };
@@ -93,11 +97,13 @@ impl Observer {
             }));
             (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
         } else if deleted.is_some() {
+            pass.at(Step::Describe);
             facts.machine = machine_of(peerpod, provider).await;
         }
         if deleted.is_some()
             && let Ok(id) = &facts.instance
         {
+            pass.at(Step::Claims);
             facts.claimed_by = self.claimant(peerpod, id, facts.now).await?;
         }
         Ok(facts)
@@ -194,7 +200,8 @@ pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
     pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
 }
 
-fn has_finalizer(peerpod: &PeerPod) -> bool {
+/// Whether the finalizer that stands for the machine is there.
+pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
     peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 

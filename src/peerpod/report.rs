@@ -1,4 +1,4 @@
-//! Tells people about a decision *(client required)*: condition, event, log. Writes only what changed, so that a state
+//! Tells people about a decision *(client required)*: condition and event. Writes only what changed, so that a state
 //! that stays costs nothing.
 
 use jiff::Timestamp;
@@ -8,11 +8,12 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::json;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::{
     api_call::{self, ApiError},
-    verdict::{Kind, Verdict, conditions, cut},
+    progress::Telling,
+    verdict::{Verdict, conditions, cut},
 };
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPod, PeerPodStatus};
 
@@ -26,9 +27,10 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Puts `verdict` into the status, with an event where the reason is a new one. `None` clears what an earlier one
-    /// left; where none ever stood, nothing is written.
-    pub(super) async fn report(&self, peerpod: &PeerPod, verdict: Option<&Verdict>) -> Result<(), ApiError> {
+    /// Puts the verdict into the status, with an event where the reason is a new one or is to be told again. `None` clears
+    /// what an earlier one left; where none ever stood, nothing is written.
+    pub(super) async fn report(&self, peerpod: &PeerPod, telling: &Telling) -> Result<(), ApiError> {
+        let verdict = telling.verdict.as_ref();
         let empty = PeerPodStatus::default();
         let before = peerpod.status.as_ref().unwrap_or(&empty);
         let generation = peerpod.metadata.generation;
@@ -39,23 +41,16 @@ impl Reporter {
         if conditions == before.conditions {
             return Ok(());
         }
-        let new_reason = verdict.filter(|verdict| {
-            !before.conditions.iter().any(|it| it.status == "True" && it.reason == verdict.reason.as_str())
+        let to_be_told = verdict.filter(|verdict| {
+            telling.repeat
+                || !before
+                    .conditions
+                    .iter()
+                    .any(|it| it.status == "True" && it.reason == verdict.reason.as_str())
         });
         self.write_status(peerpod, PeerPodStatus { conditions, observed_generation: generation }).await?;
-        if let Some(verdict) = new_reason {
-            let (reason, message) = (verdict.reason.as_str(), &verdict.message);
-            let type_ = match verdict.reason.kind() {
-                Kind::Reconciling => {
-                    info!(reason, "{message}");
-                    EventType::Normal
-                }
-                Kind::Stalled => {
-                    warn!(reason, "{message}");
-                    EventType::Warning
-                }
-            };
-            self.event(peerpod, type_, verdict.reason.as_str(), &verdict.message).await;
+        if let Some(Verdict { reason, message }) = to_be_told {
+            self.event(peerpod, reason.event(), reason.as_str(), message).await;
         }
         Ok(())
     }

@@ -1,16 +1,14 @@
 //! What a decision means to people: condition, event and metric label in one *(no client)*.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::runtime::events::EventType;
 
 use super::decide::{Decision, Refusal, Release, Wait};
 use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
 };
-
-/// A deletion that waits for its cloud longer than this is said to be slow.
-const SLOW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Room in a condition's message, in bytes. What a cloud says has no limit of its own.
 const MESSAGE_LIMIT: usize = 4096;
@@ -37,7 +35,7 @@ impl Kind {
 }
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident,)+) => {
+    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident, $event:ident;)+) => {
         /// Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
@@ -56,6 +54,11 @@ macro_rules! reasons {
                 match self { $(Self::$reason => Kind::$kind,)+ }
             }
 
+            /// The type of the event that tells of it, which is the level of its log line too.
+            pub const fn event(self) -> EventType {
+                match self { $(Self::$reason => EventType::$event,)+ }
+            }
+
             /// What it means and what to do, for documentation.
             pub const fn doc(self) -> &'static str {
                 match self { $(Self::$reason => concat!($($doc),+),)+ }
@@ -66,30 +69,38 @@ macro_rules! reasons {
 
 reasons! {
     /// The PeerPod is being deleted while its Pod still runs or ends; the machine is kept until the Pod is through.
-    WaitingForPod => Reconciling,
-    /// The cloud has accepted the deletion, and the machine is still there after a minute.
-    DeletionSlow => Reconciling,
+    WaitingForPod => Reconciling, Normal;
+    /// The deletion takes longer than `--slow-after`; the message says where it stands.
+    DeletionSlow => Reconciling, Warning;
     /// The cloud cannot be reached or failed; it is tried again with growing pauses.
-    CloudUnavailable => Reconciling,
+    CloudUnavailable => Reconciling, Warning;
     /// The cloud asked for fewer calls and is left alone for a while.
-    CloudThrottled => Reconciling,
+    CloudThrottled => Reconciling, Normal;
     /// The credentials are refused or lack a right; mend them or the rights, changed files are read at once.
-    Unauthorized => Stalled,
+    Unauthorized => Stalled, Warning;
     /// The settings cannot work; the message names the key to mend, changed files are read at once.
-    InvalidSettings => Stalled,
+    InvalidSettings => Stalled, Warning;
     /// This operator does not speak to the cloud that the PeerPod names, or its settings name another one.
-    UnknownProvider => Stalled,
+    UnknownProvider => Stalled, Warning;
     /// No Pod owns the PeerPod, so no machine can be proven to be its.
-    NoOwner => Stalled,
+    NoOwner => Stalled, Warning;
     /// The recorded identifier is empty or names no machine for good.
-    InvalidInstanceID => Stalled,
+    InvalidInstanceID => Stalled, Warning;
     /// The machine bears another name than a pod VM of this Pod would, or no sign that cloud-api-adaptor made it.
-    NotThisPodsVM => Stalled,
+    NotThisPodsVM => Stalled, Warning;
     /// Another PeerPod names the same machine and stays, or its Pod may still run on it.
-    ClaimedByAnother => Stalled,
+    ClaimedByAnother => Stalled, Warning;
     /// The Pod has several living PeerPods, and which machine it runs on cannot be told; all stay until the Pod goes.
-    AmbiguousSiblings => Stalled,
+    AmbiguousSiblings => Stalled, Warning;
 }
+
+/// The reason of the event about a finalizer that went on an administrator's word; no condition has it, as nothing is
+/// left that could.
+pub const ABANDONED: &str = "Abandoned";
+
+/// What [`ABANDONED`] means, for documentation.
+pub const ABANDONED_DOC: &str =
+    "The finalizer was released because an administrator gave the machine up; the cloud was not touched.";
 
 /// What to tell about one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,9 +112,13 @@ pub struct Verdict {
 }
 
 /// What is to be told, if anything is. A decision that goes on as it should says nothing.
-pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) -> Option<Verdict> {
+pub fn verdict(decision: &Decision) -> Option<Verdict> {
     let (reason, message) = match decision {
-        Decision::Nothing | Decision::Supersede | Decision::Delete(_) | Decision::Release(_) => return None,
+        Decision::Nothing
+        | Decision::Supersede
+        | Decision::Delete(_)
+        | Decision::Release(_)
+        | Decision::Wait(Wait::MachineGoes) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
             "the Pod may still run on this machine; it is deleted when the Pod has ended".to_owned(),
@@ -113,24 +128,7 @@ pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) 
             "the Pod is ending; the machine is deleted when it has ended or its grace period is over"
                 .to_owned(),
         ),
-        Decision::Wait(Wait::MachineGoes) => {
-            let slow = deleted.is_some_and(|deleted| now.duration_since(deleted) > SLOW);
-            if !slow {
-                return None;
-            }
-            (
-                Reason::DeletionSlow,
-                "the cloud accepted the deletion, and the machine is still there".to_owned(),
-            )
-        }
         Decision::Retry(error) => {
-            let reason = match error.class {
-                ErrorClass::Throttled { .. } => Reason::CloudThrottled,
-                ErrorClass::Unauthorized => Reason::Unauthorized,
-                ErrorClass::Invalid => Reason::InvalidSettings,
-                ErrorClass::NotSupported => Reason::UnknownProvider,
-                ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,
-            };
             let message = match error.class {
                 // The remaining time changes with every look; the text must not.
                 ErrorClass::Throttled { .. } => {
@@ -138,11 +136,28 @@ pub fn verdict(decision: &Decision, deleted: Option<Timestamp>, now: Timestamp) 
                 }
                 _ => error.message.clone(),
             };
-            (reason, message)
+            (reason_of(error.class), message)
         }
         Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
     };
     Some(Verdict { reason, message: cut(&message, MESSAGE_LIMIT) })
+}
+
+/// The reason that stands for a class of errors.
+pub const fn reason_of(class: ErrorClass) -> Reason {
+    match class {
+        ErrorClass::Throttled { .. } => Reason::CloudThrottled,
+        ErrorClass::Unauthorized => Reason::Unauthorized,
+        ErrorClass::Invalid => Reason::InvalidSettings,
+        ErrorClass::NotSupported => Reason::UnknownProvider,
+        ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,
+    }
+}
+
+/// What is to be told of a deletion that takes long, and stands as it says.
+pub(super) fn slow(deleted: Timestamp, standing: &str) -> Verdict {
+    let message = format!("the deletion of {deleted} is not done: {standing}");
+    Verdict { reason: Reason::DeletionSlow, message: cut(&message, MESSAGE_LIMIT) }
 }
 
 /// The beginning of a text, of at most `limit` bytes.
@@ -185,6 +200,12 @@ pub fn abandoned(release: Release) -> Option<&'static str> {
         .then_some("finalizer released by annotation; the machine, if there is one, was not touched")
 }
 
+/// Whether it says that it needs somebody's help.
+pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
+    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|it| it.status == "True" && it.type_ == Kind::Stalled.as_str())
+}
+
 /// The conditions that tell `verdict`, always both and in the same order. A condition keeps its transition time while
 /// its status stays.
 pub fn conditions(
@@ -222,10 +243,8 @@ mod tests {
 
     #[test]
     fn a_normal_deletion_says_nothing() {
-        let slow_at = |now| verdict(&Decision::Wait(Wait::MachineGoes), Some(at(0)), at(now));
-        assert_eq!(slow_at(60), None);
-        assert_eq!(slow_at(61).unwrap().reason, Reason::DeletionSlow);
-        assert_eq!(verdict(&Decision::Release(Release::Absent), Some(at(0)), at(1)), None);
+        assert_eq!(verdict(&Decision::Wait(Wait::MachineGoes)), None);
+        assert_eq!(verdict(&Decision::Release(Release::Absent)), None);
     }
 
     #[test]
@@ -244,7 +263,7 @@ mod tests {
     #[test]
     fn whatever_a_cloud_says_is_cut_between_characters() {
         let error = Error::new(ErrorClass::Transient, "é".repeat(1 << 20));
-        let verdict = verdict(&Decision::Retry(error), None, at(0)).unwrap();
+        let verdict = verdict(&Decision::Retry(error)).unwrap();
         assert_eq!(verdict.message.len(), MESSAGE_LIMIT);
         assert_eq!(cut("short", 9), "short");
         assert_eq!(cut(&format!("a{}", "é".repeat(9)), 4), "aé");

@@ -43,13 +43,16 @@ impl Limits {
     }
 
     /// Waits for a place and makes the call. It gives its place back early if it stalls.
-    async fn within<T>(&self, call: impl Future<Output = T>) -> T {
+    async fn within<T>(&self, call: impl Future<Output = T>, cloud: &'static str, metrics: &Metrics) -> T {
+        let queued = metrics.provider_call_queued(cloud);
         // The semaphores are never closed, so this waits or succeeds.
         let place = self.calls.acquire().await;
+        drop(queued);
         let mut call = pin!(call);
         if let Ok(answer) = tokio::time::timeout(STALLED_AFTER, &mut call).await {
             return answer;
         }
+        let _counted = metrics.provider_call_stalled(cloud);
         let stalled = self.stalled.try_acquire();
         if stalled.is_ok() {
             drop(place);
@@ -77,6 +80,7 @@ pub fn decorate(
     limits: Limits,
     metrics: Metrics,
 ) -> Arc<dyn Provider> {
+    metrics.expect_provider(cloud, ErrorClass::ALL.map(ErrorClass::as_str));
     Arc::new(Limited {
         inner: Metered { inner: provider, cloud, metrics: metrics.clone() },
         cloud,
@@ -131,11 +135,11 @@ impl<P: Provider> Limited<P> {
                 format!("{} asked for fewer calls; the next one is made in {retry_after:.0?}", self.cloud);
             return Err(Error::new(ErrorClass::Throttled { retry_after }, message));
         }
-        let answer =
-            tokio::time::timeout(CALL_DEADLINE, self.limits.within(answer)).await.unwrap_or_else(|_| {
-                let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
-                Err(Error::new(ErrorClass::Transient, message))
-            });
+        let within = self.limits.within(answer, self.cloud, &self.metrics);
+        let answer = tokio::time::timeout(CALL_DEADLINE, within).await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
+            Err(Error::new(ErrorClass::Transient, message))
+        });
         if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
             self.limits.close_for(*retry_after);
             self.metrics.provider_throttled(self.cloud, *retry_after);

@@ -23,6 +23,36 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
+    /// Every class there is.
+    pub const ALL: [Self; 6] = [
+        Self::NotFound,
+        Self::Transient,
+        Self::Throttled { retry_after: Duration::ZERO },
+        Self::Unauthorized,
+        Self::Invalid,
+        Self::NotSupported,
+    ];
+
+    /// What it means and what follows, for documentation.
+    pub const fn doc(self) -> &'static str {
+        match self {
+            Self::NotFound => {
+                "what was asked for does not exist: a machine's deletion is done, and else it is tried again"
+            }
+            Self::Transient => "it may work later: tried again with pauses from 1 s to 5 min",
+            Self::Throttled { .. } => {
+                "the cloud asked for fewer calls: it is left alone as a whole for the time it named"
+            }
+            Self::Unauthorized => {
+                "credentials or rights: looked at every 5 min, and at once when settings change"
+            }
+            Self::Invalid => "settings: looked at every 5 min, and at once when they change",
+            Self::NotSupported => {
+                "this operator cannot do it: refused until the PeerPod or the settings change"
+            }
+        }
+    }
+
     /// The metric label and log field.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -9,9 +9,34 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use super::metrics::Description;
+
 /// Ticks per second of the times in `/proc`: part of Linux' interface to programs, and the same on every architecture
 /// that this runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+const CPU: Description = Description {
+    name: "process_cpu_seconds_total",
+    kind: "counter",
+    labels: &[],
+    help: "CPU time used, user and system.",
+};
+
+const MEMORY: Description =
+    Description { name: "process_resident_memory_bytes", kind: "gauge", labels: &[], help: "Memory in use." };
+
+const DESCRIPTORS: Description =
+    Description { name: "process_open_fds", kind: "gauge", labels: &[], help: "Open file descriptors." };
+
+const START: Description = Description {
+    name: "process_start_time_seconds",
+    kind: "gauge",
+    labels: &[],
+    help: "When the process started, in seconds since 1970.",
+};
+
+/// The metrics of the process.
+pub const DESCRIPTIONS: [Description; 4] = [CPU, MEMORY, DESCRIPTORS, START];
 
 /// Adds `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and
 /// `process_start_time_seconds`. What the system does not tell is left out.
@@ -29,22 +54,24 @@ struct Process {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let mut write = |name: &str, help: &str, metric: &dyn EncodeMetric| {
+        let mut write = |description: &Description, metric: &dyn EncodeMetric| {
+            let Description { name, help, .. } = description;
+            // The encoder appends a counter's suffix itself.
+            let name = name.strip_suffix("_total").unwrap_or(name);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
         };
         if let Some(seconds) = read_stat().map(|stat| stat.cpu_seconds) {
-            write("process_cpu_seconds", "CPU time used, user and system.", &ConstCounter::new(seconds))?;
+            write(&CPU, &ConstCounter::new(seconds))?;
         }
         if let Some(bytes) = fs::read_to_string("/proc/self/status").ok().as_deref().and_then(resident_bytes)
         {
-            write("process_resident_memory_bytes", "Memory in use.", &ConstGauge::new(bytes))?;
+            write(&MEMORY, &ConstGauge::new(bytes))?;
         }
         if let Some(descriptors) = open_descriptors() {
-            write("process_open_fds", "Open file descriptors.", &ConstGauge::new(descriptors))?;
+            write(&DESCRIPTORS, &ConstGauge::new(descriptors))?;
         }
         if let Some(seconds) = self.start_time {
-            let help = "When the process started, in seconds since 1970.";
-            write("process_start_time_seconds", help, &ConstGauge::new(seconds))?;
+            write(&START, &ConstGauge::new(seconds))?;
         }
         Ok(())
     }

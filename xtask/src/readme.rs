@@ -4,14 +4,24 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
-    peerpod::verdict::Reason,
-    runtime::metrics::{self, Metrics},
+    peerpod::{
+        decide::Decision,
+        verdict::{self, Reason},
+    },
+    provider::ErrorClass,
+    runtime::{Metrics, process},
     settings::{Key, Kind, Libvirt},
 };
 
 /// The README with every generated table brought up to date.
 pub(crate) fn update(readme: &str) -> Result<String> {
-    let tables = [("settings", settings()?), ("reasons", reasons()?), ("metrics", families()?)];
+    let tables = [
+        ("settings", settings()?),
+        ("reasons", reasons()?),
+        ("decisions", decisions()?),
+        ("classes", classes()?),
+        ("metrics", families()?),
+    ];
     tables.iter().try_fold(readme.to_owned(), |readme, (name, table)| replace(&readme, name, table))
 }
 
@@ -37,25 +47,38 @@ fn settings() -> Result<String> {
 }
 
 fn reasons() -> Result<String> {
-    let mut table = String::from("| condition | reason | what it means |\n|---|---|---|\n");
+    let mut table = String::from("| condition | reason | event | what it means |\n|---|---|---|---|\n");
     for reason in Reason::ALL {
-        writeln!(
-            table,
-            "| {} | `{}` | {} |",
-            reason.kind().as_str(),
-            reason.as_str(),
-            one_line(reason.doc())
-        )?;
+        let (condition, event) = (reason.kind().as_str(), reason.event());
+        writeln!(table, "| {condition} | `{}` | {event:?} | {} |", reason.as_str(), one_line(reason.doc()))?;
+    }
+    writeln!(table, "| | `{}` | Normal | {} |", verdict::ABANDONED, one_line(verdict::ABANDONED_DOC))?;
+    Ok(table)
+}
+
+fn decisions() -> Result<String> {
+    let mut table = String::from("| decision | what it means |\n|---|---|\n");
+    for (label, doc) in Decision::LABELS {
+        writeln!(table, "| `{label}` | {} |", one_line(doc))?;
+    }
+    Ok(table)
+}
+
+fn classes() -> Result<String> {
+    let mut table = String::from("| class | reason | what it means and what follows |\n|---|---|---|\n");
+    for class in ErrorClass::ALL {
+        let reason = verdict::reason_of(class).as_str();
+        writeln!(table, "| `{}` | `{reason}` | {} |", class.as_str(), one_line(class.doc()))?;
     }
     Ok(table)
 }
 
 fn families() -> Result<String> {
     let mut table = String::from("| metric | type | labels | what it tells |\n|---|---|---|---|\n");
-    for family in Metrics::DESCRIPTIONS {
+    let families = Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS);
+    for family in families {
         let labels = family.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
-        let (prefix, help) = (metrics::PREFIX, one_line(family.help));
-        writeln!(table, "| `{prefix}_{}` | {} | {labels} | {help} |", family.name, family.kind)?;
+        writeln!(table, "| `{}` | {} | {labels} | {} |", family.name, family.kind, one_line(family.help))?;
     }
     Ok(table)
 }

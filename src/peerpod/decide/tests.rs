@@ -310,3 +310,21 @@ proptest! {
         if matches!(end, Decision::Wait(Wait::PodRuns)) { prop_assert_eq!(facts.owner, Owner::Running); }
     }
 }
+
+#[test]
+fn every_decision_has_a_label_of_the_table() {
+    let error = Error::new(ErrorClass::Transient, "");
+    let own = guard::prove(vm("podvm-web-0-1a2b3c4d"), "web-0").unwrap();
+    let decisions = [
+        Decision::Nothing,
+        Decision::Supersede,
+        Decision::Keep(Refusal::Ambiguous),
+        Decision::Delete(own),
+        Decision::Wait(Wait::PodRuns),
+        Decision::Wait(Wait::MachineGoes),
+        Decision::Retry(error),
+        Decision::Release(Release::Absent),
+        Decision::Refuse(Refusal::NoOwner),
+    ];
+    assert_eq!(decisions.map(|decision| decision.as_str()), Decision::LABELS.map(|(label, _)| label));
+}

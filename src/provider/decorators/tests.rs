@@ -141,3 +141,31 @@ async fn calls_are_counted_by_how_they_ended() {
     );
     assert!(text.contains(r#"provider_calls_in_flight{provider="libvirt"} 0"#), "{text}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_their_turn_or_stall_are_counted_until_they_go_on_or_are_dropped() {
+    let (provider, registry) = within(&Limits::new(1), &Scripted { hangs: true, ..Scripted::default() });
+    let id = id();
+    let mut calls: Vec<_> = (0..3).map(|_| provider.describe(&id)).collect();
+    for call in &mut calls {
+        assert!(futures::poll!(call).is_pending());
+    }
+    let shows = |in_flight: u8, queued: u8, stalled: u8| {
+        let text = scrape(&registry);
+        for (gauge, count) in [("in_flight", in_flight), ("queued", queued), ("stalled", stalled)] {
+            let line = format!("provider_calls_{gauge}{{provider=\"libvirt\"}} {count}\n");
+            assert!(text.contains(&line), "{line} is not in:\n{text}");
+        }
+    };
+    shows(1, 2, 0);
+    calls.pop();
+    shows(1, 1, 0);
+    drop(calls.remove(0));
+    assert!(futures::poll!(&mut calls[0]).is_pending());
+    shows(1, 0, 0);
+    tokio::time::advance(STALLED_AFTER).await;
+    assert!(futures::poll!(&mut calls[0]).is_pending());
+    shows(1, 0, 1);
+    calls.clear();
+    shows(0, 0, 0);
+}

@@ -1,0 +1,127 @@
+use super::*;
+use crate::api::v1alpha1::PeerPodSpec;
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+fn peerpod(name: &str, pod_uid: &str, instance: &str) -> PeerPod {
+    let spec = PeerPodSpec { cloud_provider: Some("libvirt".into()), instance_id: Some(instance.into()) };
+    let mut peerpod = PeerPod::new(name, spec);
+    peerpod.metadata.namespace = Some("shop".into());
+    peerpod.metadata.owner_references =
+        Some(vec![OwnerReference { uid: pod_uid.into(), ..OwnerReference::default() }]);
+    peerpod
+}
+
+fn names(keys: &[Key]) -> Vec<String> {
+    let mut names: Vec<_> = keys.iter().map(|key| key.name.clone()).collect();
+    names.sort();
+    names
+}
+
+fn population(index: &Index) -> Population {
+    index.state.lock().unwrap().current.clouds["libvirt"].population()
+}
+
+const UUID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+
+#[test]
+fn a_list_replaces_what_was_known_when_it_is_whole() {
+    let index = Index::default();
+    index.apply(&Event::Apply(peerpod("old", "pod-1", "")));
+    index.apply(&Event::Init);
+    index.apply(&Event::InitApply(peerpod("new", "pod-1", "")));
+    assert_eq!(names(&index.owned_by("pod-1")), ["old"]);
+    index.apply(&Event::InitDone);
+    assert_eq!(names(&index.owned_by("pod-1")), ["new"]);
+    assert_eq!(population(&index).peerpods, 1);
+}
+
+#[test]
+fn those_that_share_a_pod_or_a_machine_are_told_of_each_other() {
+    let index = Index::default();
+    assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).others.is_empty());
+    assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", ""))).others), ["a"]);
+    assert_eq!(names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase()))).others), ["a"]);
+    let id = InstanceId::parse("libvirt", UUID).unwrap();
+    assert_eq!(names(&index.naming("libvirt", &id)), ["a", "c"]);
+    assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID))).others), ["a"]);
+    assert_eq!(names(&index.naming("libvirt", &id)), ["a"]);
+}
+
+#[test]
+fn one_that_loses_its_owner_is_no_longer_found_by_it() {
+    let index = Index::default();
+    let mut orphan = peerpod("a", "pod-1", "");
+    index.apply(&Event::Apply(orphan.clone()));
+    index.apply(&Event::Apply(peerpod("b", "pod-1", "")));
+    orphan.metadata.owner_references = None;
+    assert_eq!(names(&index.apply(&Event::Apply(orphan)).others), ["b"], "its siblings are one fewer");
+    assert_eq!(names(&index.owned_by("pod-1")), ["b"]);
+}
+
+#[test]
+fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
+    let index = Index::default();
+    let mut one = peerpod("a", "pod-1", UUID);
+    let matters = |one: &PeerPod| index.apply(&Event::Apply(one.clone())).matters;
+    assert!(matters(&one));
+    one.status = Some(crate::api::v1alpha1::PeerPodStatus::default());
+    one.metadata.resource_version = Some("2".into());
+    assert!(!matters(&one));
+    one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
+    assert!(matters(&one));
+    one.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
+    assert!(matters(&one));
+    one.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+    assert!(matters(&one));
+    one.metadata.uid = Some("another".into());
+    assert!(matters(&one));
+    assert!(!matters(&one));
+}
+
+#[tokio::test]
+async fn a_nudge_given_twice_comes_once() {
+    let nudges = Nudges::default();
+    let one = Key::from(key(&peerpod("a", "pod-1", "")));
+    nudges.add([one.clone(), one.clone()]);
+    nudges.add([one]);
+    let mut stream = Box::pin(nudges.stream());
+    assert_eq!(stream.next().await.unwrap().name, "a");
+    assert!(futures::poll!(stream.next()).is_pending());
+}
+
+#[test]
+fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to_it() {
+    let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
+    let index = Index::default();
+    let shows = |queued, pending, oldest| {
+        let population = population(&index);
+        assert_eq!((population.queued, population.pending, population.oldest), (queued, pending, oldest));
+    };
+    let (mut a, mut b) = (peerpod("a", "pod-1", UUID), peerpod("b", "pod-2", ""));
+    for one in [&mut a, &mut b] {
+        one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
+        index.apply(&Event::Apply(one.clone()));
+    }
+    shows(2, 0, None);
+    index.looked_at(&key(&a), &metrics);
+    index.looked_at(&key(&a), &metrics);
+    shows(1, 0, None);
+    a.metadata.deletion_timestamp = Some(Timestamp::from_second(20).unwrap().into());
+    index.apply(&Event::Apply(a.clone()));
+    b.metadata.deletion_timestamp = Some(Timestamp::from_second(10).unwrap().into());
+    index.apply(&Event::Apply(b.clone()));
+    shows(2, 2, Some(10));
+    // A list that is still arriving is looked at too, and what it lacks is gone with it.
+    index.apply(&Event::Init);
+    index.apply(&Event::InitApply(a.clone()));
+    index.looked_at(&key(&a), &metrics);
+    shows(1, 2, Some(10));
+    index.apply(&Event::InitDone);
+    shows(0, 1, Some(20));
+    a.metadata.finalizers = None;
+    index.apply(&Event::Apply(a.clone()));
+    shows(1, 0, None);
+    index.apply(&Event::Delete(a));
+    shows(0, 0, None);
+}

@@ -1,0 +1,226 @@
+//! One look at one PeerPod *(client required)*: observe, decide, apply, report, and when to look again.
+
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+
+use futures::future::{Either, select};
+use jiff::Timestamp;
+use kube::runtime::{controller::Action, events::EventType, reflector::ObjectRef};
+use tracing::{info, warn};
+
+use super::{
+    Context,
+    api_call::ApiError,
+    apply::{self, Written},
+    decide::{self, Decision, Facts, Release, Wait, decide},
+    index, observe,
+    progress::{Outcome, Pass, Step, Telling},
+    verdict,
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
+};
+
+/// How often something that needs somebody's help is looked at without being told to.
+const SLOW_RESYNC: Duration = Duration::from_secs(300);
+
+/// A cloud that asks for fewer calls and names no time gets this much.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a Pod that keeps its machine is looked at without being told to.
+const POD_RESYNC: Duration = Duration::from_secs(60);
+
+impl Context {
+    /// One look: how it ended, for the metric, and what comes next.
+    pub(super) async fn look(&self, peerpod: &PeerPod) -> (&'static str, Action) {
+        let pass = Pass::new(Timestamp::now());
+        // Boxed, as every wrapper around a future this large would hold it twice.
+        let act = Box::pin(self.act(peerpod, &pass));
+        let error = match self.watched(peerpod, &pass, act).await {
+            Ok(action) => return ("ok", action),
+            Err(error) => error,
+        };
+        let again = self.backoff.failed(&index::key(peerpod));
+        Box::pin(self.tell(peerpod, &Outcome::Failed(&error), again)).await;
+        ("error", Action::requeue(again))
+    }
+
+    /// Does `work`, and tells where it stands when it makes a deletion slow.
+    async fn watched<T>(&self, peerpod: &PeerPod, pass: &Pass, work: impl Future<Output = T> + Unpin) -> T {
+        let Some(deleted) = deleted(peerpod) else { return work.await };
+        let key = index::key(peerpod);
+        let watch = async {
+            loop {
+                tokio::time::sleep(self.progress.patience(&key, deleted, Timestamp::now())).await;
+                // What needs somebody's help says so, and goes on doing so while the cloud is asked again.
+                if !verdict::is_stalled(&self.latest(peerpod)) {
+                    let telling = self.progress.stuck(&key, deleted, pass, Timestamp::now());
+                    Box::pin(self.report(peerpod, &telling)).await;
+                }
+            }
+        };
+        match select(work, pin!(watch)).await {
+            Either::Left((done, _)) => done,
+            Either::Right((never, _)) => {
+                let never: Infallible = never;
+                match never {}
+            }
+        }
+    }
+
+    async fn act(&self, peerpod: &PeerPod, pass: &Pass) -> Result<Action, ApiError> {
+        // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
+        // that the machine is gone.
+        let provider = self.observer.clouds.provider(peerpod.cloud_provider());
+        let mut facts = self.observer.observe(peerpod, &provider, pass).await?;
+        let mut decision = decide(facts.clone());
+        if let Decision::Delete(own) = &decision {
+            self.metrics.decided(decision.as_str());
+            pass.at(Step::Delete);
+            match delete(&provider, own).await {
+                Ok(()) => {
+                    pass.at(Step::Gone);
+                    facts.machine = observe::machine_of(peerpod, &provider).await;
+                    facts.deletion_accepted = true;
+                    decision = decide(facts.clone());
+                }
+                Err(unanswered) => decision = unanswered,
+            }
+        }
+        self.conclude(peerpod, &facts, decision, pass).await
+    }
+
+    async fn conclude(
+        &self,
+        peerpod: &PeerPod,
+        facts: &Facts,
+        decision: Decision,
+        pass: &Pass,
+    ) -> Result<Action, ApiError> {
+        self.metrics.decided(decision.as_str());
+        let key = index::key(peerpod);
+        match &decision {
+            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
+            _ => self.owners.settled(peerpod),
+        }
+        let again = match &decision {
+            Decision::Nothing => {
+                self.backoff.succeeded(&key);
+                None
+            }
+            Decision::Supersede => {
+                info!(
+                    decision = decision.as_str(),
+                    "a newer PeerPod of the same Pod replaced this one; deleting it"
+                );
+                return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
+            }
+            Decision::Release(release) => {
+                pass.at(Step::Release);
+                return self.release(peerpod, facts, *release).await;
+            }
+            Decision::Wait(wait) => Some(match wait {
+                Wait::PodRuns => self.spread(POD_RESYNC),
+                Wait::PodEnds(left) => (*left).min(POD_RESYNC),
+                Wait::MachineGoes => self.backoff.failed(&key),
+            }),
+            // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
+            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Some(self.spread(SLOW_RESYNC)),
+            Decision::Retry(error) => Some(match error.class {
+                ErrorClass::Throttled { retry_after } => {
+                    let pause = retry_after.max(LEAST_PAUSE);
+                    pause + self.backoff.jitter(pause)
+                }
+                ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => {
+                    self.spread(SLOW_RESYNC)
+                }
+                ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
+            }),
+        };
+        if let Some(class) = decision.error_class() {
+            self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
+        }
+        self.tell(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
+        Ok(again.map_or_else(Action::await_change, Action::requeue))
+    }
+
+    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
+    fn spread(&self, pause: Duration) -> Duration {
+        pause + self.backoff.jitter(pause / 4)
+    }
+
+    async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
+        let written = apply::release(&self.observer.client, peerpod).await?;
+        if written == Written::Done {
+            let latency =
+                facts.deleted.map(|deleted| Timestamp::now().duration_since(deleted)).unwrap_or_default();
+            let outcome = match release {
+                Release::Absent => "absent",
+                Release::Abandoned => "abandoned",
+            };
+            info!(decision = "release", outcome, "finalizer released");
+            let cloud = cloud_label(peerpod.cloud_provider());
+            self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
+            if let Some(note) = verdict::abandoned(release) {
+                self.reporter.event(peerpod, EventType::Normal, verdict::ABANDONED, note).await;
+            }
+        }
+        Ok(self.after_write(&index::key(peerpod), written))
+    }
+
+    /// After a write the watch brings whatever comes next. An outdated object comes the same way; the timer is for a watch
+    /// that hangs.
+    fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
+        match written {
+            Written::Done | Written::Gone => {
+                self.backoff.succeeded(key);
+                self.progress.forget(key);
+                Action::await_change()
+            }
+            Written::Outdated => Action::requeue(self.backoff.failed(key)),
+        }
+    }
+
+    /// Tells people how a look ended.
+    async fn tell(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
+        let now = Timestamp::now();
+        let telling = self.progress.ended(&index::key(peerpod), deleted(peerpod), outcome, again, now);
+        if let Some(telling) = telling {
+            self.report(peerpod, &telling).await;
+        }
+    }
+
+    /// Whether people can be told does not decide when to go on; it is tried again with the next look.
+    async fn report(&self, peerpod: &PeerPod, telling: &Telling) {
+        if let Err(error) = self.reporter.report(&self.latest(peerpod), telling).await {
+            warn!(%error, "the status could not be written");
+        }
+    }
+
+    /// The PeerPod as it is known now: a long look may itself have written its status.
+    fn latest(&self, peerpod: &PeerPod) -> Arc<PeerPod> {
+        let known = self.observer.store.get(&index::key(peerpod));
+        known
+            .filter(|known| known.metadata.uid == peerpod.metadata.uid)
+            .unwrap_or_else(|| Arc::new(peerpod.clone()))
+    }
+}
+
+/// When the deletion was asked for that the finalizer holds up; `None` where nothing waits for this operator.
+fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
+    let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    deleted.filter(|_| observe::has_finalizer(peerpod))
+}
+
+/// The one effect on a cloud. A machine that is gone by now is deleted.
+async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Result<(), Decision> {
+    info!(decision = "delete", machine = own.vm().name, "deleting the machine");
+    let deleted = match provider {
+        Ok(provider) => provider.delete(own).await,
+        Err(unavailable) => Err(unavailable.clone()),
+    };
+    match deleted {
+        Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,325 @@
+//! How far each PeerPod is, for people *(no client)*: what was said about it, since when it could go, how often it was
+//! looked at. Nothing here decides, and nothing is lost with it but repetition.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use kube::runtime::{events::EventType, reflector::ObjectRef};
+use tracing::{debug, info, warn};
+
+use super::{
+    api_call::ApiError,
+    decide::{Decision, Wait},
+    verdict::{Reason, Verdict, slow, verdict},
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    provider::ErrorClass,
+    runtime::{Metrics, metrics::Counted},
+};
+
+/// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+
+/// What is remembered between two looks. PeerPods that are as they should be have no entry.
+pub(super) struct Progress {
+    slow_after: SignedDuration,
+    metrics: Metrics,
+    table: Mutex<HashMap<ObjectRef<PeerPod>, Entry>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Until when, as far as is known, the Pod kept the machine.
+    kept_until: Option<Timestamp>,
+    /// Looks since then.
+    looks: u32,
+    /// What the log said last: the outcome, and the reason in the condition.
+    logged: Option<(&'static str, Option<Reason>)>,
+    /// What was told of a slow deletion.
+    told: Option<Told>,
+    held: Option<(Reason, Counted)>,
+}
+
+struct Told {
+    at: Timestamp,
+    /// The outcome it tells of; `None` while that was never known.
+    outcome: Option<&'static str>,
+    verdict: Verdict,
+}
+
+/// How a look ended.
+pub(super) enum Outcome<'a> {
+    Decided(&'a Decision),
+    /// The API server failed, so nothing was decided, or not carried out.
+    Failed(&'a ApiError),
+}
+
+/// What is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Telling {
+    /// What stands in the condition; `None` clears what stood there.
+    pub(super) verdict: Option<Verdict>,
+    /// Whether there is an event although the reason may be no new one.
+    pub(super) repeat: bool,
+}
+
+impl Progress {
+    /// Deletions that take longer than `slow_after` are told of, and again each time that this has passed.
+    pub(super) fn new(slow_after: Duration, metrics: Metrics) -> Self {
+        let slow_after = SignedDuration::try_from(slow_after).unwrap_or(SignedDuration::MAX);
+        Self { slow_after, metrics, table: Mutex::default() }
+    }
+
+    /// How long a look that begins now may take until it is told where it stands.
+    pub(super) fn patience(&self, key: &ObjectRef<PeerPod>, deleted: Timestamp, now: Timestamp) -> Duration {
+        let table = self.table();
+        let entry = table.get(key);
+        let told = entry.and_then(|entry| entry.told.as_ref()).map(|told| self.after(told.at));
+        let due = self.slow_at(entry, deleted).max(told.unwrap_or(Timestamp::MIN));
+        let left = due.duration_since(now).max(PATIENCE.min(self.slow_after));
+        Duration::try_from(left).unwrap_or_default()
+    }
+
+    /// A look takes longer than that: what to tell of it.
+    pub(super) fn stuck(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        deleted: Timestamp,
+        pass: &Pass,
+        now: Timestamp,
+    ) -> Telling {
+        let mut table = self.table();
+        let entry = table.entry(key.clone()).or_default();
+        let look = entry.looks.saturating_add(1);
+        let verdict = slow(deleted, &format!("{} (look {look})", pass.standing()));
+        let outcome = entry.told.take().and_then(|told| told.outcome);
+        entry.told = Some(Told { at: now, outcome, verdict: verdict.clone() });
+        entry.logged(outcome.unwrap_or("stuck"), Some(&verdict), || {});
+        entry.hold(Some(verdict.reason), &self.metrics);
+        Telling { verdict: Some(verdict), repeat: true }
+    }
+
+    /// A look ended, and the next one comes after `again` at the latest. Gives what to tell of it; `None` leaves what
+    /// was told.
+    pub(super) fn ended(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        deleted: Option<Timestamp>,
+        outcome: &Outcome,
+        again: Duration,
+        now: Timestamp,
+    ) -> Option<Telling> {
+        let mut table = self.table();
+        if let Outcome::Decided(Decision::Nothing) = outcome {
+            remove(&mut table, key);
+            return Some(Telling { verdict: None, repeat: false });
+        }
+        let entry = table.entry(key.clone()).or_default();
+        entry.looks = entry.looks.saturating_add(1);
+        let slow_at = deleted.map(|deleted| (deleted, self.slow_at(Some(entry), deleted)));
+        let next = now.saturating_add(SignedDuration::try_from(again).unwrap_or(SignedDuration::MAX));
+        let next = Timestamp::from_second(next.unwrap_or(now).as_second()).unwrap_or(now);
+        let standing = outcome.standing(entry.looks, next);
+        let telling = match (slow_at, standing) {
+            (Some((deleted, slow_at)), Some(standing)) if now > slow_at => {
+                Some(self.still_slow(entry, deleted, outcome.as_str(), &standing, now))
+            }
+            _ => {
+                entry.told = None;
+                match outcome {
+                    Outcome::Decided(decision) => Some(Telling { verdict: verdict(decision), repeat: false }),
+                    Outcome::Failed(_) => None,
+                }
+            }
+        };
+        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
+            (entry.kept_until, entry.looks) = (Some(now), 0);
+        }
+        let verdict = telling.as_ref().and_then(|telling| telling.verdict.as_ref());
+        entry.log(outcome, verdict, again);
+        if let Some(telling) = &telling {
+            entry.hold(telling.verdict.as_ref().map(|verdict| verdict.reason), &self.metrics);
+        }
+        telling
+    }
+
+    /// What stands in a slow deletion's condition: the same text until something else is the matter, or it is time to
+    /// tell again.
+    fn still_slow(
+        &self,
+        entry: &mut Entry,
+        deleted: Timestamp,
+        outcome: &'static str,
+        standing: &str,
+        now: Timestamp,
+    ) -> Telling {
+        match &entry.told {
+            Some(told) if told.outcome == Some(outcome) && now < self.after(told.at) => {
+                Telling { verdict: Some(told.verdict.clone()), repeat: false }
+            }
+            _ => {
+                let verdict = slow(deleted, standing);
+                entry.told = Some(Told { at: now, outcome: Some(outcome), verdict: verdict.clone() });
+                Telling { verdict: Some(verdict), repeat: true }
+            }
+        }
+    }
+
+    /// Forgets a PeerPod that is gone, or no longer this process' business.
+    pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
+        remove(&mut self.table(), key);
+    }
+
+    /// Forgets all PeerPods but these.
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
+        self.table().retain(|key, _| exists(key));
+    }
+
+    /// When a deletion becomes slow. The time for which the Pod kept the machine does not count.
+    fn slow_at(&self, entry: Option<&Entry>, deleted: Timestamp) -> Timestamp {
+        self.after(entry.and_then(|entry| entry.kept_until).map_or(deleted, |until| until.max(deleted)))
+    }
+
+    fn after(&self, moment: Timestamp) -> Timestamp {
+        moment.saturating_add(self.slow_after).unwrap_or(Timestamp::MAX)
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, Entry>> {
+        // Each entry is whole at any time.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// After an outage the room that thousands of entries took is given back.
+fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPod>) {
+    if table.remove(key).is_some() && table.is_empty() {
+        *table = HashMap::new();
+    }
+}
+
+impl Entry {
+    /// Logs by `write` what was not logged last already; each repetition is for those who debug alone.
+    fn logged(&mut self, outcome: &'static str, verdict: Option<&Verdict>, write: impl FnOnce()) {
+        let reason = verdict.map(|verdict| verdict.reason);
+        let slow_before = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
+        let slow = verdict.filter(|verdict| verdict.reason == Reason::DeletionSlow);
+        if self.logged.replace((outcome, reason)) == Some((outcome, reason)) {
+            debug!(outcome, reason = reason.map(Reason::as_str), "as before");
+            return;
+        }
+        match slow {
+            Some(Verdict { reason, message }) if slow_before => {
+                debug!(outcome, reason = reason.as_str(), "{message}");
+            }
+            Some(Verdict { reason, message }) => warn!(outcome, reason = reason.as_str(), "{message}"),
+            None => write(),
+        }
+    }
+
+    fn log(&mut self, outcome: &Outcome, verdict: Option<&Verdict>, again: Duration) {
+        let decision = outcome.as_str();
+        self.logged(decision, verdict, || match (outcome, verdict) {
+            (Outcome::Failed(error), _) => warn!(%error, ?again, "cannot go on; trying again"),
+            (Outcome::Decided(Decision::Retry(error)), _) => {
+                warn!(decision, class = error.class.as_str(), ?again, "{error}");
+            }
+            (Outcome::Decided(_), Some(Verdict { reason, message })) => match reason.event() {
+                EventType::Warning => warn!(decision, reason = reason.as_str(), "{message}"),
+                EventType::Normal => info!(decision, reason = reason.as_str(), "{message}"),
+            },
+            (Outcome::Decided(Decision::Wait(_)), None) => {
+                info!(decision, ?again, "the cloud accepted the deletion; looking again");
+            }
+            (Outcome::Decided(_), None) => {}
+        });
+    }
+
+    fn hold(&mut self, reason: Option<Reason>, metrics: &Metrics) {
+        if self.held.as_ref().map(|(reason, _)| *reason) != reason {
+            self.held = reason.map(|reason| (reason, metrics.held(reason.as_str())));
+        }
+    }
+}
+
+impl Outcome<'_> {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Decided(Decision::Retry(error)) => error.class.as_str(),
+            Self::Decided(decision) => decision.as_str(),
+            Self::Failed(_) => "api_server",
+        }
+    }
+
+    /// Where a deletion stands that goes on by itself. What needs somebody's help says so itself.
+    fn standing(&self, looks: u32, next: Timestamp) -> Option<String> {
+        let times = if looks == 1 { "once".to_owned() } else { format!("{looks} times") };
+        match self {
+            Self::Decided(Decision::Wait(Wait::MachineGoes)) => Some(format!(
+                "the cloud accepted the deletion and still shows the machine; looked {times}, and again at {next}"
+            )),
+            Self::Decided(Decision::Retry(error)) => match error.class {
+                ErrorClass::Transient | ErrorClass::NotFound => {
+                    Some(format!("tried {times}, and again at {next} (transient error): {error}"))
+                }
+                ErrorClass::Throttled { .. } => {
+                    Some(format!("tried {times}, and again at {next}: the cloud asked for fewer calls"))
+                }
+                ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => None,
+            },
+            Self::Decided(_) => None,
+            Self::Failed(error) => Some(format!("tried {times}, and again at {next}: {error}")),
+        }
+    }
+}
+
+/// What a look is waiting for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// What became of the Pod.
+    Owner,
+    /// What the cloud knows of the machine.
+    Describe,
+    /// Whether another PeerPod needs the machine.
+    Claims,
+    /// The machine's deletion.
+    Delete,
+    /// Whether the machine is gone.
+    Gone,
+    /// The release of the finalizer.
+    Release,
+}
+
+/// Where one look is.
+pub(super) struct Pass(Mutex<(Step, Timestamp)>);
+
+impl Pass {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self(Mutex::new((Step::Owner, now)))
+    }
+
+    /// The look waits for this from now on.
+    pub(super) fn at(&self, step: Step) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (step, Timestamp::now());
+    }
+
+    fn standing(&self) -> String {
+        let (step, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let what = match step {
+            Step::Owner => "the API server has not said what became of the Pod",
+            Step::Describe => "the cloud has not said what it knows of the machine",
+            Step::Claims => "the API server has not said whether another PeerPod's Pod needs the machine",
+            Step::Delete => "the cloud has not answered to the machine's deletion",
+            Step::Gone => "the cloud has not said whether the machine is gone",
+            Step::Release => "the API server has not answered to the release of the finalizer",
+        };
+        format!("{what}, asked at {}", Timestamp::from_second(since.as_second()).unwrap_or(since))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+use super::*;
+use crate::provider::Error;
+
+const AGAIN: Duration = Duration::from_secs(7);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn key() -> ObjectRef<PeerPod> {
+    ObjectRef::new("web").within("shop")
+}
+
+/// Slow after 300 s, about a PeerPod that was deleted at second 0.
+struct Watched {
+    progress: Progress,
+    registry: Registry,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let mut registry = Registry::default();
+        let progress = Progress::new(Duration::from_secs(300), Metrics::new(&mut registry));
+        Self { progress, registry }
+    }
+
+    fn ended(&self, second: i64, decision: &Decision) -> Telling {
+        let outcome = Outcome::Decided(decision);
+        self.progress.ended(&key(), Some(at(0)), &outcome, AGAIN, at(second)).unwrap()
+    }
+
+    fn patience(&self, second: i64) -> u64 {
+        self.progress.patience(&key(), at(0), at(second)).as_secs()
+    }
+
+    fn holds(&self, reason: Reason, count: u8) {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).unwrap();
+        let line = format!("peerpods_held{{reason=\"{}\"}} {count}\n", reason.as_str());
+        assert!(text.contains(&line), "{line} is not in:\n{text}");
+    }
+}
+
+fn failed(class: ErrorClass) -> Decision {
+    Decision::Retry(Error::new(class, "the socket is closed"))
+}
+
+fn message(telling: &Telling) -> &str {
+    let verdict = telling.verdict.as_ref().unwrap();
+    assert_eq!(verdict.reason, Reason::DeletionSlow);
+    &verdict.message
+}
+
+const ACCEPTED: Decision = Decision::Wait(Wait::MachineGoes);
+
+#[test]
+fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_is_time() {
+    let watched = Watched::new();
+    assert_eq!(watched.ended(300, &ACCEPTED), Telling { verdict: None, repeat: false });
+    let first = watched.ended(301, &ACCEPTED);
+    let text = "the deletion of 1970-01-01T00:00:00Z is not done: the cloud accepted the deletion and still shows the \
+                machine; looked 2 times, and again at 1970-01-01T00:05:08Z";
+    assert_eq!(message(&first), text);
+    assert!(first.repeat);
+    watched.holds(Reason::DeletionSlow, 1);
+    for second in [310, 400, 600] {
+        assert_eq!(watched.ended(second, &ACCEPTED), Telling { repeat: false, ..first.clone() });
+    }
+    let other = watched.ended(600, &failed(ErrorClass::Transient));
+    assert!(other.repeat && message(&other).contains("tried 6 times"), "{other:?}");
+    assert!(message(&other).contains("(transient error): the socket is closed"), "{other:?}");
+    assert!(!watched.ended(899, &failed(ErrorClass::Transient)).repeat);
+    let again = watched.ended(900, &failed(ErrorClass::Transient));
+    assert!(again.repeat && message(&again).contains("tried 8 times"), "{again:?}");
+    watched.holds(Reason::DeletionSlow, 1);
+    watched.progress.forget(&key());
+    watched.holds(Reason::DeletionSlow, 0);
+}
+
+#[test]
+fn errors_are_told_by_their_own_reason_before_and_those_that_need_help_always() {
+    let watched = Watched::new();
+    let reason = |second, class| watched.ended(second, &failed(class)).verdict.unwrap().reason;
+    assert_eq!(reason(1, ErrorClass::Transient), Reason::CloudUnavailable);
+    assert_eq!(reason(1, ErrorClass::Throttled { retry_after: AGAIN }), Reason::CloudThrottled);
+    assert_eq!(reason(400, ErrorClass::Throttled { retry_after: AGAIN }), Reason::DeletionSlow);
+    assert_eq!(reason(401, ErrorClass::Unauthorized), Reason::Unauthorized);
+    watched.holds(Reason::Unauthorized, 1);
+    watched.holds(Reason::DeletionSlow, 0);
+    assert_eq!(reason(402, ErrorClass::Transient), Reason::DeletionSlow);
+}
+
+#[test]
+fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
+    let watched = Watched::new();
+    assert_eq!(watched.patience(0), 300);
+    assert_eq!(watched.patience(298), 10, "a look that takes less than that is not stuck");
+    let pass = Pass::new(at(0));
+    pass.at(Step::Delete);
+    let stuck = || watched.progress.stuck(&key(), at(0), &pass, at(310));
+    let telling = stuck();
+    assert!(
+        telling.repeat && message(&telling).contains("the cloud has not answered to the machine's deletion")
+    );
+    assert!(message(&telling).contains("(look 1)"), "{telling:?}");
+    assert_eq!(watched.patience(310), 300);
+    assert!(watched.ended(311, &failed(ErrorClass::Transient)).repeat, "now it is known why");
+    assert!(!watched.ended(320, &failed(ErrorClass::Transient)).repeat);
+    stuck();
+    assert!(!watched.ended(321, &failed(ErrorClass::Transient)).repeat, "it is the same matter as before");
+}
+
+#[test]
+fn the_time_for_which_a_pod_keeps_its_machine_does_not_count() {
+    let watched = Watched::new();
+    let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));
+    assert_eq!(runs.verdict.unwrap().reason, Reason::WaitingForPod);
+    assert_eq!(watched.patience(5000), 300);
+    assert_eq!(watched.ended(5300, &ACCEPTED).verdict, None);
+    assert!(message(&watched.ended(5301, &ACCEPTED)).contains("looked 2 times"));
+}
+
+#[test]
+fn an_api_server_that_fails_is_told_of_when_the_deletion_is_slow() {
+    let watched = Watched::new();
+    let failed = |second| {
+        let error = ApiError::TimedOut;
+        watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
+    };
+    assert_eq!(failed(10), None, "what was told before stays");
+    assert!(message(&failed(301).unwrap()).contains("tried 2 times"));
+    assert!(!failed(302).unwrap().repeat);
+}
+
+#[test]
+fn what_lives_is_never_slow_and_leaves_nothing_behind() {
+    let watched = Watched::new();
+    let ambiguous = Decision::Keep(crate::peerpod::decide::Refusal::Ambiguous);
+    let ended = |decision: &Decision| {
+        let outcome = Outcome::Decided(decision);
+        watched.progress.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().verdict
+    };
+    assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
+    watched.holds(Reason::AmbiguousSiblings, 1);
+    assert_eq!(ended(&Decision::Nothing), None);
+    watched.holds(Reason::AmbiguousSiblings, 0);
+    assert!(watched.progress.table().is_empty());
+    assert_eq!(watched.progress.table().capacity(), 0);
+}

@@ -1,0 +1,219 @@
+//! The table of the families, and what they are made of.
+
+use std::array;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::{Metric, Registry};
+
+use super::{Description, Metrics};
+
+/// Upper bounds of the histograms' buckets in seconds: from an answer out of a cache to a VM that takes an hour.
+const BUCKETS: [f64; 17] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
+
+/// A moment in seconds since 1970.
+pub(super) type Moment = Gauge<f64, AtomicU64>;
+
+/// Whether a moment is still ahead, told at each scrape: 1 or 0.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(pub(super) Moment);
+
+/// Declares the families. A field's comment is the metric's help text.
+macro_rules! families {
+    ($(
+        $(#[doc = $help:literal])+
+        $field:ident: $kind:ty = $name:literal [$($label:literal),*],
+    )+) => {
+        #[derive(Debug)]
+        pub(super) struct Families {
+            $($(#[doc = $help])+ pub(super) $field: Labelled<{ labels![$($label)*] }, $kind>,)+
+        }
+
+        impl Families {
+            pub(super) fn register(registry: &mut Registry) -> Self {
+                Self {$($field: Labelled::register(registry, full!($name), concat!($($help),+), [$($label),*]),)+}
+            }
+        }
+
+        impl Metrics {
+            /// The version that runs, as `build_info`.
+            pub const BUILD: Description = Description {
+                name: full!("build_info"),
+                kind: "info",
+                labels: &["version"],
+                help: "The version that runs.",
+            };
+
+            /// Every other metric, in the order in which they are scraped.
+            pub const DESCRIPTIONS: &'static [Description] = &[$(Description {
+                name: full!($name),
+                kind: <$kind as Kind>::NAME,
+                labels: &[$($label),*],
+                help: concat!($($help),+).trim_ascii(),
+            }),+];
+        }
+    };
+}
+
+/// Every metric's name starts like this.
+macro_rules! full {
+    ($name:literal) => {
+        concat!("peerpod_operator_", $name)
+    };
+}
+
+macro_rules! labels {
+    ($($label:literal)*) => { <[&str]>::len(&[$($label),*]) };
+}
+
+families! {
+    /// Whether this process leads: 1, or 0 while it is ready to take over.
+    leader: Gauge = "leader" [],
+    /// Reconciles that ended, by how they ended.
+    reconciles: Counter = "reconciles_total" ["controller", "result"],
+    /// How long a reconcile took.
+    reconcile_duration: Histogram = "reconcile_duration_seconds" ["controller"],
+    /// What was decided, at each look at a PeerPod; the table of decisions says what each means.
+    decisions: Counter = "decisions_total" ["decision"],
+    /// PeerPods that exist.
+    peerpods: Gauge = "peerpods" ["provider"],
+    /// PeerPods that changed and wait to be looked at.
+    peerpods_queued: Gauge = "peerpods_queued" ["provider"],
+    /// PeerPods that this process holds back now, by the reason in their condition.
+    peerpods_held: Gauge = "peerpods_held" ["reason"],
+    /// PeerPods that are being deleted and whose finalizer is not released yet.
+    pending_deletions: Gauge = "pending_deletions" ["provider"],
+    /// When the deletion that is pending longest was asked for, in seconds since 1970; absent while none is pending.
+    oldest_pending_deletion: Moment = "oldest_pending_deletion_timestamp_seconds" ["provider"],
+    /// PeerPods whose finalizer this operator released, by what became of the VM.
+    deletions: Counter = "deletions_total" ["provider", "outcome"],
+    /// From a PeerPod's deletionTimestamp to the release of its finalizer, with the time that its Pod took to end; that
+    /// timestamp has whole seconds, so up to 1 s too much.
+    deletion_latency: Histogram = "deletion_latency_seconds" ["provider"],
+    /// Looks at a PeerPod that ended with an error of its cloud, by the error's class.
+    provider_errors: Counter = "provider_errors_total" ["provider", "class"],
+    /// Calls to a cloud that ended: ok, a class of error, or abandoned.
+    provider_calls: Counter = "provider_calls_total" ["provider", "call", "result"],
+    /// How long a call to a cloud took.
+    provider_call_duration: Histogram = "provider_call_duration_seconds" ["provider", "call"],
+    /// Calls to a cloud that are under way.
+    provider_calls_in_flight: Gauge = "provider_calls_in_flight" ["provider"],
+    /// Calls to a cloud that wait because as many as allowed are under way.
+    provider_calls_queued: Gauge = "provider_calls_queued" ["provider"],
+    /// Those of the calls under way that were not answered for 2 s, and so may give their place to others.
+    provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
+    /// Whether a cloud as a whole is left alone now because it asked for fewer calls: 1 or 0.
+    provider_throttled: Ahead = "provider_throttled" ["provider"],
+    /// Until when a cloud asked to be left alone, in seconds since 1970; 0 where it never did.
+    provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],
+    /// Whether the mounted settings are in force: 1, or 0 while the last good ones are, or none.
+    settings_valid: Gauge = "settings_valid" [],
+    /// Changes of the mounted settings: accepted or rejected.
+    settings_reloads: Counter = "settings_reloads_total" ["result"],
+}
+
+/// A family whose labels' names are fixed.
+#[derive(Debug)]
+pub(super) struct Labelled<const N: usize, M> {
+    labels: [&'static str; N],
+    family: Family<[(&'static str, &'static str); N], M>,
+}
+
+impl<const N: usize, M: Kind> Labelled<N, M> {
+    fn register(registry: &mut Registry, name: &str, help: &str, labels: [&'static str; N]) -> Self {
+        let family = Family::new_with_constructor(M::new as fn() -> M);
+        // The registry appends the counters' suffix and every help text's full stop itself.
+        let name = name.strip_suffix("_total").unwrap_or(name);
+        registry.register(name, help.trim().trim_end_matches('.'), family.clone());
+        Self { labels, family }
+    }
+
+    /// The metric with these labels, made when first asked for.
+    pub(super) fn with(&self, values: [&'static str; N]) -> impl Deref<Target = M> {
+        self.family.get_or_create(&self.label_set(values))
+    }
+
+    /// No longer shows the metric with these labels.
+    pub(super) fn remove(&self, values: [&'static str; N]) {
+        self.family.remove(&self.label_set(values));
+    }
+
+    fn label_set(&self, values: [&'static str; N]) -> [(&'static str, &'static str); N] {
+        array::from_fn(|index| (self.labels[index], values[index]))
+    }
+}
+
+/// What the families are made of.
+pub(super) trait Kind: Metric + TypedMetric {
+    const NAME: &'static str;
+
+    fn new() -> Self;
+}
+
+impl Kind for Counter {
+    const NAME: &'static str = "counter";
+
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Kind for Gauge {
+    const NAME: &'static str = "gauge";
+
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Kind for Moment {
+    const NAME: &'static str = "gauge";
+
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Kind for Ahead {
+    const NAME: &'static str = "gauge";
+
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl TypedMetric for Ahead {
+    const TYPE: MetricType = MetricType::Gauge;
+}
+
+impl EncodeMetric for Ahead {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        encoder.encode_gauge(&i64::from(self.0.get() > seconds_since_1970()))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+impl Kind for Histogram {
+    const NAME: &'static str = "histogram";
+
+    fn new() -> Self {
+        Self::new(BUCKETS)
+    }
+}
+
+/// The time now. A clock before 1970 shows as that year's beginning.
+pub(super) fn seconds_since_1970() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

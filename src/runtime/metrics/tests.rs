@@ -1,0 +1,103 @@
+use std::collections::HashSet;
+
+use super::*;
+
+fn metrics() -> (Registry, Metrics) {
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    (registry, metrics)
+}
+
+fn scrape(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+    text
+}
+
+fn record_everything(metrics: &Metrics) {
+    metrics.leader(true);
+    metrics.reconciled("peerpod", "ok", Duration::from_millis(3));
+    metrics.decided("release");
+    let population = Population { peerpods: 7, queued: 3, pending: 2, oldest: Some(1000) };
+    metrics.population("libvirt", &population);
+    metrics.released("libvirt", "deleted", Duration::from_secs(40));
+    std::mem::forget(metrics.held("NotOurs"));
+    metrics.expect_provider("libvirt", ["transient"]);
+    metrics.provider_error("libvirt", "transient");
+    metrics.provider_call("libvirt", "describe").finish("ok");
+    metrics.provider_throttled("libvirt", Duration::from_secs(30));
+    metrics.settings(true);
+}
+
+#[test]
+fn what_is_recorded_is_scraped_under_conventional_names() {
+    let (registry, metrics) = metrics();
+    record_everything(&metrics);
+    metrics.settings(false);
+    let text = scrape(&registry);
+    for line in [
+        concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        "leader{} 1",
+        "reconciles_total{controller=\"peerpod\",result=\"ok\"} 1",
+        "reconcile_duration_seconds_count{controller=\"peerpod\"} 1",
+        "reconcile_duration_seconds_bucket{le=\"0.005\",controller=\"peerpod\"} 1",
+        "decisions_total{decision=\"release\"} 1",
+        "peerpods{provider=\"libvirt\"} 7",
+        "peerpods_queued{provider=\"libvirt\"} 3",
+        "peerpods_held{reason=\"NotOurs\"} 1",
+        "pending_deletions{provider=\"libvirt\"} 2",
+        "oldest_pending_deletion_timestamp_seconds{provider=\"libvirt\"} 1000.0",
+        "provider_errors_total{provider=\"libvirt\",class=\"transient\"} 1",
+        "provider_calls_queued{provider=\"libvirt\"} 0",
+        "provider_throttled{provider=\"libvirt\"} 1",
+        "deletions_total{provider=\"libvirt\",outcome=\"deleted\"} 1",
+        "deletion_latency_seconds_sum{provider=\"libvirt\"} 40.0",
+        "provider_calls_total{provider=\"libvirt\",call=\"describe\",result=\"ok\"} 1",
+        "provider_call_duration_seconds_count{provider=\"libvirt\",call=\"describe\"} 1",
+        "provider_calls_in_flight{provider=\"libvirt\"} 0",
+        "settings_valid{} 0",
+        "settings_reloads_total{result=\"accepted\"} 1",
+        "settings_reloads_total{result=\"rejected\"} 1",
+    ] {
+        assert!(
+            text.lines().any(|found| found == format!("peerpod_operator_{line}")),
+            "{line} is not in:\n{text}"
+        );
+    }
+}
+
+#[test]
+fn the_descriptions_are_those_of_what_is_scraped() {
+    let (registry, metrics) = metrics();
+    record_everything(&metrics);
+    let text = scrape(&registry);
+    for Description { name, kind, labels, help } in Metrics::DESCRIPTIONS {
+        // The type line of a counter has the name without its suffix.
+        let base = name.strip_suffix("_total").unwrap_or(name);
+        assert_eq!(base != *name, *kind == "counter", "{name}");
+        assert!(text.contains(&format!("# TYPE {base} {kind}\n")), "{name} in:\n{text}");
+        assert!(text.contains(&format!("# HELP {base} {help}\n")), "{name} in:\n{text}");
+        assert!(labels.iter().all(|label| text.contains(&format!("{label}=\""))), "{name}");
+    }
+    let names: HashSet<_> = Metrics::DESCRIPTIONS.iter().map(|description| description.name).collect();
+    assert_eq!(names.len(), Metrics::DESCRIPTIONS.len());
+}
+
+#[test]
+fn a_dropped_call_is_no_longer_in_flight_and_counts_as_abandoned() {
+    let (registry, metrics) = metrics();
+    let call = metrics.provider_call("libvirt", "delete");
+    assert!(scrape(&registry).contains("in_flight{provider=\"libvirt\"} 1\n"));
+    drop(call);
+    let text = scrape(&registry);
+    assert!(text.contains("in_flight{provider=\"libvirt\"} 0\n"), "{text}");
+    assert!(text.contains("call=\"delete\",result=\"abandoned\"} 1\n"), "{text}");
+}
+
+#[test]
+fn a_throttled_cloud_shows_until_when() {
+    let (_, metrics) = metrics();
+    metrics.provider_throttled("libvirt", Duration::from_secs(1000));
+    let left = metrics.0.provider_throttled_until.with(["libvirt"]).get() - seconds_since_1970();
+    assert!((900.0..=1000.0).contains(&left), "{left}");
+}
