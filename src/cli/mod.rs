@@ -1,5 +1,6 @@
 //! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`.
 
+mod check;
 mod client;
 mod run;
 
@@ -8,7 +9,10 @@ use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode, ti
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::runtime::{lease, telemetry::LogFormat};
+use crate::{
+    runtime::{lease, telemetry::LogFormat},
+    settings::Folders,
+};
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -22,11 +26,16 @@ pub struct Cli {
 enum Command {
     /// Run the controllers until told to stop.
     Run(RunArgs),
+    /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
+    ///
+    /// Nothing is changed, and Kubernetes is not asked.
+    #[command(after_help = check::EXIT_CODES)]
+    Check(CheckArgs),
 }
 
-/// What `run` is told.
+/// Where settings are: the same for all subcommands that use them.
 #[derive(Clone, Debug, Args)]
-pub struct RunArgs {
+pub struct FolderArgs {
     /// Folder with the provider's settings: the mounted ConfigMap `peer-pods-cm`, a file for each key
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_SETTINGS_DIR", default_value = SETTINGS_DIR)]
     pub settings_dir: PathBuf,
@@ -34,6 +43,48 @@ pub struct RunArgs {
     /// Folder with the provider's credentials: the mounted Secret `peer-pods-secret`, a file for each key
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_CREDENTIALS_DIR", default_value = CREDENTIALS_DIR)]
     pub credentials_dir: PathBuf,
+}
+
+impl From<FolderArgs> for Folders {
+    fn from(args: FolderArgs) -> Self {
+        Self { settings: args.settings_dir, credentials: Some(args.credentials_dir) }
+    }
+}
+
+/// What `check` is told.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// The folders that are checked.
+    #[command(flatten)]
+    pub folders: FolderArgs,
+
+    /// How the report looks
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        env = "PEERPOD_OPERATOR_OUTPUT",
+        value_enum,
+        default_value = "text"
+    )]
+    pub output: OutputFormat,
+}
+
+/// How a report looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Text for people, in colour on a terminal
+    Text,
+    /// One JSON document
+    Json,
+}
+
+/// What `run` is told.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The folders that are read, and read again when they change.
+    #[command(flatten)]
+    pub folders: FolderArgs,
 
     /// The namespace that the operator runs in
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
@@ -128,10 +179,12 @@ pub enum ControllerName {
 }
 
 impl Cli {
-    /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work.
+    /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
+    /// `check` has codes of its own.
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(args),
+            Command::Check(args) => check::check(args),
         }
     }
 }
@@ -143,12 +196,13 @@ mod tests {
 
     #[test]
     fn every_flag_is_an_environment_variable_of_its_name() {
-        let run = Cli::command().find_subcommand("run").unwrap().clone();
-        for flag in run.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_env()))) {
-            let (name, env) = flag;
-            if !["help", "version"].contains(&name) {
-                let expected = format!("PEERPOD_OPERATOR_{}", name.replace('-', "_").to_uppercase());
-                assert_eq!(env.unwrap().to_str().unwrap(), expected);
+        for command in Cli::command().get_subcommands() {
+            for flag in command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_env()))) {
+                let (name, env) = flag;
+                if !["help", "version"].contains(&name) {
+                    let expected = format!("PEERPOD_OPERATOR_{}", name.replace('-', "_").to_uppercase());
+                    assert_eq!(env.unwrap().to_str().unwrap(), expected);
+                }
             }
         }
         Cli::command().debug_assert();

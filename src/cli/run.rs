@@ -59,7 +59,6 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         http::serve(args.health_addr, args.metrics_addr, readiness.clone(), registry, shutdown.clone())
             .await?;
 
-    let folders = settings::Folders { settings: args.settings_dir, credentials: Some(args.credentials_dir) };
     let (told, shown) = (metrics.clone(), readiness.shows("settings"));
     let on_change = move |state: &settings::State| {
         told.settings(state.rejected.is_none());
@@ -68,7 +67,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             Some(problem) => shown.unmet(problem.to_string()),
         }
     };
-    let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
+    let (settings, _) = settings::watch(args.folders.into(), shutdown.clone(), on_change).await;
     let clouds = Clouds::new(settings, Limits::new(args.concurrency.get().into()), metrics.clone());
     let synced = readiness.needs("peerpods");
     let client = client().await?;

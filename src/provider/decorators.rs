@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{Error, ErrorClass, InstanceId, OwnVm, Provider, Vm};
+use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
 use crate::runtime::Metrics;
 
 /// One call with all the waiting before it takes no longer than this, whatever the provider does.
@@ -75,7 +75,7 @@ impl Limits {
 
 /// `provider` within `limits`, its calls measured under the name `cloud`.
 pub fn decorate(
-    provider: impl Provider + 'static,
+    provider: Box<dyn Provider>,
     cloud: &'static str,
     limits: Limits,
     metrics: Metrics,
@@ -90,13 +90,13 @@ pub fn decorate(
 }
 
 /// Counts and times the calls that reach the cloud.
-struct Metered<P> {
-    inner: P,
+struct Metered {
+    inner: Box<dyn Provider>,
     cloud: &'static str,
     metrics: Metrics,
 }
 
-impl<P: Provider> Metered<P> {
+impl Metered {
     async fn measure<T>(
         &self,
         call: &'static str,
@@ -110,7 +110,7 @@ impl<P: Provider> Metered<P> {
 }
 
 #[async_trait]
-impl<P: Provider> Provider for Metered<P> {
+impl Provider for Metered {
     async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
         self.measure("describe", self.inner.describe(id)).await
     }
@@ -118,17 +118,21 @@ impl<P: Provider> Provider for Metered<P> {
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         self.measure("delete", self.inner.delete(vm)).await
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.measure("examine", self.inner.examine()).await
+    }
 }
 
 /// Keeps calls within [`Limits`] and gives each a deadline.
-struct Limited<P> {
-    inner: P,
+struct Limited {
+    inner: Metered,
     cloud: &'static str,
     limits: Limits,
     metrics: Metrics,
 }
 
-impl<P: Provider> Limited<P> {
+impl Limited {
     async fn limit<T>(&self, answer: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
         if let Some(retry_after) = self.limits.closed_for() {
             let message =
@@ -149,13 +153,17 @@ impl<P: Provider> Limited<P> {
 }
 
 #[async_trait]
-impl<P: Provider> Provider for Limited<P> {
+impl Provider for Limited {
     async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
         self.limit(self.inner.describe(id)).await
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         self.limit(self.inner.delete(vm)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.limit(self.inner.examine()).await
     }
 }
 

@@ -9,7 +9,11 @@
 //!   before the machine is gone, and it may be called again at any time, also after it half succeeded: a step whose
 //!   work is already done is a success. It leaves the machine findable by `describe` until everything that belongs to
 //!   it is gone, so that a retry still finds what is left.
-//! - Both end by themselves: every wait inside has a deadline. Both may be called for many machines at once, and may
+//! - [`Provider::examine`] finds out whether the cloud is reached, and what may be done there, without changing anything:
+//!   by reading, by the cloud's own dry run or question for rights, or by asking for a change to something that is proven
+//!   not to exist. It fails only if the cloud is not reached at all; whatever is refused there is a [`Finding`], and so is
+//!   a right that only its use would show ([`Outcome::Untried`]). It finds out all there is, not the first problem alone.
+//! - All end by themselves: every wait inside has a deadline. All may be called for many machines at once, and may
 //!   be dropped at any await point without harm to a later call.
 //! - Errors say what was being done and what to do about it, and never show a credential.
 //!
@@ -22,6 +26,7 @@
 
 mod decorators;
 mod error;
+mod finding;
 pub mod guard;
 mod instance;
 pub mod libvirt;
@@ -29,9 +34,10 @@ mod registry;
 
 pub use decorators::{Limits, decorate};
 pub use error::{Error, ErrorClass};
+pub use finding::{Finding, Outcome};
 pub use guard::OwnVm;
 pub use instance::{IdProblem, InstanceId};
-pub use registry::{Clouds, cloud_label};
+pub use registry::{Clouds, cloud_label, open};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -61,4 +67,8 @@ pub trait Provider: Send + Sync {
 
     /// Deletes the machine with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error>;
+
+    /// What can be found out of the cloud and of the rights there before they are needed, in the order in which it is to
+    /// be read. `Err` means that the cloud was not reached.
+    async fn examine(&self) -> Result<Vec<Finding>, Error>;
 }

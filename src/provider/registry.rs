@@ -88,13 +88,17 @@ impl Clouds {
     }
 
     fn build(&self, snapshot: &Snapshot) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
-        if let Some(conflict) = &snapshot.conflict {
-            return Err(Error::new(ErrorClass::Invalid, conflict.to_string()));
-        }
         let cloud = snapshot.provider.provider();
-        let provider = match &snapshot.provider {
-            ProviderSettings::Libvirt(settings) => Libvirt::new(&settings.uri, &settings.pool)?,
-        };
-        Ok((cloud, decorate(provider, cloud.as_str(), self.0.limits.clone(), self.0.metrics.clone())))
+        Ok((cloud, decorate(open(snapshot)?, cloud.as_str(), self.0.limits.clone(), self.0.metrics.clone())))
+    }
+}
+
+/// The provider that these settings describe, without limits and metrics. It connects when it is first used.
+pub fn open(snapshot: &Snapshot) -> Result<Box<dyn Provider>, Error> {
+    if let Some(obstacle) = snapshot.obstacle() {
+        return Err(Error::new(ErrorClass::Invalid, obstacle));
+    }
+    match &snapshot.provider {
+        ProviderSettings::Libvirt(settings) => Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool)?)),
     }
 }

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use super::{Common, Libvirt, SettingsError};
 
+/// How many letters may be missing, added, wrong or swapped in a name that is still recognised.
+const TYPING_ERRORS: usize = 2;
+
 /// A provider of cloud-api-adaptor, whether this version speaks to it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the providers' own names")]
@@ -144,6 +147,20 @@ pub(super) fn only_reader(name: &str) -> Option<CloudProvider> {
     readers.next().filter(|_| readers.next().is_none())
 }
 
+/// The setting that whoever wrote `name` probably meant: one that differs in case, or in a letter or two.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_uppercase();
+    let keys = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name);
+    let others =
+        CloudProvider::ALL.into_iter().flat_map(|provider| provider.names().split_ascii_whitespace());
+    let near = keys.chain(others).filter(|known| known.len().abs_diff(name.len()) <= TYPING_ERRORS);
+    let measured = near.map(|known| (strsim::osa_distance(&name, known), known));
+    // Half of a short name is no typing error.
+    let meant =
+        measured.filter(|(distance, known)| *distance <= TYPING_ERRORS && distance * 4 <= known.len());
+    meant.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +191,21 @@ mod tests {
         }
         assert!(is_known("VXLAN_PORT"));
         assert!(!is_known("LIBVIRT_POOOL"));
+    }
+
+    #[test]
+    fn a_typing_error_is_recognised_and_anything_else_is_not() {
+        for (written, meant) in [
+            ("LIBVIRT_POOOL", "LIBVIRT_POOL"),
+            ("libvirt_uri", "LIBVIRT_URI"),
+            ("LIBVRIT_URI", "LIBVIRT_URI"),
+            ("AWS_ACCES_KEY_ID", "AWS_ACCESS_KEY_ID"),
+            ("TAG", "TAGS"),
+        ] {
+            assert_eq!(nearest(written), Some(meant), "{written}");
+        }
+        for other in ["", "X", "URI", "DATABASE_PASSWORD", &"A".repeat(10_000)] {
+            assert_eq!(nearest(other), None, "{other}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Reads a mounted `ConfigMap` or `Secret` as a whole.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use super::SettingsError;
 
 /// Bytes of names and values in one folder: what the API server accepts in one `ConfigMap` or `Secret`.
 pub(super) const FOLDER_LIMIT: usize = 1024 * 1024;
+
+/// What is reported of one folder at most: whoever named the wrong one need not read of each file in it.
+const PROBLEMS_LIMIT: usize = 100;
 
 /// How often a folder that changes under the reader's hands is read before that is an error.
 const ATTEMPTS: u32 = 4;
@@ -35,10 +39,17 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Reads both folders; blocks on the file system.
+    /// Reads both folders; blocks on the file system. All or nothing: the first problem of [`Raw::examine`] is the error.
     ///
     /// Names that start with `..` are the kubelet's own, and folders are not settings: both are left out.
     pub fn read(folders: &Folders) -> Result<Self, SettingsError> {
+        let (raw, problems) = Self::examine(folders);
+        problems.into_iter().next().map_or(Ok(raw), Err)
+    }
+
+    /// Reads what can be read of both folders, and tells what cannot; blocks on the file system. At most a hundred
+    /// problems of each folder are told.
+    pub fn examine(folders: &Folders) -> (Self, Vec<SettingsError>) {
         let settings = read_folder(
             &folders.settings,
             SettingsError::NoFolder {
@@ -47,10 +58,9 @@ impl Raw {
                 flag: "--settings-dir",
                 path: folders.settings.clone(),
             },
-        )?;
-        let credentials = match &folders.credentials {
-            None => BTreeMap::new(),
-            Some(path) => read_folder(
+        );
+        let credentials = folders.credentials.as_ref().map(|path| {
+            read_folder(
                 path,
                 SettingsError::NoFolder {
                     role: "credentials",
@@ -58,9 +68,12 @@ impl Raw {
                     flag: "--credentials-dir",
                     path: path.clone(),
                 },
-            )?,
-        };
-        Ok(Self { settings, credentials })
+            )
+        });
+        let settings = settings.unwrap_or_else(Reading::failed);
+        let credentials = credentials.map_or_else(Reading::default, |it| it.unwrap_or_else(Reading::failed));
+        let problems = [settings.problems, credentials.problems].concat();
+        (Self { settings: settings.files, credentials: credentials.files }, problems)
     }
 
     pub(super) fn same_as(&self, other: &Self) -> bool {
@@ -74,10 +87,20 @@ impl Raw {
     }
 }
 
-fn read_folder(
-    folder: &Path,
-    missing: SettingsError,
-) -> Result<BTreeMap<String, SecretString>, SettingsError> {
+/// What was read of a folder, and what could not be.
+#[derive(Default)]
+struct Reading {
+    files: BTreeMap<String, SecretString>,
+    problems: Vec<SettingsError>,
+}
+
+impl Reading {
+    fn failed(problem: SettingsError) -> Self {
+        Self { files: BTreeMap::new(), problems: vec![problem] }
+    }
+}
+
+fn read_folder(folder: &Path, missing: SettingsError) -> Result<Reading, SettingsError> {
     match folder.metadata() {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing),
@@ -85,18 +108,20 @@ fn read_folder(
     }
     let (mut source, mut unsteady) = (resolve(folder)?, None);
     for _ in 0..ATTEMPTS {
-        let result = read_files(folder, &source);
-        let vanished =
-            matches!(result, Err(SettingsError::Unreadable { problem: io::ErrorKind::NotFound, .. }));
+        let reading = read_files(folder, &source).unwrap_or_else(Reading::failed);
+        let vanished = reading
+            .problems
+            .iter()
+            .any(|it| matches!(it, SettingsError::Unreadable { problem: io::ErrorKind::NotFound, .. }));
         // The kubelet removes the old folder right after the swap, so a reading counts only if none came between.
         let latest = resolve(folder)?;
         if latest == source && !vanished {
-            return result;
+            return Ok(reading);
         }
-        (source, unsteady) = (latest, result.err());
+        (source, unsteady) = (latest, Some(reading).filter(|reading| !reading.problems.is_empty()));
     }
     // A link that leads nowhere vanishes at every attempt: then that is what to report.
-    Err(unsteady.unwrap_or_else(|| SettingsError::Unsteady { path: folder.to_owned() }))
+    unsteady.ok_or_else(|| SettingsError::Unsteady { path: folder.to_owned() })
 }
 
 /// Where the files really are. The kubelet writes a new folder beside the old one and then swaps the link `..data`: what
@@ -109,42 +134,59 @@ fn resolve(folder: &Path) -> Result<PathBuf, SettingsError> {
     }
 }
 
-/// Reads the files of `source`, naming them in errors as files of `folder`, where users know them.
-fn read_files(folder: &Path, source: &Path) -> Result<BTreeMap<String, SecretString>, SettingsError> {
-    let mut files = BTreeMap::new();
+/// Reads the files of `source`, naming them in problems as files of `folder`, where users know them.
+fn read_files(folder: &Path, source: &Path) -> Result<Reading, SettingsError> {
+    let mut reading = Reading::default();
     let mut room = FOLDER_LIMIT;
     for entry in source.read_dir().map_err(|error| unreadable(folder, &error))? {
         let name = entry.map_err(|error| unreadable(folder, &error))?.file_name();
+        if name.as_encoded_bytes().starts_with(b"..") {
+            continue;
+        }
         let path = folder.join(&name);
-        let Ok(name) = name.into_string() else {
-            return Err(SettingsError::NotText { path });
-        };
-        if name.starts_with("..") {
-            continue;
+        match read_file(&source.join(&name), &path, name, &mut room) {
+            Ok(None) => {}
+            Ok(Some((name, content))) => _ = reading.files.insert(name, content),
+            Err(problem) => {
+                reading.problems.push(problem);
+                if reading.problems.len() == PROBLEMS_LIMIT {
+                    break;
+                }
+            }
         }
-        // Follows links, as in a folder that someone made of links to files elsewhere.
-        let about = source.join(&name).metadata().map_err(|error| unreadable(&path, &error))?;
-        if about.is_dir() {
-            continue;
-        }
-        // Opening a pipe or a device could wait for ever.
-        if !about.is_file() {
-            return Err(SettingsError::NotAFile { path });
-        }
-        let Some(left) = room.checked_sub(name.len()) else {
-            return Err(SettingsError::TooLarge { path });
-        };
-        let mut content = Vec::new();
-        File::open(source.join(&name))
-            .and_then(|file| file.take(left as u64 + 1).read_to_end(&mut content))
-            .map_err(|error| unreadable(&path, &error))?;
-        let Some(left) = left.checked_sub(content.len()) else {
-            return Err(SettingsError::TooLarge { path });
-        };
-        room = left;
-        files.insert(name, text(content).ok_or(SettingsError::NotText { path })?);
     }
-    Ok(files)
+    // The system lists files in no order, and the same problems shall be told the same way.
+    reading.problems.sort_by_cached_key(ToString::to_string);
+    Ok(reading)
+}
+
+/// Reads one file as text, taking what it needs from `room`; none if it is a folder.
+fn read_file(
+    source: &Path,
+    path: &Path,
+    name: OsString,
+    room: &mut usize,
+) -> Result<Option<(String, SecretString)>, SettingsError> {
+    let named = |error| unreadable(path, &error);
+    // Follows links, as in a folder that someone made of links to files elsewhere.
+    let about = source.metadata().map_err(named)?;
+    if about.is_dir() {
+        return Ok(None);
+    }
+    let too_large = || SettingsError::TooLarge { path: path.to_owned() };
+    *room = room.checked_sub(name.len()).ok_or_else(too_large)?;
+    let not_text = || SettingsError::NotText { path: path.to_owned() };
+    let name = name.into_string().map_err(|_| not_text())?;
+    // Opening a pipe or a device could wait for ever.
+    if !about.is_file() {
+        return Err(SettingsError::NotAFile { path: path.to_owned() });
+    }
+    let mut content = Vec::new();
+    File::open(source)
+        .and_then(|file| file.take(*room as u64 + 1).read_to_end(&mut content))
+        .map_err(named)?;
+    *room = room.checked_sub(content.len()).ok_or_else(too_large)?;
+    Ok(Some((name, text(content).ok_or_else(not_text)?)))
 }
 
 /// The content as text, without the line ends that editors leave behind.
@@ -226,6 +268,26 @@ mod tests {
 
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert_eq!(read(&folder), Err(SettingsError::NotAFile { path }));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_beside_what_can_be_read() {
+        let folder = TempDir::new().unwrap();
+        write(&folder, "GOOD", "1");
+        let (a, b) = (write(&folder, "A", b"\xff"), write(&folder, "B", b"\xff"));
+        let missing = folder.path().join("missing");
+        let folders = Folders { settings: folder.path().to_owned(), credentials: Some(missing) };
+        let (raw, problems) = Raw::examine(&folders);
+        assert_eq!(raw.settings.keys().collect::<Vec<_>>(), ["GOOD"]);
+        let not_text = [a, b].map(|path| SettingsError::NotText { path });
+        assert_eq!(problems[..2], not_text);
+        assert!(
+            matches!(problems[2..], [SettingsError::NoFolder { role: "credentials", .. }]),
+            "{problems:?}"
+        );
+        assert_eq!(Raw::read(&folders).unwrap_err(), not_text[0]);
+        (0..200).for_each(|n| _ = write(&folder, &n.to_string(), b"\xff"));
+        assert_eq!(Raw::examine(&folders).1.len(), PROBLEMS_LIMIT + 1);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The settings of the libvirt provider.
 
+use libvirt_client::{ConnectUri, UriError};
+
 use super::key::settings;
+use super::snapshot::Malformed;
 
 settings! {
     /// Where pod VMs on libvirt are made, of what, and where they are found again.
@@ -30,5 +33,14 @@ settings! {
         root_disk_size: String = LIBVIRT_ROOT_DISK_SIZE.default("10"),
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("true"),
+    }
+}
+
+impl Libvirt {
+    /// What deletion could not use.
+    pub(super) fn malformed(&self) -> Vec<Malformed> {
+        let uri = self.uri.parse::<ConnectUri>();
+        let problem = |problem: UriError| Malformed { key: "LIBVIRT_URI", problem: problem.to_string() };
+        uri.err().map(problem).into_iter().collect()
     }
 }

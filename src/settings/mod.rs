@@ -3,6 +3,7 @@
 //! ```text
 //! folder.rs    two folders      -> Raw         (IO; whole, or an error that names the file)
 //! snapshot.rs  Raw              -> Snapshot    (pure; typed, with warnings and conflicts)
+//! inspect.rs   Raw              -> Inspection  (key by key, for people)
 //! watch.rs     changes on disk  -> State       (the last good snapshot stays in force)
 //! ```
 //!
@@ -18,6 +19,7 @@ mod catalogue;
 mod common;
 mod error;
 mod folder;
+mod inspect;
 mod key;
 mod libvirt;
 mod snapshot;
@@ -27,7 +29,8 @@ pub use catalogue::CloudProvider;
 pub use common::Common;
 pub use error::SettingsError;
 pub use folder::{Folders, Raw};
+pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};
 pub use key::{Key, Kind};
 pub use libvirt::Libvirt;
-pub use snapshot::{Conflict, ProviderSettings, Snapshot, Warning};
+pub use snapshot::{Conflict, Malformed, ProviderSettings, Snapshot, Source, Warning};
 pub use watch::{State, watch};

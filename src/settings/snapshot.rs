@@ -1,8 +1,9 @@
 //! From the text of two folders to typed settings (pure, no IO).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::{CloudProvider, Common, Key, Libvirt, Raw, SettingsError, catalogue};
 
@@ -15,6 +16,8 @@ pub struct Snapshot {
     pub provider: ProviderSettings,
     /// Set while two different values are given for something that deletion needs: nothing may be deleted then.
     pub conflict: Option<Conflict>,
+    /// What deletion needs and cannot use as it is: nothing may be deleted then.
+    pub malformed: Vec<Malformed>,
     /// What is odd without being in the way.
     pub warnings: Vec<Warning>,
 }
@@ -27,6 +30,17 @@ pub enum ProviderSettings {
     Libvirt(Libvirt),
 }
 
+/// Where a setting's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The settings folder.
+    ConfigMap,
+    /// The credentials folder.
+    Secret,
+    /// Neither, or an empty value.
+    Default,
+}
+
 /// Settings that deletion needs and that the `ConfigMap` and the `Secret` give two different values for.
 ///
 /// A cloud asked in the wrong place answers that the VM is not there, and the VM would be left running for ever: so the
@@ -37,6 +51,15 @@ pub struct Conflict {
     pub provider: CloudProvider,
     /// The settings' names, sorted.
     pub keys: Vec<&'static str>,
+}
+
+/// A setting that deletion needs, with a value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The setting's name.
+    pub key: &'static str,
+    /// What is wrong with the value and what is expected, without the value itself.
+    pub problem: String,
 }
 
 /// Something odd in the folders that is not in the way.
@@ -73,31 +96,61 @@ impl Snapshot {
     /// Reads what the folders hold. An empty value stands for the default. Where both folders have a setting the
     /// `ConfigMap`'s counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
     pub fn parse(raw: &Raw) -> Result<Self, SettingsError> {
+        Self::judge(raw).map_err(|rejected| rejected.error)
+    }
+
+    /// The same, and what is odd also where the settings are rejected.
+    pub(super) fn judge(raw: &Raw) -> Result<Self, Rejected> {
         let mut warnings = Vec::new();
-        let given = |name: &str| {
-            let value = raw.settings.get(name).or_else(|| raw.credentials.get(name));
-            value.filter(|value| !value.expose_secret().is_empty())
-        };
+        let given = |name: &str| given(raw, name).map(|(_, value)| value);
 
         let common = Common::read(given, &mut warnings);
-        let provider = if let Some(name) = &common.cloud_provider {
-            name.parse()?
-        } else {
-            let provider = infer_provider(raw)?;
-            warnings.push(Warning::ProviderInferred { provider });
-            provider
-        };
-        let provider = match provider {
-            CloudProvider::Libvirt => ProviderSettings::Libvirt(Libvirt::read(given, &mut warnings)),
-            provider => return Err(SettingsError::UnsupportedProvider { provider }),
-        };
-
-        let conflict = compare_folders(raw, &provider, &mut warnings);
         let names = raw.settings.keys().chain(raw.credentials.keys());
         let unknown = names.filter(|name| !catalogue::is_known(name));
-        warnings.extend(unknown.map(|name| Warning::UnknownKey { name: name.clone() }));
-        Ok(Self { common, provider, conflict, warnings })
+        let unknown = unknown.map(|name| Warning::UnknownKey { name: name.clone() });
+        let provider = match &common.cloud_provider {
+            Some(name) => name.parse(),
+            None => infer_provider(raw)
+                .inspect(|provider| warnings.push(Warning::ProviderInferred { provider: *provider })),
+        };
+        let provider = provider.and_then(|provider| match provider {
+            CloudProvider::Libvirt => Ok(ProviderSettings::Libvirt(Libvirt::read(given, &mut warnings))),
+            provider => Err(SettingsError::UnsupportedProvider { provider }),
+        });
+        match provider {
+            Ok(provider) => {
+                let conflict = compare_folders(raw, &provider, &mut warnings);
+                let malformed = provider.malformed();
+                warnings.extend(unknown);
+                Ok(Self { common, provider, conflict, malformed, warnings })
+            }
+            Err(error) => {
+                warnings.extend(unknown);
+                Err(Rejected { error, warnings })
+            }
+        }
     }
+
+    /// Why nothing may be deleted under these settings, if so.
+    pub fn obstacle(&self) -> Option<String> {
+        let conflict = self.conflict.iter().map(ToString::to_string);
+        let all: Vec<_> = conflict.chain(self.malformed.iter().map(ToString::to_string)).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// Settings that cannot come into force.
+#[derive(Debug)]
+pub(super) struct Rejected {
+    pub(super) error: SettingsError,
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// Which folder gives the setting of this name, and what; none where the default counts.
+pub(super) fn given<'a>(raw: &'a Raw, name: &str) -> Option<(Source, &'a SecretString)> {
+    let of = |files: &'a BTreeMap<String, SecretString>, source| files.get(name).map(|value| (source, value));
+    let value = of(&raw.settings, Source::ConfigMap).or_else(|| of(&raw.credentials, Source::Secret));
+    value.filter(|(_, value)| !value.expose_secret().is_empty())
 }
 
 impl ProviderSettings {
@@ -108,9 +161,16 @@ impl ProviderSettings {
         }
     }
 
-    fn keys(&self) -> &'static [Key] {
+    /// Every setting of that provider.
+    pub(super) fn keys(&self) -> &'static [Key] {
         match self {
             Self::Libvirt(_) => Libvirt::KEYS,
+        }
+    }
+
+    fn malformed(&self) -> Vec<Malformed> {
+        match self {
+            Self::Libvirt(libvirt) => libvirt.malformed(),
         }
     }
 }
@@ -166,6 +226,12 @@ impl fmt::Display for Conflict {
     }
 }
 
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be used: {}", self.key, self.problem)
+    }
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -176,7 +242,8 @@ impl fmt::Display for Warning {
                 )
             }
             Self::UnknownKey { name } => {
-                write!(f, "{name} is not a setting of any provider; it is ignored")
+                write!(f, "{name} is not a setting of any provider; it is ignored")?;
+                catalogue::nearest(name).map_or(Ok(()), |meant| write!(f, "; did you mean {meant}?"))
             }
             Self::DifferentValues { name } => {
                 write!(
@@ -196,204 +263,4 @@ impl fmt::Display for Warning {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-    use secrecy::SecretString;
-
-    use super::*;
-    use crate::settings::key::settings;
-
-    type Pairs<'a> = &'a [(&'a str, &'a str)];
-
-    fn map(pairs: Pairs) -> BTreeMap<String, SecretString> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
-    }
-
-    fn parse(settings: Pairs, credentials: Pairs) -> Result<Snapshot, SettingsError> {
-        Snapshot::parse(&Raw { settings: map(settings), credentials: map(credentials) })
-    }
-
-    fn libvirt(snapshot: &Snapshot) -> &Libvirt {
-        let ProviderSettings::Libvirt(libvirt) = &snapshot.provider;
-        libvirt
-    }
-
-    const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
-
-    #[test]
-    fn an_empty_value_stands_for_the_default() {
-        let snapshot =
-            parse(&[LIBVIRT, ("LIBVIRT_URI", ""), ("LIBVIRT_CPUSET", ""), ("DISABLECVM", "")], &[]).unwrap();
-        let settings = libvirt(&snapshot);
-        assert_eq!(settings.uri, "qemu+ssh://root@192.168.122.1/system?no_verify=1");
-        assert_eq!(settings.pool, "default");
-        assert_eq!(settings.cpuset, None);
-        assert!(settings.disable_cvm);
-        assert_eq!(snapshot.common.runtimeclass_name, "kata-remote");
-        assert!(!snapshot.common.tls_skip_verify);
-        assert_eq!(snapshot.warnings, []);
-    }
-
-    #[test]
-    fn a_switch_is_on_with_1_or_true_alone() {
-        for (text, on) in [("1", true), ("true", true), ("0", false), ("false", false)] {
-            let snapshot = parse(&[LIBVIRT, ("DISABLECVM", text)], &[]).unwrap();
-            assert_eq!((libvirt(&snapshot).disable_cvm, snapshot.warnings), (on, vec![]), "{text}");
-        }
-        let snapshot = parse(&[LIBVIRT, ("DISABLECVM", "yes")], &[]).unwrap();
-        assert!(!libvirt(&snapshot).disable_cvm);
-        assert_eq!(snapshot.warnings, [Warning::NotABoolean { key: "DISABLECVM" }]);
-    }
-
-    #[test]
-    fn what_only_creation_needs_is_never_judged() {
-        let snapshot =
-            parse(&[LIBVIRT, ("LIBVIRT_CPU", "many"), ("LIBVIRT_ROOT_DISK_SIZE", "-1")], &[]).unwrap();
-        assert_eq!(libvirt(&snapshot).cpus, "many");
-    }
-
-    #[test]
-    fn the_config_map_wins_even_when_empty() {
-        let snapshot = parse(
-            &[LIBVIRT, ("LIBVIRT_NET", "one"), ("LIBVIRT_CPU", "")],
-            &[("LIBVIRT_NET", "two"), ("LIBVIRT_CPU", "4"), ("LIBVIRT_POOL", "secret-pool")],
-        )
-        .unwrap();
-        let settings = libvirt(&snapshot);
-        assert_eq!((&*settings.network, &*settings.cpus, &*settings.pool), ("one", "2", "secret-pool"));
-        assert_eq!(snapshot.conflict, None);
-        assert_eq!(
-            snapshot.warnings,
-            [
-                Warning::EmptyWins { name: "LIBVIRT_CPU".into() },
-                Warning::DifferentValues { name: "LIBVIRT_NET".into() }
-            ]
-        );
-    }
-
-    #[test]
-    fn two_values_for_what_deletion_needs_are_a_conflict_that_shows_no_value() {
-        let snapshot = parse(
-            &[LIBVIRT, ("LIBVIRT_URI", "test:///one"), ("LIBVIRT_POOL", "same")],
-            &[("LIBVIRT_URI", "test:///two"), ("LIBVIRT_POOL", "same"), ("CLOUD_PROVIDER", "aws")],
-        )
-        .unwrap();
-        let conflict = snapshot.conflict.unwrap();
-        assert_eq!(conflict.keys, ["CLOUD_PROVIDER", "LIBVIRT_URI"]);
-        assert_eq!(conflict.provider, CloudProvider::Libvirt);
-        assert!(!conflict.to_string().contains("test:"), "{conflict}");
-        let equal = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "a")]).unwrap();
-        assert_eq!((equal.conflict, equal.warnings), (None, vec![]));
-        let other_empty = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "")]).unwrap();
-        assert_eq!((other_empty.conflict, other_empty.warnings), (None, vec![]));
-    }
-
-    #[test]
-    fn another_providers_settings_neither_conflict_nor_count_as_unknown() {
-        let snapshot = parse(
-            &[LIBVIRT, ("AWS_REGION", "one"), ("VXLAN_PORT", "9000"), ("libvirt_uri", "x")],
-            &[("AWS_REGION", "two"), ("GOVC_PASSWORD", "x")],
-        )
-        .unwrap();
-        assert_eq!(snapshot.conflict, None);
-        assert_eq!(
-            snapshot.warnings,
-            [
-                Warning::DifferentValues { name: "AWS_REGION".into() },
-                Warning::UnknownKey { name: "libvirt_uri".into() }
-            ]
-        );
-    }
-
-    #[test]
-    fn a_missing_provider_is_inferred_only_when_nothing_speaks_against_it() {
-        let snapshot = parse(&[("LIBVIRT_URI", "test:///default"), ("GCP_ZONE", "")], &[]).unwrap();
-        assert_eq!(snapshot.warnings, [Warning::ProviderInferred { provider: CloudProvider::Libvirt }]);
-        for settings in [&[][..], &[("DISABLECVM", "true")], &[("LIBVIRT_URI", ""), ("CLOUD_PROVIDER", "")]] {
-            let error = parse(settings, &[]).unwrap_err().to_string();
-            assert!(error.contains("no other setting tells"), "{error}");
-        }
-        let error = parse(&[("LIBVIRT_URI", "a")], &[("GCP_CREDENTIALS", "hush")]).unwrap_err().to_string();
-        assert!(error.contains("more than one provider") && !error.contains("hush"), "{error}");
-    }
-
-    #[test]
-    fn a_provider_not_spoken_yet_and_an_unknown_one_differ() {
-        assert_eq!(
-            parse(&[("CLOUD_PROVIDER", "aws")], &[]).unwrap_err(),
-            SettingsError::UnsupportedProvider { provider: CloudProvider::Aws }
-        );
-        assert_eq!(
-            parse(&[("CLOUD_PROVIDER", "openstack")], &[]).unwrap_err(),
-            SettingsError::UnknownProvider { name: "openstack".into() }
-        );
-    }
-
-    settings! {
-        /// Settings of every kind.
-        struct Sample {
-            /// First line,
-            /// second line.
-            token: Option<SecretString> = SAMPLE_TOKEN.required(),
-        }
-    }
-
-    #[test]
-    fn the_table_says_what_the_declaration_says() {
-        let expected = Key {
-            name: "SAMPLE_TOKEN",
-            doc: "First line, second line.",
-            kind: crate::settings::Kind::Secret,
-            default: "",
-            required: true,
-            concerns_deletion: false,
-        };
-        assert_eq!(Sample::KEYS, [expected]);
-        let concerning = Libvirt::KEYS.iter().filter(|key| key.concerns_deletion).map(|key| key.name);
-        assert_eq!(concerning.collect::<Vec<_>>(), ["LIBVIRT_URI", "LIBVIRT_POOL"]);
-        for key in Common::KEYS.iter().chain(Libvirt::KEYS) {
-            assert!(key.doc.ends_with('.') && key.doc.len() > 10, "{key:?}");
-        }
-    }
-
-    #[test]
-    fn a_secret_is_not_shown() {
-        let hush = SecretString::from("hush");
-        let sample = Sample::read(|_| Some(&hush), &mut Vec::new());
-        assert_eq!(sample.token.as_ref().unwrap().expose_secret(), "hush");
-        assert!(!format!("{sample:?}").contains("hush"));
-        let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("A", "hush")]) };
-        assert!(!format!("{raw:?}").contains("hush"));
-    }
-
-    fn names() -> impl Strategy<Value = String> {
-        let known: Vec<&str> = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name).collect();
-        prop_oneof![proptest::sample::select(known).prop_map(str::to_owned), ".*"]
-    }
-
-    fn values() -> impl Strategy<Value = SecretString> {
-        prop_oneof!["libvirt|aws|true|1|", ".*"].prop_map(SecretString::from)
-    }
-
-    proptest! {
-        #[test]
-        fn parsing_is_total_and_the_config_map_counts(
-            settings in proptest::collection::btree_map(names(), values(), 0..12),
-            credentials in proptest::collection::btree_map(names(), values(), 0..12),
-        ) {
-            let raw = Raw { settings, credentials };
-            if let Ok(snapshot) = Snapshot::parse(&raw) {
-                if let Some(pool) = raw.settings.get("LIBVIRT_POOL") {
-                    let pool = pool.expose_secret();
-                    let expected = if pool.is_empty() { "default" } else { pool };
-                    prop_assert_eq!(&libvirt(&snapshot).pool, expected);
-                }
-                if let Some(conflict) = &snapshot.conflict {
-                    prop_assert!(!conflict.keys.is_empty());
-                }
-            }
-        }
-    }
-}
+mod tests;

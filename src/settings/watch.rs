@@ -147,8 +147,8 @@ impl Keeper {
                 for warning in &snapshot.warnings {
                     warn!(%folder, "{warning}");
                 }
-                if let Some(conflict) = &snapshot.conflict {
-                    error!(%folder, "{conflict}");
+                if let Some(obstacle) = snapshot.obstacle() {
+                    error!(%folder, "{obstacle}");
                 }
             }
             (None, None) => {}

@@ -5,6 +5,7 @@
 //! ([`support::alone`]).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod check;
 mod crash;
 mod crd;
 mod garbage_collection;

@@ -40,12 +40,16 @@ impl Provider for Scripted {
     async fn delete(&self, _: &OwnVm) -> Result<(), Error> {
         Ok(())
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
 }
 
 fn within(limits: &Limits, scripted: &Scripted) -> (Arc<dyn Provider>, Registry) {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    (decorate(scripted.clone(), "libvirt", limits.clone(), metrics), registry)
+    (decorate(Box::new(scripted.clone()), "libvirt", limits.clone(), metrics), registry)
 }
 
 fn id() -> InstanceId {

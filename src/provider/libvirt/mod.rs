@@ -5,6 +5,7 @@
 //! a retry still finds what is left.
 
 mod definition;
+mod examine;
 
 use async_trait::async_trait;
 use futures::future::{join, join_all};
@@ -15,7 +16,7 @@ use libvirt_client::{
 use uuid::Uuid;
 
 use self::definition::Definition;
-use super::{Error, ErrorClass, InstanceId, OwnVm, Provider, Vm};
+use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
 
 /// The value of `CLOUD_PROVIDER` and of a PeerPod's `spec.cloudProvider`.
 pub const NAME: &str = "libvirt";
@@ -94,10 +95,7 @@ impl Libvirt {
     async fn definition(&self, domain: &Domain) -> Result<Definition, Error> {
         let xml = self.client.domain_xml(domain).await;
         let xml = xml.map_err(|error| self.explain("reading the domain's definition", &error))?;
-        Definition::parse(&xml).map_err(|problem| {
-            let message = format!("the definition of {} cannot be read: {problem}", domain.name);
-            Error::new(ErrorClass::Transient, message)
-        })
+        parse(domain, &xml)
     }
 
     /// Turns the domain off. One that is off already is as good, and only its state says that it is.
@@ -136,6 +134,13 @@ impl Libvirt {
     }
 }
 
+fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
+    Definition::parse(xml).map_err(|problem| {
+        let message = format!("the definition of {} cannot be read: {problem}", domain.name);
+        Error::new(ErrorClass::Transient, message)
+    })
+}
+
 /// What a libvirt error means.
 fn class(error: &libvirt_client::Error) -> ErrorClass {
     match error.code() {
@@ -144,7 +149,9 @@ fn class(error: &libvirt_client::Error) -> ErrorClass {
             ErrorCode::AuthFailed
             | ErrorCode::AuthCancelled
             | ErrorCode::AuthUnavailable
-            | ErrorCode::AccessDenied,
+            | ErrorCode::AccessDenied
+            // The read-only socket.
+            | ErrorCode::OperationDenied,
         ) => ErrorClass::Unauthorized,
         Some(ErrorCode::NoStoragePool | ErrorCode::NoSupport) => ErrorClass::Invalid,
         None if refused(error) => ErrorClass::Unauthorized,
@@ -201,6 +208,10 @@ impl Provider for Libvirt {
         off?;
         self.delete_volumes(volumes).await?;
         self.undefine(&domain).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
     }
 }
 

@@ -1,0 +1,183 @@
+//! What was found out, as it is printed. Fields and their values are added, never renamed, while `version` is 1.
+
+use serde::Serialize;
+
+use crate::{
+    provider::{self, Error, ErrorClass},
+    settings::{self, Folders, Inspection, Shown, Source, Verdict},
+};
+
+/// The report as a whole.
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    /// Of this format: 1.
+    pub(super) version: u32,
+    pub(super) result: Outcome,
+    /// One for each pair of folders.
+    pub(super) providers: Vec<Provider>,
+}
+
+/// How the check ended: the exit code says the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Ok,
+    /// The settings are wrong.
+    Settings,
+    /// The cloud is not reached or refuses.
+    Cloud,
+}
+
+/// A pair of folders and what they describe.
+#[derive(Debug, Serialize)]
+pub(super) struct Provider {
+    /// Its name as in `CLOUD_PROVIDER`; null where that cannot be told.
+    pub(super) name: Option<&'static str>,
+    pub(super) settings_dir: String,
+    pub(super) credentials_dir: Option<String>,
+    /// What of the folders cannot be read.
+    pub(super) problems: Vec<String>,
+    pub(super) settings: Vec<Setting>,
+    pub(super) cloud: Cloud,
+}
+
+/// One setting.
+#[derive(Debug, Serialize)]
+pub(super) struct Setting {
+    pub(super) key: String,
+    /// `config_map`, `secret` or `default`.
+    pub(super) source: &'static str,
+    /// Null where there is none, or where it is hidden.
+    pub(super) value: Option<String>,
+    /// Whether there is a value that is not shown.
+    pub(super) hidden: bool,
+    /// Whether this operator uses it.
+    pub(super) used: bool,
+    /// `ok`, or the verdict of the first remark.
+    pub(super) verdict: &'static str,
+    pub(super) remarks: Vec<Remark>,
+}
+
+/// Something to say of a setting.
+#[derive(Debug, Serialize)]
+pub(super) struct Remark {
+    /// `unknown`, `missing`, `malformed` or `conflicting`.
+    pub(super) verdict: &'static str,
+    /// Whether it stops deletions; otherwise it is a warning.
+    pub(super) wrong: bool,
+    pub(super) text: String,
+}
+
+/// What became of the cloud.
+#[derive(Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(super) enum Cloud {
+    /// The settings are wrong, so nobody was asked.
+    NotTried,
+    /// It was not reached.
+    Unreached {
+        class: &'static str,
+        error: String,
+    },
+    Reached {
+        findings: Vec<Finding>,
+    },
+}
+
+/// One thing that was found out there.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) subject: &'static str,
+    /// `works`, `fails` or `untried`.
+    pub(super) outcome: &'static str,
+    /// What kind of failure it is, as in the metric `peerpod_operator_provider_calls_total`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) class: Option<&'static str>,
+    pub(super) text: String,
+}
+
+impl Document {
+    pub(super) fn new(folders: &Folders, inspection: Inspection, cloud: Cloud) -> Self {
+        let result = if inspection.is_right() { cloud.outcome() } else { Outcome::Settings };
+        let provider = Provider {
+            name: inspection.provider.map(settings::CloudProvider::as_str),
+            settings_dir: folders.settings.display().to_string(),
+            credentials_dir: folders.credentials.as_ref().map(|folder| folder.display().to_string()),
+            problems: inspection.problems.iter().map(ToString::to_string).collect(),
+            settings: inspection.entries.into_iter().map(Setting::new).collect(),
+            cloud,
+        };
+        Self { version: 1, result, providers: vec![provider] }
+    }
+}
+
+impl Setting {
+    fn new(entry: settings::Entry) -> Self {
+        let remark = |remark: settings::Remark| Remark {
+            verdict: verdict(remark.verdict),
+            wrong: remark.wrong,
+            text: remark.text,
+        };
+        let remarks: Vec<_> = entry.remarks.into_iter().map(remark).collect();
+        Self {
+            key: entry.name,
+            source: match entry.source {
+                Source::ConfigMap => "config_map",
+                Source::Secret => "secret",
+                Source::Default => "default",
+            },
+            hidden: entry.value == Shown::Hidden,
+            value: match entry.value {
+                Shown::Text(text) => Some(text),
+                Shown::None | Shown::Hidden => None,
+            },
+            used: entry.used,
+            verdict: remarks.first().map_or("ok", |remark| remark.verdict),
+            remarks,
+        }
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Unknown => "unknown",
+        Verdict::Missing => "missing",
+        Verdict::Malformed => "malformed",
+        Verdict::Conflicting => "conflicting",
+    }
+}
+
+impl Cloud {
+    pub(super) fn new(answer: Result<Vec<provider::Finding>, Error>) -> Self {
+        match answer {
+            Ok(findings) => Self::Reached { findings: findings.into_iter().map(Finding::new).collect() },
+            Err(Error { class, message }) => Self::Unreached { class: class.as_str(), error: message },
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let classes: Vec<_> = match self {
+            Self::NotTried => Vec::new(),
+            Self::Unreached { class, .. } => vec![*class],
+            Self::Reached { findings } => findings.iter().filter_map(|finding| finding.class).collect(),
+        };
+        if classes.is_empty() {
+            Outcome::Ok
+        } else if classes.contains(&ErrorClass::Invalid.as_str()) {
+            Outcome::Settings
+        } else {
+            Outcome::Cloud
+        }
+    }
+}
+
+impl Finding {
+    fn new(finding: provider::Finding) -> Self {
+        let (outcome, class, text) = match finding.outcome {
+            provider::Outcome::Works(text) => ("works", None, text),
+            provider::Outcome::Fails(Error { class, message }) => ("fails", Some(class.as_str()), message),
+            provider::Outcome::Untried(why) => ("untried", None, why),
+        };
+        Self { subject: finding.subject, outcome, class, text }
+    }
+}

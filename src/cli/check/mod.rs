@@ -1,0 +1,89 @@
+//! `check`: says what `run` would use, and whether it would work.
+
+mod document;
+mod text;
+
+use std::{
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use self::document::{Cloud, Document, Outcome};
+use super::{CheckArgs, OutputFormat};
+use crate::{
+    provider::{self, Error, ErrorClass},
+    settings::{Folders, Inspection, Snapshot},
+};
+
+/// For `--help`.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  all is well; there may be warnings
+  1  the settings are wrong, by themselves or as the cloud sees them
+  2  the arguments cannot work
+  3  the settings are right, and the cloud is not reached or refuses
+  4  the report could not be made or written";
+
+/// How long the cloud may take for all of it.
+const CLOUD_DEADLINE: Duration = Duration::from_secs(10);
+
+pub(super) fn check(args: CheckArgs) -> ExitCode {
+    let outcome = examine(&args.folders.into()).and_then(|document| {
+        print(&document, args.output)?;
+        Ok(document.result)
+    });
+    match outcome {
+        Ok(Outcome::Ok) => ExitCode::SUCCESS,
+        Ok(Outcome::Settings) => ExitCode::from(1),
+        Ok(Outcome::Cloud) => ExitCode::from(3),
+        Err(problem) => {
+            // Where even this cannot be written, the exit code has to do.
+            let _ = writeln!(io::stderr(), "peerpod-operator check: {problem}");
+            ExitCode::from(4)
+        }
+    }
+}
+
+fn examine(folders: &Folders) -> io::Result<Document> {
+    let inspection = Inspection::of(folders);
+    let cloud = match &inspection.snapshot {
+        Some(snapshot) if inspection.is_right() => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let answer = runtime.block_on(ask(snapshot));
+            // A name that is still being looked up must not keep the program.
+            runtime.shutdown_background();
+            Cloud::new(answer)
+        }
+        _ => Cloud::NotTried,
+    };
+    Ok(Document::new(folders, inspection, cloud))
+}
+
+async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
+    let provider = provider::open(snapshot)?;
+    tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
+        let cloud = snapshot.provider.provider();
+        let message = format!(
+            "{cloud} did not answer everything within {CLOUD_DEADLINE:?}: it hangs, or is overloaded"
+        );
+        Err(Error::new(ErrorClass::Transient, message))
+    })
+}
+
+/// Writes the report at once. Whoever reads no further has seen enough.
+fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
+    let written = match format {
+        OutputFormat::Text => anstream::stdout().write_all(text::render(document).as_bytes()),
+        OutputFormat::Json => {
+            let mut json = serde_json::to_vec_pretty(document)?;
+            json.push(b'\n');
+            io::stdout().write_all(&json)
+        }
+    };
+    match written.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(io::Error::other(format!("the report cannot be written: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,129 @@
+//! The report for people.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use anstyle::{AnsiColor, Style};
+
+use super::document::{Cloud, Document, Finding, Outcome, Provider, Setting};
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const GOOD: Style = AnsiColor::Green.on_default();
+const ODD: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
+
+/// Settings that are shown; a folder that has more is probably the wrong one.
+const ROWS: usize = 100;
+
+/// Characters that are shown of a value which counts here, such as a URI, and of any other.
+const USED_VALUE: usize = 250;
+const VALUE: usize = 60;
+
+/// The report, with the sequences for colours.
+pub(super) fn render(document: &Document) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = document.providers.iter().try_for_each(|provider| section(&mut out, provider));
+    let (style, conclusion) = match document.result {
+        Outcome::Ok => (GOOD, "The settings are right, and the cloud answers."),
+        Outcome::Settings => (BAD, "The settings are wrong: deletions would not work."),
+        Outcome::Cloud => (BAD, "The settings are right, but the cloud is not reached or refuses."),
+    };
+    let _ = writeln!(out, "{style}{conclusion}{style:#}");
+    out
+}
+
+fn section(out: &mut String, provider: &Provider) -> std::fmt::Result {
+    let Provider { name, settings_dir, credentials_dir, problems, settings, cloud } = provider;
+    writeln!(out, "{BOLD}{}{BOLD:#}", name.unwrap_or("no provider"))?;
+    writeln!(out, "  settings     {} (ConfigMap)", clean(settings_dir))?;
+    if let Some(credentials_dir) = credentials_dir {
+        writeln!(out, "  credentials  {} (Secret)", clean(credentials_dir))?;
+    }
+    for problem in problems {
+        writeln!(out, "  {BAD}wrong{BAD:#}        {}", clean(problem))?;
+    }
+    writeln!(out)?;
+    table(out, settings)?;
+    writeln!(out)?;
+    match cloud {
+        Cloud::NotTried => writeln!(out, "  cloud: not asked; mend the settings first")?,
+        Cloud::Unreached { error, .. } => {
+            writeln!(out, "  {BAD}cloud: not reached{BAD:#}\n    {}", clean(error))?;
+        }
+        Cloud::Reached { findings } => {
+            writeln!(out, "  cloud: reached")?;
+            let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+            findings.iter().try_for_each(|it| finding(out, it, width))?;
+        }
+    }
+    writeln!(out)
+}
+
+/// What the operator uses, what was given, and what there is something to say of.
+fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
+    let matters = |it: &&Setting| it.used || it.source != "default" || !it.remarks.is_empty();
+    let shown: Vec<_> = settings.iter().filter(matters).collect();
+    let hidden = settings.len() - shown.len();
+    let rows: Vec<_> = shown.iter().take(ROWS).map(|it| (it, clean(&it.key), value(it))).collect();
+    let keys = rows.iter().map(|(_, key, _)| key.chars().count()).max().unwrap_or(0);
+    let values = rows.iter().map(|(_, _, value)| value.chars().count()).max().unwrap_or(0);
+    for (setting, key, value) in &rows {
+        let source = match setting.source {
+            "config_map" => "ConfigMap",
+            "secret" => "Secret",
+            other => other,
+        };
+        let (style, verdict) = match setting.remarks.first() {
+            Some(remark) if remark.wrong => (BAD, setting.verdict),
+            Some(_) => (ODD, setting.verdict),
+            None if setting.used => (GOOD, "ok"),
+            None => (DIM, "not used here"),
+        };
+        writeln!(out, "  {key:keys$}  {source:9}  {value:values$}  {style}{verdict}{style:#}")?;
+        setting.remarks.iter().try_for_each(|remark| writeln!(out, "    {}", clean(&remark.text)))?;
+    }
+    if shown.len() > ROWS {
+        writeln!(out, "  and {} more: is it the right folder?", shown.len() - ROWS)?;
+    }
+    if hidden > 0 {
+        writeln!(out, "  {DIM}{hidden} more are cloud-api-adaptor's alone, and at their defaults{DIM:#}")?;
+    }
+    Ok(())
+}
+
+fn value(setting: &Setting) -> String {
+    let Some(value) = &setting.value else {
+        return if setting.hidden { "(set)" } else { "(none)" }.to_owned();
+    };
+    let value = clean(value);
+    match value.char_indices().nth(if setting.used { USED_VALUE } else { VALUE }) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.into_owned(),
+    }
+}
+
+fn finding(out: &mut String, finding: &Finding, width: usize) -> std::fmt::Result {
+    let (style, outcome) = match finding.outcome {
+        "works" => (GOOD, "works"),
+        "fails" => (BAD, "fails"),
+        _ => (DIM, "not tried"),
+    };
+    let (subject, text) = (finding.subject, clean(&finding.text));
+    writeln!(out, "    {style}{outcome:9}{style:#}  {subject:width$}  {text}")
+}
+
+/// The text without what would steer a terminal: names, values and messages are others'.
+fn clean(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { clean.extend(c.escape_default()) } else { clean.push(c) }
+    }
+    clean.into()
+}
+
+#[cfg(test)]
+mod tests;

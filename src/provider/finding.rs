@@ -1,0 +1,35 @@
+//! What an examination of a cloud found out.
+
+use super::Error;
+
+/// One thing that [`Provider::examine`](super::Provider::examine) found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about: a few words that stay the same from one examination to the next, such as `delete volumes`.
+    pub subject: &'static str,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of one thing that was to be found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was tried, and works: what was tried and seen.
+    Works(String),
+    /// It was tried, and deletions will not work because of it.
+    Fails(Error),
+    /// It was not tried: why not, and what speaks for or against it.
+    Untried(String),
+}
+
+impl Finding {
+    /// Something that was tried: what it showed, or why it fails.
+    pub fn tried(subject: &'static str, answer: Result<String, Error>) -> Self {
+        Self { subject, outcome: answer.map_or_else(Outcome::Fails, Outcome::Works) }
+    }
+
+    /// Something that was not tried, and why.
+    pub fn untried(subject: &'static str, why: impl Into<String>) -> Self {
+        Self { subject, outcome: Outcome::Untried(why.into()) }
+    }
+}

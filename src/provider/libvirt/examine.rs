@@ -1,0 +1,162 @@
+//! What can be found out of a libvirt host before a machine is to be deleted there.
+
+use futures::future::join;
+use libvirt_client::{Domain, ErrorCode};
+
+use super::{Libvirt, definition, parse};
+use crate::provider::{Error, ErrorClass, Finding};
+
+/// With this the names of pod VMs begin.
+const POD_VM: &str = "podvm-";
+
+/// What libvirt has no dry run for.
+const NO_DRY_RUN: &str = "libvirt has no dry run, so nothing was deleted to try it; where the connection may write, only an \
+                          access rule of the daemon's (polkit) could still forbid it";
+
+impl Libvirt {
+    /// Reads what deletions read, and asks for a change to a machine that is not there.
+    pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
+        let daemon = match self.client.lib_version().await {
+            // Somebody answered.
+            Err(error) if error.code() == Some(ErrorCode::AccessDenied) => {
+                Err(self.explain("asking for libvirt's version", &error))
+            }
+            Err(error) => return Err(self.explain("connecting to libvirt", &error)),
+            Ok(version) => self.hypervisor(version).await,
+        };
+        let (machines, pool) = join(self.machines(), self.pool()).await;
+        let (machine, definition) = match &machines {
+            Ok(listed) => self.read_one(listed).await,
+            Err(_) => (
+                None,
+                Finding::untried("read machines", "no machine can be read where none can be looked up"),
+            ),
+        };
+        let volume = match (machine, &pool) {
+            (Some(disk), _) => Some(disk),
+            (None, Ok(pool)) => {
+                pool.folder.as_ref().map(|folder| format!("{folder}/{POD_VM}check-root.qcow2"))
+            }
+            (None, Err(_)) => None,
+        };
+        let machines = machines.map(|listed| {
+            let pod_vms = listed.iter().filter(|domain| domain.name.starts_with(POD_VM)).count();
+            format!("{} domains are shown, {pod_vms} of them named {POD_VM}…", listed.len())
+        });
+        Ok(vec![
+            Finding::tried("hypervisor", daemon),
+            Finding::tried("pool", pool.map(|pool| pool.text)),
+            Finding::tried("look up machines", machines),
+            definition,
+            match volume {
+                Some(path) => Finding::tried("look up volumes", self.found(&path).await),
+                None => Finding::untried("look up volumes", "there is no folder of volumes to look in"),
+            },
+            Finding::tried("write", self.write().await),
+            Finding::untried("delete machines and volumes", NO_DRY_RUN),
+        ])
+    }
+
+    async fn hypervisor(&self, libvirt: u64) -> Result<String, Error> {
+        let (driver, hypervisor) = join(self.client.hypervisor(), self.client.hypervisor_version()).await;
+        let explain = |error| self.explain("asking for the hypervisor's version", &error);
+        let (driver, hypervisor) = (driver.map_err(explain)?, hypervisor.map_err(explain)?);
+        Ok(format!("{driver} {}, libvirt {}", version(hypervisor), version(libvirt)))
+    }
+
+    async fn machines(&self) -> Result<Vec<Domain>, Error> {
+        self.client.domains().await.map_err(|error| self.explain("listing the domains", &error))
+    }
+
+    /// Reads the definition of one pod VM, as before its deletion; gives one of its volumes, too.
+    async fn read_one(&self, listed: &[Domain]) -> (Option<String>, Finding) {
+        let subject = "read machines";
+        let Some(domain) = listed.iter().find(|domain| domain.name.starts_with(POD_VM)) else {
+            return (
+                None,
+                Finding::untried(subject, "there is no pod VM yet whose definition could be read"),
+            );
+        };
+        let xml = match self.client.domain_xml(domain).await {
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => {
+                return (None, Finding::untried(subject, "the pod VM that was to be read went meanwhile"));
+            }
+            xml => xml.map_err(|error| self.explain("reading the domain's definition", &error)),
+        };
+        let definition = xml.and_then(|xml| parse(domain, &xml));
+        let disk = definition.as_ref().ok().and_then(|read| read.own_disks(&domain.name).into_iter().next());
+        let text = definition.map(|read| {
+            let sign = if read.is_pod_vm() { "bears" } else { "does not bear" };
+            format!("the definition of {} was read; it {sign} cloud-api-adaptor's sign", domain.name)
+        });
+        (disk, Finding::tried(subject, text))
+    }
+
+    async fn pool(&self) -> Result<FoundPool, Error> {
+        let name = &self.pool;
+        let doing = format!("looking at the pool {name:?} (LIBVIRT_POOL)");
+        let explain = |error: libvirt_client::Error| {
+            let mut explained = self.explain(&doing, &error);
+            explained.message += match error.code() {
+                Some(ErrorCode::NoStoragePool) => {
+                    "; set LIBVIRT_POOL to one that virsh pool-list --all shows"
+                }
+                Some(ErrorCode::OperationInvalid) => "; start it there: virsh pool-start, pool-autostart",
+                _ => "",
+            };
+            explained
+        };
+        let pool = self.client.pool_lookup_by_name(name).await.map_err(explain)?;
+        let (volumes, xml) = join(self.client.pool_volumes(&pool), self.client.pool_xml(&pool)).await;
+        let (volumes, folder) =
+            (volumes.map_err(explain)?.len(), definition::pool_folder(&xml.map_err(explain)?));
+        let place = folder.as_ref().map_or_else(|| "no folder".to_owned(), |it| format!("the folder {it}"));
+        Ok(FoundPool { text: format!("{name} is active, with {volumes} volumes and {place}"), folder })
+    }
+
+    /// Looks a volume up as before its deletion.
+    async fn found(&self, path: &str) -> Result<String, Error> {
+        Ok(match self.find_volume(path).await? {
+            Some(_) => format!("{path} was found"),
+            None => format!("{path} was looked for, and is not there"),
+        })
+    }
+
+    /// Whether the connection may write. libvirt says so before it looks for the machine, so one that does not exist will
+    /// do: a number of 122 random bits, of which libvirt has just said that there is none.
+    async fn write(&self) -> Result<String, Error> {
+        let uuid = uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
+        let nobody = Domain { name: format!("{POD_VM}check"), uuid, id: -1 };
+        let doing = "asking for the destruction of a machine that does not exist";
+        match self.client.domain_lookup_by_uuid(nobody.uuid).await {
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => {}
+            Err(error) => return Err(self.explain("looking up a machine that does not exist", &error)),
+            Ok(domain) => {
+                let message =
+                    format!("{} has a number that was drawn at random; run this again", domain.name);
+                return Err(Error::new(ErrorClass::Transient, message));
+            }
+        }
+        match self.client.domain_destroy(&nobody).await {
+            Err(error) if error.code() == Some(ErrorCode::OperationDenied) => {
+                let mut denied = self.explain(doing, &error);
+                denied.message +=
+                    "; name the socket that may write in LIBVIRT_URI (libvirt-sock, not libvirt-sock-ro)";
+                Err(denied)
+            }
+            Err(error) if error.code() != Some(ErrorCode::NoDomain) => Err(self.explain(doing, &error)),
+            _ => Ok("asked to destroy a machine that does not exist, libvirt looked for it".to_owned()),
+        }
+    }
+}
+
+struct FoundPool {
+    text: String,
+    /// Where its volumes are files, where it has such a place.
+    folder: Option<String>,
+}
+
+/// libvirt's way to write a version as one number.
+fn version(number: u64) -> String {
+    format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
+}

@@ -1,0 +1,220 @@
+//! Settings key by key, for people who want to know what counts and what is wrong (pure but for the reading).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use secrecy::ExposeSecret;
+
+use super::snapshot::{Rejected, given};
+use super::{CloudProvider, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
+
+/// Everything that can be said of a pair of folders, all problems at once.
+///
+/// It is judged by [`Raw::examine`] and [`Snapshot::parse`], as it is for a running operator.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What a running operator would have in force; none where it would refuse the folders.
+    pub snapshot: Option<Snapshot>,
+    /// The provider that the folders are for, where that can be told.
+    pub provider: Option<CloudProvider>,
+    /// Why folders and files cannot be read.
+    pub problems: Vec<SettingsError>,
+    /// The settings: first what deletion depends on, then what else is described, then what else is in the folders.
+    pub entries: Vec<Entry>,
+}
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name: the file's.
+    pub name: String,
+    /// Where its value comes from.
+    pub source: Source,
+    /// The value that counts.
+    pub value: Shown,
+    /// Whether this operator uses it.
+    pub used: bool,
+    /// What there is to say of it, the worst first; nothing if all is well.
+    pub remarks: Vec<Remark>,
+}
+
+/// A value, as far as people may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// There is none, and no default.
+    None,
+    /// There is one that must not be shown: it is from the Secret, or of a setting that is not known to be none.
+    Hidden,
+    /// The value; of a malformed one what may be a password is left out.
+    Text(String),
+}
+
+/// Something to say of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// What kind of thing it is.
+    pub verdict: Verdict,
+    /// Whether it stops deletions.
+    pub wrong: bool,
+    /// What it is, and what to do.
+    pub text: String,
+}
+
+/// What a setting can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No provider has a setting of this name.
+    Unknown,
+    /// It is required, and not given.
+    Missing,
+    /// Its value is not what is expected.
+    Malformed,
+    /// The folders give two different values.
+    Conflicting,
+}
+
+impl Inspection {
+    /// Reads the folders and judges what they hold; blocks on the file system.
+    pub fn of(folders: &Folders) -> Self {
+        let (raw, problems) = Raw::examine(folders);
+        Self::judge(&raw, problems)
+    }
+
+    /// Judges what was read beside these problems.
+    fn judge(raw: &Raw, problems: Vec<SettingsError>) -> Self {
+        let mut remarks = Remarks::default();
+        let judged = Snapshot::judge(raw);
+        let (snapshot, provider) = match judged {
+            Ok(snapshot) => {
+                remarks.of_snapshot(&snapshot);
+                let provider = snapshot.provider.provider();
+                (Some(snapshot), Some(provider))
+            }
+            Err(Rejected { error, warnings }) => {
+                // What cannot be read may be the very file that is missed.
+                if problems.is_empty() || !matches!(error, SettingsError::NoProvider { .. }) {
+                    remarks.of_provider(&error);
+                }
+                remarks.of_warnings(&warnings);
+                let provider = match error {
+                    SettingsError::UnsupportedProvider { provider } => Some(provider),
+                    _ => None,
+                };
+                (None, provider)
+            }
+        };
+        let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.provider.keys());
+        let mut described: Vec<&Key> = Common::KEYS.iter().chain(own).collect();
+        described.sort_by_key(|key| !key.concerns_deletion);
+        let names: BTreeSet<&str> =
+            raw.settings.keys().chain(raw.credentials.keys()).map(String::as_str).collect();
+        let further = names.into_iter().filter(|name| described.iter().all(|key| key.name != *name));
+        let mut entries: Vec<Entry> = further.map(|name| remarks.further(raw, name)).collect();
+        let described = described.into_iter().map(|key| remarks.described(raw, key, snapshot.is_some()));
+        entries.splice(0..0, described.collect::<Vec<_>>());
+        Self { snapshot: snapshot.filter(|_| problems.is_empty()), provider, problems, entries }
+    }
+
+    /// Whether deletions work under these settings, as far as the settings decide it.
+    pub fn is_right(&self) -> bool {
+        self.snapshot.as_ref().is_some_and(|snapshot| snapshot.obstacle().is_none())
+    }
+}
+
+/// What there is to say, by the setting's name.
+#[derive(Default)]
+struct Remarks(BTreeMap<String, Vec<Remark>>);
+
+impl Remarks {
+    fn add(&mut self, name: &str, verdict: Verdict, wrong: bool, text: &dyn ToString) {
+        let remark = Remark { verdict, wrong, text: text.to_string() };
+        self.0.entry(name.to_owned()).or_default().push(remark);
+    }
+
+    fn of_provider(&mut self, error: &SettingsError) {
+        let missing = matches!(error, SettingsError::NoProvider { .. });
+        let verdict = if missing { Verdict::Missing } else { Verdict::Malformed };
+        self.add("CLOUD_PROVIDER", verdict, true, error);
+    }
+
+    fn of_snapshot(&mut self, snapshot: &Snapshot) {
+        for malformed in &snapshot.malformed {
+            self.add(malformed.key, Verdict::Malformed, true, malformed);
+        }
+        if let Some(conflict) = &snapshot.conflict {
+            for key in &conflict.keys {
+                self.add(key, Verdict::Conflicting, true, conflict);
+            }
+        }
+        self.of_warnings(&snapshot.warnings);
+    }
+
+    fn of_warnings(&mut self, warnings: &[Warning]) {
+        for warning in warnings {
+            let (name, verdict) = match warning {
+                Warning::ProviderInferred { .. } => ("CLOUD_PROVIDER", Verdict::Missing),
+                Warning::UnknownKey { name } => (name.as_str(), Verdict::Unknown),
+                Warning::DifferentValues { name } | Warning::EmptyWins { name } => {
+                    (name.as_str(), Verdict::Conflicting)
+                }
+                Warning::NotABoolean { key } => (*key, Verdict::Malformed),
+            };
+            self.add(name, verdict, false, warning);
+        }
+    }
+
+    fn is_malformed(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|all| all.iter().any(|it| it.wrong && it.verdict == Verdict::Malformed))
+    }
+
+    /// The entry of a setting that has a description.
+    fn described(&mut self, raw: &Raw, key: &Key, accepted: bool) -> Entry {
+        let (source, value) = match given(raw, key.name) {
+            Some((source, value)) => (source, value.expose_secret()),
+            None => (Source::Default, key.default),
+        };
+        if key.required && source == Source::Default && !key.default.is_empty() && accepted {
+            let text = format!(
+                "{} is not given; its default counts here, but cloud-api-adaptor does not start without it",
+                key.name
+            );
+            self.add(key.name, Verdict::Missing, false, &text);
+        }
+        let secret = key.kind == Kind::Secret || source == Source::Secret;
+        let value = match value {
+            "" => Shown::None,
+            _ if secret => Shown::Hidden,
+            text if self.is_malformed(key.name) => Shown::Text(without_secrets(text)),
+            text => Shown::Text(text.to_owned()),
+        };
+        self.entry(key.name, source, value, key.concerns_deletion)
+    }
+
+    /// The entry of something else that is in a folder: nobody knows whether it is secret.
+    fn further(&mut self, raw: &Raw, name: &str) -> Entry {
+        let (source, value) =
+            given(raw, name).map_or((Source::Default, Shown::None), |(source, _)| (source, Shown::Hidden));
+        self.entry(name, source, value, false)
+    }
+
+    fn entry(&mut self, name: &str, source: Source, value: Shown, used: bool) -> Entry {
+        let mut remarks = self.0.remove(name).unwrap_or_default();
+        remarks.sort_by_key(|remark| !remark.wrong);
+        Entry { name: name.to_owned(), source, value, used, remarks }
+    }
+}
+
+/// The text without what may be a secret in a URI that could not be read: what is between the user and the last `@`, and
+/// what follows the question mark.
+fn without_secrets(text: &str) -> String {
+    let start = text.find("://").map_or(0, |at| at + 3);
+    let text = match (text[start..].find(':'), text[start..].rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => {
+            &format!("{}:(hidden){}", &text[..start + colon], &text[start + at..])
+        }
+        _ => text,
+    };
+    text.split_once('?').map_or_else(|| text.to_owned(), |(text, _)| format!("{text}?(hidden)"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use secrecy::SecretString;
+
+use super::*;
+
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+fn inspect(settings: Pairs, credentials: Pairs) -> Inspection {
+    let map = |pairs: Pairs| -> BTreeMap<String, SecretString> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
+    };
+    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, Vec::new())
+}
+
+fn entry<'a>(inspection: &'a Inspection, name: &str) -> &'a Entry {
+    let mut found = inspection.entries.iter().filter(|entry| entry.name == name);
+    let entry = found.next().unwrap_or_else(|| panic!("no {name}"));
+    assert!(found.next().is_none(), "{name} is there once");
+    entry
+}
+
+/// What there is to say of a setting, without the texts.
+fn remarks(inspection: &Inspection, name: &str) -> Vec<(Verdict, bool)> {
+    entry(inspection, name).remarks.iter().map(|remark| (remark.verdict, remark.wrong)).collect()
+}
+
+const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
+const URI: (&str, &str) = ("LIBVIRT_URI", "test:///default");
+
+#[test]
+fn what_is_right_has_no_remarks_and_what_deletion_needs_comes_first() {
+    let inspection = inspect(&[LIBVIRT, URI, ("VXLAN_PORT", "9000")], &[("AWS_SECRET_ACCESS_KEY", "hush")]);
+    assert!(inspection.is_right());
+    assert_eq!(inspection.provider, Some(CloudProvider::Libvirt));
+    let names: Vec<_> = inspection.entries.iter().map(|entry| (entry.name.as_str(), entry.used)).collect();
+    assert_eq!(names[..3], [("CLOUD_PROVIDER", true), ("LIBVIRT_URI", true), ("LIBVIRT_POOL", true)]);
+    assert!(names[3..].iter().all(|(_, used)| !used));
+    assert!(inspection.entries.iter().all(|entry| entry.remarks.is_empty()));
+    let shown = |name| (entry(&inspection, name).source, entry(&inspection, name).value.clone());
+    assert_eq!(shown("LIBVIRT_URI"), (Source::ConfigMap, Shown::Text("test:///default".into())));
+    assert_eq!(shown("LIBVIRT_POOL"), (Source::Default, Shown::Text("default".into())));
+    assert_eq!(shown("LIBVIRT_CPUSET"), (Source::Default, Shown::None));
+    assert_eq!(shown("AWS_SECRET_ACCESS_KEY"), (Source::Secret, Shown::Hidden));
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let inspection = inspect(
+        &[
+            LIBVIRT,
+            ("LIBVIRT_URI", "qemu+carrier-pigeon:///system"),
+            ("LIBVIRT_POOL", "one"),
+            ("DISABLECVM", "yes"),
+        ],
+        &[("LIBVIRT_POOL", "two"), ("LIBVIRT_POOOL", "x")],
+    );
+    assert!(!inspection.is_right());
+    assert_eq!(remarks(&inspection, "LIBVIRT_URI"), [(Verdict::Malformed, true)]);
+    assert_eq!(remarks(&inspection, "LIBVIRT_POOL"), [(Verdict::Conflicting, true)]);
+    assert_eq!(remarks(&inspection, "DISABLECVM"), [(Verdict::Malformed, false)]);
+    assert_eq!(remarks(&inspection, "LIBVIRT_POOOL"), [(Verdict::Unknown, false)]);
+    let text = &entry(&inspection, "LIBVIRT_POOOL").remarks[0].text;
+    assert!(text.contains("did you mean LIBVIRT_POOL?"), "{text}");
+}
+
+#[test]
+fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
+    for (provider, verdict) in
+        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("aws", Verdict::Malformed)]
+    {
+        let inspection =
+            inspect(&[("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")], &[]);
+        assert!(!inspection.is_right());
+        assert_eq!(inspection.provider, (provider == "aws").then_some(CloudProvider::Aws));
+        assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(verdict, true)], "{provider}");
+        assert_eq!(remarks(&inspection, "TLS_SKIP_VERIFY"), [(Verdict::Malformed, false)]);
+        assert_eq!(remarks(&inspection, "NOBODYS"), [(Verdict::Unknown, false)]);
+    }
+}
+
+#[test]
+fn what_counts_by_chance_is_a_warning() {
+    let inspection = inspect(&[("LIBVIRT_POOL", "p")], &[]);
+    assert!(inspection.is_right());
+    assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(Verdict::Missing, false)]);
+    assert_eq!(remarks(&inspection, "LIBVIRT_URI"), [(Verdict::Missing, false)]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_said_to_be_missing() {
+    let problem = SettingsError::NotText { path: "/settings/CLOUD_PROVIDER".into() };
+    let inspection = Inspection::judge(&Raw::default(), vec![problem]);
+    assert!(inspection.snapshot.is_none() && !inspection.is_right());
+    assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), []);
+}
+
+#[test]
+fn what_may_be_a_secret_is_not_shown() {
+    for (uri, shown) in [
+        ("qemu+ssh://root:hush@host/system", "qemu+ssh://root:(hidden)@host/system"),
+        ("qemu+ssh://root:hu/s@h@host/system", "qemu+ssh://root:(hidden)@host/system"),
+        ("root:hush@host", "root:(hidden)@host"),
+        ("qemu+ssh://host/system?password=hush", "qemu+ssh://host/system?(hidden)"),
+        ("qemu+ssh://root:hu?sh@host/system?x=hush", "qemu+ssh://root:(hidden)@host/system?(hidden)"),
+    ] {
+        let inspection = inspect(&[LIBVIRT, ("LIBVIRT_URI", uri)], &[]);
+        assert_eq!(remarks(&inspection, "LIBVIRT_URI"), [(Verdict::Malformed, true)], "{uri}");
+        assert_eq!(entry(&inspection, "LIBVIRT_URI").value, Shown::Text(shown.into()));
+        assert!(!format!("{:?}", inspection.entries).contains("hush"), "{:?}", inspection.entries);
+    }
+    let good = "qemu+ssh://root@[::1]:22/system?keyfile=/keys/a@b";
+    let inspection = inspect(&[LIBVIRT, ("LIBVIRT_URI", good)], &[]);
+    assert_eq!(entry(&inspection, "LIBVIRT_URI").value, Shown::Text(good.into()));
+    let inspection = inspect(&[LIBVIRT], &[URI]);
+    assert_eq!(entry(&inspection, "LIBVIRT_URI").value, Shown::Hidden);
+}

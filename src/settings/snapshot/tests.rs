@@ -1,0 +1,195 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::settings::key::settings;
+
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+fn map(pairs: Pairs) -> BTreeMap<String, SecretString> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
+}
+
+fn parse(settings: Pairs, credentials: Pairs) -> Result<Snapshot, SettingsError> {
+    Snapshot::parse(&Raw { settings: map(settings), credentials: map(credentials) })
+}
+
+fn libvirt(snapshot: &Snapshot) -> &Libvirt {
+    let ProviderSettings::Libvirt(libvirt) = &snapshot.provider;
+    libvirt
+}
+
+const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
+
+#[test]
+fn an_empty_value_stands_for_the_default() {
+    let snapshot =
+        parse(&[LIBVIRT, ("LIBVIRT_URI", ""), ("LIBVIRT_CPUSET", ""), ("DISABLECVM", "")], &[]).unwrap();
+    let settings = libvirt(&snapshot);
+    assert_eq!(settings.uri, "qemu+ssh://root@192.168.122.1/system?no_verify=1");
+    assert_eq!(settings.pool, "default");
+    assert_eq!(settings.cpuset, None);
+    assert!(settings.disable_cvm);
+    assert_eq!(snapshot.common.runtimeclass_name, "kata-remote");
+    assert!(!snapshot.common.tls_skip_verify);
+    assert_eq!(snapshot.warnings, []);
+}
+
+#[test]
+fn a_switch_is_on_with_1_or_true_alone() {
+    for (text, on) in [("1", true), ("true", true), ("0", false), ("false", false)] {
+        let snapshot = parse(&[LIBVIRT, ("DISABLECVM", text)], &[]).unwrap();
+        assert_eq!((libvirt(&snapshot).disable_cvm, snapshot.warnings), (on, vec![]), "{text}");
+    }
+    let snapshot = parse(&[LIBVIRT, ("DISABLECVM", "yes")], &[]).unwrap();
+    assert!(!libvirt(&snapshot).disable_cvm);
+    assert_eq!(snapshot.warnings, [Warning::NotABoolean { key: "DISABLECVM" }]);
+}
+
+#[test]
+fn what_only_creation_needs_is_never_judged() {
+    let snapshot = parse(&[LIBVIRT, ("LIBVIRT_CPU", "many"), ("LIBVIRT_ROOT_DISK_SIZE", "-1")], &[]).unwrap();
+    assert_eq!(libvirt(&snapshot).cpus, "many");
+}
+
+#[test]
+fn the_config_map_wins_even_when_empty() {
+    let snapshot = parse(
+        &[LIBVIRT, ("LIBVIRT_NET", "one"), ("LIBVIRT_CPU", "")],
+        &[("LIBVIRT_NET", "two"), ("LIBVIRT_CPU", "4"), ("LIBVIRT_POOL", "secret-pool")],
+    )
+    .unwrap();
+    let settings = libvirt(&snapshot);
+    assert_eq!((&*settings.network, &*settings.cpus, &*settings.pool), ("one", "2", "secret-pool"));
+    assert_eq!(snapshot.conflict, None);
+    assert_eq!(
+        snapshot.warnings,
+        [
+            Warning::EmptyWins { name: "LIBVIRT_CPU".into() },
+            Warning::DifferentValues { name: "LIBVIRT_NET".into() }
+        ]
+    );
+}
+
+#[test]
+fn two_values_for_what_deletion_needs_are_a_conflict_that_shows_no_value() {
+    let snapshot = parse(
+        &[LIBVIRT, ("LIBVIRT_URI", "test:///one"), ("LIBVIRT_POOL", "same")],
+        &[("LIBVIRT_URI", "test:///two"), ("LIBVIRT_POOL", "same"), ("CLOUD_PROVIDER", "aws")],
+    )
+    .unwrap();
+    let conflict = snapshot.conflict.unwrap();
+    assert_eq!(conflict.keys, ["CLOUD_PROVIDER", "LIBVIRT_URI"]);
+    assert_eq!(conflict.provider, CloudProvider::Libvirt);
+    assert!(!conflict.to_string().contains("test:"), "{conflict}");
+    let equal = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "a")]).unwrap();
+    assert_eq!((equal.conflict, equal.warnings), (None, vec![]));
+    let other_empty = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "")]).unwrap();
+    assert_eq!((other_empty.conflict, other_empty.warnings), (None, vec![]));
+}
+
+#[test]
+fn another_providers_settings_neither_conflict_nor_count_as_unknown() {
+    let snapshot = parse(
+        &[LIBVIRT, ("AWS_REGION", "one"), ("VXLAN_PORT", "9000"), ("libvirt_uri", "x")],
+        &[("AWS_REGION", "two"), ("GOVC_PASSWORD", "x")],
+    )
+    .unwrap();
+    assert_eq!(snapshot.conflict, None);
+    assert_eq!(
+        snapshot.warnings,
+        [
+            Warning::DifferentValues { name: "AWS_REGION".into() },
+            Warning::UnknownKey { name: "libvirt_uri".into() }
+        ]
+    );
+}
+
+#[test]
+fn a_missing_provider_is_inferred_only_when_nothing_speaks_against_it() {
+    let snapshot = parse(&[("LIBVIRT_URI", "test:///default"), ("GCP_ZONE", "")], &[]).unwrap();
+    assert_eq!(snapshot.warnings, [Warning::ProviderInferred { provider: CloudProvider::Libvirt }]);
+    for settings in [&[][..], &[("DISABLECVM", "true")], &[("LIBVIRT_URI", ""), ("CLOUD_PROVIDER", "")]] {
+        let error = parse(settings, &[]).unwrap_err().to_string();
+        assert!(error.contains("no other setting tells"), "{error}");
+    }
+    let error = parse(&[("LIBVIRT_URI", "a")], &[("GCP_CREDENTIALS", "hush")]).unwrap_err().to_string();
+    assert!(error.contains("more than one provider") && !error.contains("hush"), "{error}");
+}
+
+#[test]
+fn a_provider_not_spoken_yet_and_an_unknown_one_differ() {
+    assert_eq!(
+        parse(&[("CLOUD_PROVIDER", "aws")], &[]).unwrap_err(),
+        SettingsError::UnsupportedProvider { provider: CloudProvider::Aws }
+    );
+    assert_eq!(
+        parse(&[("CLOUD_PROVIDER", "openstack")], &[]).unwrap_err(),
+        SettingsError::UnknownProvider { name: "openstack".into() }
+    );
+}
+
+settings! {
+    /// Settings of every kind.
+    struct Sample {
+        /// First line,
+        /// second line.
+        token: Option<SecretString> = SAMPLE_TOKEN.required(),
+    }
+}
+
+#[test]
+fn the_table_says_what_the_declaration_says() {
+    let expected = Key {
+        name: "SAMPLE_TOKEN",
+        doc: "First line, second line.",
+        kind: crate::settings::Kind::Secret,
+        default: "",
+        required: true,
+        concerns_deletion: false,
+    };
+    assert_eq!(Sample::KEYS, [expected]);
+    let concerning = Libvirt::KEYS.iter().filter(|key| key.concerns_deletion).map(|key| key.name);
+    assert_eq!(concerning.collect::<Vec<_>>(), ["LIBVIRT_URI", "LIBVIRT_POOL"]);
+    for key in Common::KEYS.iter().chain(Libvirt::KEYS) {
+        assert!(key.doc.ends_with('.') && key.doc.len() > 10, "{key:?}");
+    }
+}
+
+#[test]
+fn a_secret_is_not_shown() {
+    let hush = SecretString::from("hush");
+    let sample = Sample::read(|_| Some(&hush), &mut Vec::new());
+    assert_eq!(sample.token.as_ref().unwrap().expose_secret(), "hush");
+    assert!(!format!("{sample:?}").contains("hush"));
+    let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("A", "hush")]) };
+    assert!(!format!("{raw:?}").contains("hush"));
+}
+
+fn names() -> impl Strategy<Value = String> {
+    let known: Vec<&str> = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name).collect();
+    prop_oneof![proptest::sample::select(known).prop_map(str::to_owned), ".*"]
+}
+
+fn values() -> impl Strategy<Value = SecretString> {
+    prop_oneof!["libvirt|aws|true|1|", ".*"].prop_map(SecretString::from)
+}
+
+proptest! {
+    #[test]
+    fn parsing_is_total_and_the_config_map_counts(
+        settings in proptest::collection::btree_map(names(), values(), 0..12),
+        credentials in proptest::collection::btree_map(names(), values(), 0..12),
+    ) {
+        let raw = Raw { settings, credentials };
+        if let Ok(snapshot) = Snapshot::parse(&raw) {
+            if let Some(pool) = raw.settings.get("LIBVIRT_POOL") {
+                let pool = pool.expose_secret();
+                let expected = if pool.is_empty() { "default" } else { pool };
+                prop_assert_eq!(&libvirt(&snapshot).pool, expected);
+            }
+            if let Some(conflict) = &snapshot.conflict {
+                prop_assert!(!conflict.keys.is_empty());
+            }
+        }
+    }
+}
