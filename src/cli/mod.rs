@@ -6,7 +6,7 @@ mod run;
 
 use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 
 use crate::{
@@ -119,11 +119,22 @@ pub struct RunArgs {
     pub leader_elect: bool,
 
     /// Name of the lease. That of another reaper keeps the two from acting at once
-    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_LEASE_NAME", default_value = lease::DEFAULT_NAME)]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PEERPOD_OPERATOR_LEASE_NAME",
+        default_value = lease::DEFAULT_NAME,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub lease_name: String,
 
     /// Namespace of the lease [default: that of --namespace]
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_LEASE_NAMESPACE")]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_LEASE_NAMESPACE",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub lease_namespace: Option<String>,
 
     /// The controllers to run

@@ -17,26 +17,26 @@ use kube::{
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{
-    NAMESPACE,
-    runtime::lease::{DURATION, PEERPOD_CTRL, RENEW_DEADLINE, RETRY_PERIOD},
+    NAMESPACE, install,
+    runtime::lease::{DEFAULT_NAME, DURATION, PEERPOD_CTRL, RENEW_DEADLINE, RETRY_PERIOD},
 };
 use serde_json::json;
 use tempfile::TempDir;
 use testbed::{
-    Operator, OperatorOptions, Settings, Vm,
+    Operator, OperatorOptions, Request, Settings, Vm,
     wait::{self, DEADLINE},
 };
 use tokio::time::sleep;
 
 use crate::support::{Alone, PROGRAM, alone_with};
 
-/// Runs a test with one operator that takes part in the election, by the lease of this name if any is given.
-fn elected(lease: Option<&'static str>, test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+/// Runs a test with one operator that takes part in the election, with further arguments if any are given.
+fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     let start =
         async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
             let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
             let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
-            options.arguments.extend(lease.map(|name| format!("--lease-name={name}")));
+            options.arguments.extend_from_slice(arguments);
             Operator::start(testbed, &options).await
         };
     alone_with(start, test)
@@ -88,6 +88,15 @@ async fn deletions(operator: &Operator) -> Result<f64> {
     Ok(operator.metrics().await?.sum("peerpod_operator_deletions_total", &[]))
 }
 
+/// A deletion is counted when the API server has answered, a moment after the PeerPod is gone.
+async fn until_reaped_more_than(before: f64, operator: &Operator) -> Result<()> {
+    wait::eventually("it was this operator that reaped", DEADLINE, async || {
+        ensure!(deletions(operator).await? > before + 0.5);
+        Ok(())
+    })
+    .await
+}
+
 async fn until_a_call_is_under_way(operator: &Operator) -> Result<()> {
     wait::eventually("a call to the cloud is under way", DEADLINE, async || {
         let metrics = operator.metrics().await?;
@@ -95,6 +104,13 @@ async fn until_a_call_is_under_way(operator: &Operator) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// What the operators asked of leases since then; watches that still run are not among it.
+fn lease_requests(alone: &Alone<'_>, since: Timestamp) -> Result<Vec<Request>> {
+    let mut requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+    requests.retain(|request| request.resource == "leases" && request.time >= since);
+    Ok(requests)
 }
 
 /// A machine whose Pod has ended: the deletion of its PeerPod is all that is missing for it to be reaped at once.
@@ -114,31 +130,25 @@ async fn delete(alone: &Alone<'_>, vm: &Vm) -> Result<()> {
 
 #[test]
 fn one_of_two_acts_and_their_election_is_cheap() -> Result<()> {
-    elected(None, async |alone| {
+    elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         alone.scene().operator_catches_up().await?;
         ensure!(second.health("/readyz").await?.0 == 200, "a standby is ready");
         ensure!(!leads(&second).await? && answered_calls(&second).await? < 0.5, "a standby does nothing");
-        ensure!(deletions(&alone.operator).await? > 0.5);
+        until_reaped_more_than(0.0, &alone.operator).await?;
 
-        let audit = alone.testbed.audit().context("the cluster keeps an audit log")?;
-        let lease_requests = || -> Result<usize> {
-            let mut requests = audit.of_operator()?;
-            ensure!(requests.iter().all(|request| request.resource != "leases" || request.code < 400));
-            requests.retain(|request| request.resource == "leases" && request.verb != "watch");
-            Ok(requests.len())
-        };
-        let before = lease_requests()?;
+        let settled = Timestamp::now();
         sleep(5 * RETRY_PERIOD).await;
-        let requests = lease_requests()? - before;
-        ensure!((4..=6).contains(&requests), "{requests} in five renewal periods");
+        let requests = lease_requests(alone, settled)?;
+        ensure!(requests.iter().all(|request| request.code < 400), "{requests:?}");
+        ensure!((4..=6).contains(&requests.len()), "{} in five renewal periods", requests.len());
         Ok(())
     })
 }
 
 #[test]
 fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
-    elected(None, async |alone| {
+    elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let vm = ended(alone, "web").await?;
         let told = Instant::now();
@@ -150,7 +160,7 @@ fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
         };
         let (status, reaped) = tokio::try_join!(stop, reaped)?;
         ensure!(status.success(), "it ended with {status}");
-        ensure!(deletions(&second).await? > 0.5, "the first one reaped it");
+        until_reaped_more_than(0.0, &second).await?;
         ensure!(reaped < Duration::from_secs(2), "the next leader reaped after {reaped:?}");
         alone.scene().vanished(&vm).await
     })
@@ -158,7 +168,7 @@ fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
 
 #[test]
 fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()> {
-    elected(None, async |alone| {
+    elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let vm = ended(alone, "web").await?;
         alone.operator.kill().await?;
@@ -166,7 +176,7 @@ fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()
         delete(alone, &vm).await?;
         alone.scene().released(&vm.name()).await?;
         let reaped = killed.elapsed();
-        ensure!(deletions(&second).await? > 0.5);
+        until_reaped_more_than(0.0, &second).await?;
         // The last renewal was at most one period before the end.
         ensure!(
             reaped > DURATION.checked_sub(RETRY_PERIOD * 2).context("it is longer")?,
@@ -179,8 +189,11 @@ fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()
 
 #[test]
 fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() -> Result<()> {
-    elected(None, async |alone| {
+    elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
+        // It is connected from here on: an attempt to connect would give up before its time is over.
+        alone.scene().operator_catches_up().await?;
+        until_reaped_more_than(0.0, &alone.operator).await?;
         // It stands still in the middle of a deletion, and another one becomes due meanwhile.
         let (under_way, later) = (ended(alone, "under-way").await?, ended(alone, "later").await?);
         alone.libvirtd.pause()?;
@@ -201,19 +214,21 @@ fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() ->
         alone.scene().operator_catches_up().await?;
         let calls = answered_calls(&alone.operator).await? - before;
         ensure!(calls.abs() < 0.5, "it made {calls} calls after its time was over");
-        ensure!(deletions(&alone.operator).await? < 0.5);
+        let reaped = deletions(&alone.operator).await?;
+        ensure!(reaped < 1.5, "it reaped after its time was over");
         // It is a standby as good as any.
         second.stop().await?;
         alone.scene().operator_catches_up().await?;
-        ensure!(deletions(&alone.operator).await? > 0.5);
+        until_reaped_more_than(reaped, &alone.operator).await?;
         Ok(())
     })
 }
 
 #[test]
 fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards() -> Result<()> {
-    elected(None, async |alone| {
+    elected(&[], async |alone| {
         until_leads(&alone.operator).await?;
+        alone.scene().operator_catches_up().await?;
         let vm = ended(alone, "web").await?;
         alone.libvirtd.pause()?;
         delete(alone, &vm).await?;
@@ -238,6 +253,87 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
         alone.scene().vanished(&vm).await?;
         ensure!(alone.operator.process().is_running(), "it ended");
         Ok(())
+    })
+}
+
+#[test]
+fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_over() -> Result<()> {
+    elected(&[], async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let leases: Api<Lease> = Api::namespaced(alone.testbed.client(), NAMESPACE);
+        let started = Instant::now();
+        for round in 0.. {
+            label(&leases, &round.to_string()).await?;
+            if round == 10 {
+                leases.delete(DEFAULT_NAME, &DeleteParams::default()).await?;
+                wait::present(&leases, DEFAULT_NAME, "the lease is there again", DEADLINE, |_| true).await?;
+            }
+            ensure!(leads(&alone.operator).await?, "it lost the lease");
+            ensure!(!leads(&second).await?, "another one got it, too");
+            if started.elapsed() > DURATION + RETRY_PERIOD {
+                break;
+            }
+            sleep(RETRY_PERIOD / 8).await;
+        }
+        let vm = ended(alone, "web").await?;
+        label(&leases, "the-last").await?;
+        let told = Instant::now();
+        alone.operator.stop().await?;
+        delete(alone, &vm).await?;
+        alone.scene().released(&vm.name()).await?;
+        let reaped = told.elapsed();
+        ensure!(reaped < Duration::from_secs(2), "the next leader reaped after {reaped:?}");
+        Ok(())
+    })
+}
+
+/// Changes the Lease, so that whoever read it before cannot replace it, and leaves alone what elections read.
+async fn label(leases: &Api<Lease>, value: &str) -> Result<()> {
+    let labels = Patch::Merge(json!({ "metadata": { "labels": { "round": value } } }));
+    leases.patch(DEFAULT_NAME, &PatchParams::default(), &labels).await?;
+    Ok(())
+}
+
+#[test]
+fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() -> Result<()> {
+    const ELSEWHERE: &str = "lease-elsewhere";
+    elected(&[format!("--lease-namespace={ELSEWHERE}")], async |alone| {
+        let testbed = &*alone.testbed;
+        let says = async |advice: &str| {
+            wait::eventually(&format!("the log says: {advice}"), DEADLINE, async || {
+                ensure!(alone.operator.log()?.contains(advice));
+                Ok(())
+            })
+            .await
+        };
+        says("let a role of this ServiceAccount in the namespace lease-elsewhere grant `create`").await?;
+        let settled = Timestamp::now();
+        sleep(5 * RETRY_PERIOD).await;
+        let requests = lease_requests(alone, settled)?.len();
+        ensure!((4..=8).contains(&requests), "{requests} in five periods");
+
+        let name = "leases-everywhere";
+        let rules =
+            [json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"] })];
+        let metadata = json!({ "name": name });
+        let group = "rbac.authorization.k8s.io";
+        let subject = json!({ "kind": "ServiceAccount", "name": install::NAME, "namespace": NAMESPACE });
+        let role = json!({ "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": metadata, "rules": rules });
+        let binding = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": name }, "subjects": [subject],
+        });
+        testbed.apply(name, &[role, binding]).await?;
+        let granted = async {
+            says("create the namespace lease-elsewhere, or name another one by --lease-namespace").await?;
+            ensure!(!leads(&alone.operator).await?);
+            testbed.cluster().kubectl(&["create", "namespace", ELSEWHERE]).await?;
+            until_leads(&alone.operator).await?;
+            alone.scene().operator_catches_up().await
+        }
+        .await;
+        testbed.cluster().kubectl(&["delete", "clusterrole,clusterrolebinding", name]).await?;
+        granted
     })
 }
 
@@ -306,7 +402,7 @@ const PAST_EXPIRY: Duration = Duration::from_secs(18);
 
 #[test]
 fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<()> {
-    elected(Some(PEERPOD_CTRL), async |alone| {
+    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
         // The operator's turn ends first, so that the reaper finds the lease free.
         until_leads(&alone.operator).await?;
         alone.operator.stop().await?;
@@ -329,7 +425,7 @@ fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<
 
 #[test]
 fn while_the_operator_holds_the_shared_lease_upstreams_reaper_does_not_get_it() -> Result<()> {
-    elected(Some(PEERPOD_CTRL), async |alone| {
+    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
         until_leads(&alone.operator).await?;
         let mut reaper = Reaper::new(alone.testbed.client());
         let (successful, _) = reaper.attempts_for(PAST_EXPIRY).await?;

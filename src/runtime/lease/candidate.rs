@@ -98,7 +98,7 @@ impl Candidate {
     }
 
     /// Takes note of what the Lease says; `None`: it does not exist. A Lease that is removed leaves its holder the time
-    /// that it would have had, since the holder does not know yet.
+    /// that it would have had, since the holder does not know yet. (One that starts just then finds no holder to spare.)
     pub(super) fn observe(&mut self, now: Instant, record: Option<Record>) {
         let record = match (record, &self.seen) {
             (Some(record), Some(seen)) if record == seen.record => return,

@@ -59,8 +59,8 @@ pub struct Election {
     store: Store,
     leadership: Leadership,
     metrics: Metrics,
-    /// Whether it was said that requests fail.
-    in_trouble: bool,
+    /// Why requests fail, as was said last.
+    trouble: Option<Failure>,
 }
 
 impl Election {
@@ -72,7 +72,7 @@ impl Election {
             store: Store::new(client, namespace, name),
             leadership: Leadership::none(),
             metrics,
-            in_trouble: false,
+            trouble: None,
         }
     }
 
@@ -104,11 +104,11 @@ impl Election {
                         () = stop.cancelled() => {}
                         Some(state) = states.next() => match state {
                             Ok(lease) => {
-                                self.in_trouble = false;
+                                self.trouble = None;
                                 let record = self.store.observe(lease);
                                 self.observe(record);
                             }
-                            Err(error) => self.trouble("watched", &error),
+                            Err(failure) => self.trouble("watched", failure),
                         },
                         () = sleep_until(until) => {
                             if !self.candidate.has_seen() {
@@ -134,37 +134,56 @@ impl Election {
     /// Takes the lease or keeps it. `false`: it was not as the watch or the last write had shown it.
     async fn claim(&mut self) -> bool {
         let started = Instant::now();
-        let leading_until = self.candidate.holds_until();
-        let deadline = started + REQUEST_DEADLINE;
-        let deadline = leading_until.map_or(deadline, |until| until.min(deadline));
-        let before = self.candidate.holder().to_owned();
-        match self.store.write(self.candidate.claim(Timestamp::now()), deadline).await {
-            Ok(record) => {
-                self.in_trouble = false;
-                self.candidate.wrote(started, Instant::now(), record);
-                match self.candidate.holds_until() {
-                    Some(until) if leading_until.is_none() => self.begin(until, &before),
-                    // Should the two clocks' readings fall on both sides of the deadline, the later one counts.
-                    Some(until) if !self.leadership.extend(until) => self.step_down(&Loss::Expired),
-                    _ => {}
-                }
-                true
-            }
+        match self.write_claim().await {
+            Ok(()) => true,
             Err(Failure::Outdated) => {
-                self.candidate.failed(started);
                 debug!(lease = %self.store, "somebody else wrote the lease first");
-                match self.store.read(Instant::now() + REQUEST_DEADLINE).await {
-                    Ok(record) => self.observe(record),
-                    Err(error) => self.trouble("read", &error),
+                if let Err((done, failure)) = self.claim_anew().await {
+                    self.candidate.failed(started);
+                    self.trouble(done, failure);
                 }
                 false
             }
-            Err(error) => {
+            Err(failure) => {
                 self.candidate.failed(started);
-                self.trouble("written", &error);
+                self.trouble("written", failure);
                 true
             }
         }
+    }
+
+    /// Looks what the Lease says now. It may still be this process's to write: its own last write took place though no
+    /// answer came, or somebody set a label. Only one more attempt, as whatever comes between may do so each time.
+    async fn claim_anew(&mut self) -> Result<(), (&'static str, Failure)> {
+        let record = self.store.read(self.request_deadline()).await.map_err(|failure| ("read", failure))?;
+        self.observe(record);
+        match self.candidate.decide(Instant::now()) {
+            Step::Write => self.write_claim().await.map_err(|failure| ("written", failure)),
+            Step::Wait(_) | Step::Lost(_) => Ok(()),
+        }
+    }
+
+    async fn write_claim(&mut self) -> Result<(), Failure> {
+        let started = Instant::now();
+        let leading_until = self.candidate.holds_until();
+        let before = self.candidate.holder().to_owned();
+        let record =
+            self.store.write(self.candidate.claim(Timestamp::now()), self.request_deadline()).await?;
+        self.trouble = None;
+        self.candidate.wrote(started, Instant::now(), record);
+        match self.candidate.holds_until() {
+            Some(until) if leading_until.is_none() => self.begin(until, &before),
+            // Should the two clocks' readings fall on both sides of the deadline, the later one counts.
+            Some(until) if !self.leadership.extend(until) => self.step_down(&Loss::Expired),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// When a request that starts now has to have ended: a leader's time is not waited away.
+    fn request_deadline(&self) -> Instant {
+        let deadline = Instant::now() + REQUEST_DEADLINE;
+        self.candidate.holds_until().map_or(deadline, |until| until.min(deadline))
     }
 
     fn begin(&self, until: Instant, before: &str) {
@@ -190,27 +209,48 @@ impl Election {
         if !self.leadership.leads() {
             return;
         }
-        let record = self.candidate.resignation(Timestamp::now());
         self.candidate.step_down();
         self.leadership.end();
         self.metrics.leader(false);
-        match self.store.write(record, Instant::now() + REQUEST_DEADLINE).await {
-            Ok(_) => info!(lease = %self.store, "gave the lease up"),
-            Err(error) => warn!(
+        let deadline = Instant::now() + REQUEST_DEADLINE;
+        let mut outcome = self.write_resignation(deadline).await;
+        if let Err(Failure::Outdated) = outcome {
+            // As when it is claimed: it may still be this process's to give up.
+            outcome = match self.store.read(deadline).await {
+                Ok(record) => {
+                    self.candidate.observe(Instant::now(), record);
+                    self.write_resignation(deadline).await
+                }
+                Err(failure) => Err(failure),
+            };
+        }
+        match outcome {
+            Ok(()) => info!(lease = %self.store, "gave the lease up"),
+            Err(failure) => warn!(
                 lease = %self.store,
-                "could not give the lease up ({error}); it is free after {} s", DURATION.as_secs()
+                "could not give the lease up ({failure}); it is free after {} s", DURATION.as_secs()
             ),
         }
     }
 
-    fn trouble(&mut self, done: &str, error: &dyn std::error::Error) {
-        if std::mem::replace(&mut self.in_trouble, true) {
-            debug!(lease = %self.store, "the lease could still not be {done}: {error}");
+    async fn write_resignation(&mut self, deadline: Instant) -> Result<(), Failure> {
+        if self.candidate.holder() != self.candidate.identity() {
+            return Ok(());
+        }
+        self.store.write(self.candidate.resignation(Timestamp::now()), deadline).await.map(drop)
+    }
+
+    /// Says that requests fail, once until one succeeds or they fail otherwise.
+    fn trouble(&mut self, done: &str, failure: Failure) {
+        if self.trouble.as_ref().is_some_and(|told| told.status() == failure.status()) {
+            debug!(lease = %self.store, "the lease could still not be {done}: {failure}");
         } else {
             warn!(
                 lease = %self.store,
-                "the lease could not be {done}; trying again every {} s: {error}", RETRY_PERIOD.as_secs()
+                "the lease could not be {done}; trying again every {} s: {failure}{}",
+                RETRY_PERIOD.as_secs(), self.store.advice(&failure)
             );
         }
+        self.trouble = Some(failure);
     }
 }

@@ -1,12 +1,13 @@
 //! Reads and writes one Lease *(client required)*.
 
-use std::{fmt, pin::Pin, time::Duration};
+use std::{error::Error, fmt, pin::Pin, time::Duration};
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
+    core::Status,
     runtime::{WatchStreamExt, utils::Backoff, watcher},
 };
 use tokio::time::{Instant, timeout_at};
@@ -15,6 +16,10 @@ use super::{
     candidate::{RETRY_PERIOD, Record},
     record,
 };
+
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
 
 /// The Lease as it was read last, which is what a write replaces.
 pub(super) struct Store {
@@ -25,7 +30,7 @@ pub(super) struct Store {
 }
 
 /// Every state of a Lease, `None` where it does not exist. Without end; errors are told, and it goes on.
-pub(super) type Watch = Pin<Box<dyn Stream<Item = watcher::Result<Option<Lease>>> + Send>>;
+pub(super) type Watch = Pin<Box<dyn Stream<Item = Result<Option<Lease>, Failure>> + Send>>;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,10 +38,48 @@ pub(super) enum Failure {
     /// The Lease is not as it was read last.
     #[error("somebody else wrote it")]
     Outdated,
+    #[error("the API server refused it: {0}")]
+    Refused(Box<Status>),
     #[error("{0}")]
-    Refused(kube::Error),
+    Failed(#[source] Box<dyn Error + Send + Sync>),
     #[error("the API server did not answer in time")]
     TimedOut,
+}
+
+impl Failure {
+    /// The HTTP status, where there was an answer.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused(status) => Some(status.code),
+            Self::Outdated | Self::Failed(_) | Self::TimedOut => None,
+        }
+    }
+
+    /// What of a write's answers mean that the Lease is no longer what the write was to replace.
+    fn or_outdated(self, codes: &[u16]) -> Self {
+        if self.status().is_some_and(|code| codes.contains(&code)) { Self::Outdated } else { self }
+    }
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused(status),
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<watcher::Error> for Failure {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => Self::Refused(status),
+            error @ watcher::Error::NoResourceVersion => Self::Failed(error.into()),
+        }
+    }
 }
 
 impl Store {
@@ -46,7 +89,10 @@ impl Store {
     }
 
     pub(super) fn watch(&self) -> Watch {
-        watcher::watch_object(self.api.clone(), &self.name).backoff(EveryRetryPeriod).boxed()
+        watcher::watch_object(self.api.clone(), &self.name)
+            .backoff(EveryRetryPeriod)
+            .map_err(Failure::from)
+            .boxed()
     }
 
     /// Takes over what a watch or a read brought.
@@ -65,16 +111,34 @@ impl Store {
         let params = PostParams::default();
         let written = if let Some(mut lease) = self.lease.clone() {
             record::write(&mut lease, record);
-            bounded(deadline, self.api.replace(&self.name, &params, &lease)).await?
+            let replaced = bounded(deadline, self.api.replace(&self.name, &params, &lease)).await;
+            replaced.map_err(|failure| failure.or_outdated(&[NOT_FOUND, CONFLICT]))?
         } else {
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
             let mut lease = Lease { metadata, spec: None };
             record::write(&mut lease, record);
-            bounded(deadline, self.api.create(&params, &lease)).await?
+            // What is not found here is the namespace.
+            let created = bounded(deadline, self.api.create(&params, &lease)).await;
+            created.map_err(|failure| failure.or_outdated(&[CONFLICT]))?
         };
         let record = record::read(&written);
         self.lease = Some(written);
         Ok(record)
+    }
+
+    /// What a person has to do about a failure, if anything.
+    pub(super) fn advice(&self, failure: &Failure) -> String {
+        let Self { namespace, name, .. } = self;
+        match failure.status() {
+            Some(FORBIDDEN) => format!(
+                "; let a role of this ServiceAccount in the namespace {namespace} grant `create` on `leases` \
+                 (coordination.k8s.io), and `get`, `list`, `watch` and `update` on the one named {name}"
+            ),
+            Some(NOT_FOUND) => {
+                format!("; create the namespace {namespace}, or name another one by --lease-namespace")
+            }
+            _ => String::new(),
+        }
     }
 }
 
@@ -85,13 +149,7 @@ impl fmt::Display for Store {
 }
 
 async fn bounded<T>(deadline: Instant, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    match timeout_at(deadline, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        // It was changed or made (409), or removed (404), since it was read.
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Err(Failure::Outdated),
-        Ok(Err(error)) => Err(Failure::Refused(error)),
-        Err(_) => Err(Failure::TimedOut),
-    }
+    Ok(timeout_at(deadline, call).await.map_err(|_| Failure::TimedOut)??)
 }
 
 /// However long an API server was away, a lease that is free then is to be taken soon after.

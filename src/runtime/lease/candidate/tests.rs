@@ -301,7 +301,7 @@ impl World {
                 }
             }
             Event::Answer { process, write, written, lease } => {
-                let now = self.clock(process);
+                let (now, rests) = (self.clock(process), self.random.bool());
                 let Process { candidate, known, writing, .. } = &mut self.processes[process];
                 let Some((_, started)) = writing.take_if(|(number, _)| *number == write) else { return };
                 known.clone_from(&lease);
@@ -309,8 +309,11 @@ impl World {
                 if written {
                     candidate.wrote(started, now, record.unwrap());
                 } else {
-                    candidate.failed(started);
                     candidate.observe(now, record);
+                    // The first time it tries again at once.
+                    if rests {
+                        candidate.failed(started);
+                    }
                 }
             }
             Event::GivesUp { process, write } => {
