@@ -147,13 +147,17 @@ pub(super) fn only_reader(name: &str) -> Option<CloudProvider> {
     readers.next().filter(|_| readers.next().is_none())
 }
 
-/// The setting that whoever wrote `name` probably meant: one that differs in case, or in a letter or two.
+/// The setting that whoever wrote `name` probably meant: one that differs in case, or in a letter or two but the first.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_uppercase();
     let keys = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name);
     let others =
         CloudProvider::ALL.into_iter().flat_map(|provider| provider.names().split_ascii_whitespace());
-    let near = keys.chain(others).filter(|known| known.len().abs_diff(name.len()) <= TYPING_ERRORS);
+    // Measuring is slow, and a folder may have many names: hardly anybody mistypes the first letter.
+    let near = keys.chain(others).filter(|known| {
+        known.len().abs_diff(name.len()) <= TYPING_ERRORS
+            && known.as_bytes().first() == name.as_bytes().first()
+    });
     let measured = near.map(|known| (strsim::osa_distance(&name, known), known));
     // Half of a short name is no typing error.
     let meant =
