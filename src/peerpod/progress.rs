@@ -222,20 +222,24 @@ impl Entry {
     }
 
     fn log(&mut self, outcome: &Outcome, verdict: Option<&Verdict>, again: Duration) {
-        let decision = outcome.as_str();
-        self.logged(decision, verdict, || match (outcome, verdict) {
-            (Outcome::Failed(error), _) => warn!(%error, ?again, "cannot go on; trying again"),
-            (Outcome::Decided(Decision::Retry(error)), _) => {
-                warn!(decision, class = error.class.as_str(), ?again, "{error}");
+        self.logged(outcome.as_str(), verdict, || {
+            let decision = match outcome {
+                Outcome::Failed(error) => return warn!(%error, ?again, "cannot go on; trying again"),
+                Outcome::Decided(decision) => decision,
+            };
+            let label = decision.as_str();
+            match (decision, verdict) {
+                (Decision::Retry(error), _) => {
+                    warn!(decision = label, class = error.class.as_str(), ?again, "{error}");
+                }
+                (_, Some(Verdict { reason, message })) => match reason.event() {
+                    EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
+                    EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
+                },
+                (_, None) => {
+                    info!(decision = label, ?again, "the cloud accepted the deletion; looking again");
+                }
             }
-            (Outcome::Decided(_), Some(Verdict { reason, message })) => match reason.event() {
-                EventType::Warning => warn!(decision, reason = reason.as_str(), "{message}"),
-                EventType::Normal => info!(decision, reason = reason.as_str(), "{message}"),
-            },
-            (Outcome::Decided(Decision::Wait(_)), None) => {
-                info!(decision, ?again, "the cloud accepted the deletion; looking again");
-            }
-            (Outcome::Decided(_), None) => {}
         });
     }
 

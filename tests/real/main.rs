@@ -11,6 +11,7 @@ mod crd;
 mod garbage_collection;
 mod leadership;
 mod lifecycle;
+mod observability;
 mod qemu;
 mod refusals;
 mod rights;

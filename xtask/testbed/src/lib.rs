@@ -23,7 +23,7 @@ pub use audit::{Audit, Request};
 pub use caa::{Caa, Vm, peerpod_object, vm_name};
 pub use installation::{Options, Testbed};
 pub use kubelet::Kubelet;
-pub use metrics::Metrics;
+pub use metrics::{Family, Metrics};
 pub use operator::{Operator, OperatorOptions};
 pub use pods::Pods;
 pub use settings::{MountedFolder, Settings};

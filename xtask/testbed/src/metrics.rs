@@ -1,6 +1,6 @@
 //! What `/metrics` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 
@@ -9,6 +9,17 @@ use anyhow::{Context as _, Result};
 pub struct Metrics {
     text: String,
     samples: Vec<Sample>,
+}
+
+/// A metric's name, type and labels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Family {
+    /// As it is scraped.
+    pub name: String,
+    /// `counter`, `gauge`, `histogram` or `info`.
+    pub kind: String,
+    /// The labels' names.
+    pub labels: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +47,32 @@ impl Metrics {
             sample.name == name && labels.iter().all(has)
         });
         matching.map(|sample| sample.value).sum()
+    }
+
+    /// The values that this label has, in all samples whose name starts like this.
+    pub fn label_values(&self, name: &str, label: &str) -> BTreeSet<&str> {
+        let samples = self.samples.iter().filter(|sample| sample.name.starts_with(name));
+        samples.filter_map(|sample| sample.labels.get(label)).map(String::as_str).collect()
+    }
+
+    /// Every metric of which there is a sample: its name (with the suffix of counters and infos, without those of
+    /// histograms), its type and its labels.
+    pub fn families(&self) -> Result<BTreeSet<Family>> {
+        let types = self.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        types
+            .map(|(base, kind)| {
+                let name = match kind {
+                    "counter" => format!("{base}_total"),
+                    "info" => format!("{base}_info"),
+                    _ => base.to_owned(),
+                };
+                let counted = if kind == "histogram" { format!("{name}_count") } else { name.clone() };
+                let mut samples = self.samples.iter().filter(|sample| sample.name == counted);
+                let first = samples.next().with_context(|| format!("{name} has a type and no sample"))?;
+                let labels = first.labels.keys().cloned().collect();
+                Ok(Family { name, kind: kind.to_owned(), labels })
+            })
+            .collect()
     }
 
     /// The whole text.
@@ -97,6 +134,19 @@ mod tests {
         assert!((metrics.sum("calls_total", &[("cloud", "b")]) - 4.5).abs() < 1e-9);
         assert!((metrics.sum("up", &[]) - 1.0).abs() < 1e-9);
         assert!(metrics.sum("calls_total", &[("cloud", "c")]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn families_are_told_by_the_names_that_people_ask_for() {
+        let text = "# TYPE a counter\na_total{x=\"1\"} 3\na_total{x=\"2\"} 3\n# TYPE b info\nb_info{v=\"1\"} 1\n\
+                    # TYPE c histogram\nc_sum 1\nc_count 1\nc_bucket{le=\"+Inf\"} 1\n# EOF\n";
+        let metrics = Metrics::parse(text.to_owned()).unwrap();
+        let families = metrics.families().unwrap();
+        let told: Vec<_> =
+            families.iter().map(|it| (it.name.as_str(), it.kind.as_str(), it.labels.len())).collect();
+        assert_eq!(told, [("a_total", "counter", 1), ("b_info", "info", 1), ("c", "histogram", 0)]);
+        assert_eq!(metrics.label_values("a", "x"), ["1", "2"].into());
+        assert!(Metrics::parse("# TYPE a gauge\n".to_owned()).unwrap().families().is_err());
     }
 
     #[test]

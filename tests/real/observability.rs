@@ -1,0 +1,283 @@
+//! What the operator tells of what it does: metrics, logs, conditions and events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use peerpod_operator::api::v1alpha1::RELEASE_ANNOTATION;
+use serde_json::{Value, json};
+use testbed::{
+    Family, Metrics, Operator, OperatorOptions, Settings,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Alone, PROGRAM, alone, alone_with, condition};
+
+const README: &str = include_str!("../../README.md");
+
+/// The cells of a generated table of the README, without its head; code marks are taken away.
+fn table(name: &str) -> Result<Vec<Vec<String>>> {
+    let (_, rest) = README.split_once(&format!("<!-- begin {name} -->\n")).context("the table begins")?;
+    let (table, _) = rest.split_once(&format!("<!-- end {name} -->")).context("the table ends")?;
+    let cells = |line: &str| {
+        let line = line.trim_matches('|');
+        line.split(" | ").map(|cell| cell.trim_matches([' ', '|']).replace('`', "")).collect()
+    };
+    Ok(table.lines().skip(2).map(cells).collect())
+}
+
+/// One column of such a table.
+fn column(name: &str, index: usize) -> Result<BTreeSet<String>> {
+    table(name)?.into_iter().map(|mut row| Ok(row.swap_remove(index))).collect()
+}
+
+/// The lines of the operator's log that are of one of these levels and about a PeerPod.
+fn logged(operator: &Operator, peerpod: &str, levels: &[&str]) -> Result<Vec<Value>> {
+    let log = operator.log()?;
+    let lines = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let ours = |line: &Value| {
+        line["span"]["peerpod"] == peerpod && levels.iter().any(|level| line["level"] == *level)
+    };
+    Ok(lines.into_iter().filter(ours).collect())
+}
+
+async fn looks(operator: &Operator, decision: &str) -> Result<f64> {
+    let metrics = operator.metrics().await?;
+    Ok(metrics.sum("peerpod_operator_decisions_total", &[("decision", decision)]))
+}
+
+/// Gives the operator a reason to look at a PeerPod.
+async fn nudge(alone: &Alone<'_>, peerpod: &str, value: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { RELEASE_ANNOTATION: value } } }));
+    alone.scene().peerpods.patch(peerpod, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Nudges the operator, and waits until it has decided this once more.
+async fn look_again(alone: &Alone<'_>, peerpod: &str, decision: &str, value: &str) -> Result<()> {
+    let before = looks(&alone.operator, decision).await?;
+    nudge(alone, peerpod, value).await?;
+    wait::eventually("it was looked at again", DEADLINE, async || {
+        ensure!(looks(&alone.operator, decision).await? > before);
+        Ok(())
+    })
+    .await
+}
+
+/// Events about a PeerPod, by their reason: type, and how often.
+async fn events(alone: &Alone<'_>, peerpod: &str) -> Result<BTreeMap<String, (String, i64)>> {
+    let selector = format!("--field-selector=involvedObject.name={peerpod}");
+    let events = alone.scene().kubectl(&["get", "events", &selector, "--output=json"]).await?;
+    let events: Value = serde_json::from_str(&events)?;
+    let mut counted = BTreeMap::new();
+    for event in events["items"].as_array().context("a list")? {
+        let [reason, type_] =
+            ["reason", "type"].map(|key| event[key].as_str().unwrap_or_default().to_owned());
+        let times = event["series"]["count"].as_i64().unwrap_or(1);
+        counted.entry(reason).or_insert((type_, 0)).1 += times;
+    }
+    Ok(counted)
+}
+
+/// Runs a test with an operator for which deletions are slow after two seconds.
+fn impatient(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+            options.arguments = vec!["--leader-elect=false".to_owned(), "--slow-after=2s".to_owned()];
+            Operator::start(testbed, &options).await
+        };
+    alone_with(start, test)
+}
+
+/// A gauge or counter, all its series together.
+fn sum(metrics: &Metrics, name: &str) -> f64 {
+    metrics.sum(&format!("peerpod_operator_{name}"), &[])
+}
+
+#[test]
+fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
+    impatient(async |alone| {
+        alone.scene().operator_catches_up().await?;
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.libvirtd.pause()?;
+        alone.scene().pods.delete("web").await?;
+        let condition = alone.scene().held(&vm.name(), "DeletionSlow").await?;
+        assert_eq!(condition.type_, "Reconciling");
+        assert!(condition.message.contains("the cloud has not said what it knows of the machine, asked at "));
+
+        let metrics = alone.operator.metrics().await?;
+        let deleted = alone.scene().peerpods.get(&vm.name()).await?.metadata.deletion_timestamp;
+        let deleted = deleted.context("it is being deleted")?.0;
+        let oldest = sum(&metrics, "oldest_pending_deletion_timestamp_seconds");
+        for (name, value) in
+            [("pending_deletions", 1.0), ("provider_calls_in_flight", 1.0), ("peerpods_held", 1.0)]
+        {
+            assert!(
+                (sum(&metrics, name) - value).abs() < 0.1,
+                "{name} is not {value} in:\n{}",
+                metrics.text()
+            );
+        }
+        assert_eq!(format!("{oldest:.0}"), deleted.as_second().to_string());
+
+        // Two seconds later it is told again, in the condition and in an event, and the log has said it.
+        let first = condition.message;
+        wait::present(&alone.scene().peerpods, &vm.name(), "it is told again", DEADLINE, |peerpod| {
+            crate::support::condition(peerpod)
+                .is_some_and(|it| it.reason == "DeletionSlow" && it.message != first)
+        })
+        .await?;
+        wait::eventually("there are two events", DEADLINE, async || {
+            let events = events(alone, &vm.name()).await?;
+            let (type_, count) = events.get("DeletionSlow").context("there is none")?;
+            ensure!(type_ == "Warning" && *count >= 2, "{events:?}");
+            Ok(())
+        })
+        .await?;
+        alone.libvirtd.resume()?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await?;
+        let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
+        let slow: Vec<_> = warnings.iter().filter(|line| line["reason"] == "DeletionSlow").collect();
+        assert_eq!(slow.len(), 1, "{warnings:?}");
+        wait::eventually("nothing is pending", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
+            for name in ["pending_deletions", "peerpods_queued", "peerpods_held", "provider_calls_in_flight"]
+            {
+                ensure!(sum(&metrics, name) < 0.5, "{name} in:\n{}", metrics.text());
+            }
+            ensure!(
+                !metrics.text().contains("\npeerpod_operator_oldest_pending_deletion_timestamp_seconds{")
+            );
+            Ok(())
+        })
+        .await
+    })
+}
+
+#[test]
+fn a_deletion_that_fails_for_long_says_how_often_it_was_tried_and_writes_that_seldom() -> Result<()> {
+    impatient(async |alone| {
+        alone.scene().operator_catches_up().await?;
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.libvirtd.stop().await?;
+        let started = Timestamp::now();
+        alone.scene().pods.delete("web").await?;
+        let slow = wait::present(&alone.scene().peerpods, &vm.name(), "it is slow", DEADLINE, |peerpod| {
+            condition(peerpod).is_some_and(|it| it.reason == "DeletionSlow" && it.message.contains("tried "))
+        })
+        .await?;
+        let message = condition(&slow).context("it was there")?.message;
+        assert!(message.contains("again at ") && message.contains("(transient error): "), "{message}");
+        for value in 0..20 {
+            look_again(alone, &vm.name(), "retry", &value.to_string()).await?;
+        }
+        let seconds = Timestamp::now().duration_since(started).as_secs();
+        let writes = alone.scene().writes()?;
+        let told = writes.iter().filter(|write| write.resource == "peerpods/status").count();
+        // That the cloud is unavailable, that this is slow, perhaps that a call hung; and each two seconds again.
+        ensure!(i64::try_from(told)? <= 3 + seconds / 2, "{told} writes of the status in {seconds} s");
+        let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
+        let classes =
+            warnings.iter().filter(|line| line["class"] == "transient" && line["decision"] == "retry");
+        let classes = classes.count();
+        assert_eq!((warnings.len(), classes), (2, 1), "{warnings:?}");
+        // The test driver forgets its domains: this one is absent now, and by itself looked at in a few minutes.
+        alone.libvirtd.restart().await?;
+        nudge(alone, &vm.name(), "last").await?;
+        alone.scene().released(&vm.name()).await
+    })
+}
+
+#[test]
+fn a_decision_is_logged_once_however_often_it_is_taken() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let pod = scene.pods.run("web").await?;
+        let peerpod = scene.caa.record(&pod, "libvirt", "").await?;
+        let name = peerpod.name_any();
+        scene.pods.delete("web").await?;
+        scene.held(&name, "InvalidInstanceID").await?;
+        for value in ["one", "two", "three"] {
+            look_again(alone, &name, "refuse", value).await?;
+        }
+        let lines = logged(&alone.operator, &name, &["INFO", "WARN"])?;
+        ensure!(lines.len() == 1, "{lines:?}");
+        let line = &lines[0];
+        for (key, value) in [("decision", "refuse"), ("reason", "InvalidInstanceID"), ("level", "WARN")] {
+            assert_eq!(line[key], value, "{line}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_readme_lists_what_a_running_operator_serves_and_nothing_else() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        // One deletion, and one that stays pending.
+        scene.operator_catches_up().await?;
+        let pod = scene.pods.run("web").await?;
+        let refused = scene.caa.record(&pod, "nonsense", "i-1").await?;
+        scene.pods.delete("web").await?;
+        scene.held(&refused.name_any(), "UnknownProvider").await?;
+        let metrics = alone.operator.metrics().await?;
+
+        let documented: BTreeSet<Family> = table("metrics")?
+            .into_iter()
+            .map(|row| {
+                let [name, kind, labels, _] = <[String; 4]>::try_from(row).ok().context("four columns")?;
+                let labels =
+                    labels.split(", ").filter(|label| !label.is_empty()).map(str::to_owned).collect();
+                Ok(Family { name, kind, labels })
+            })
+            .collect::<Result<_>>()?;
+        assert_eq!(metrics.families()?, documented, "\n{}", metrics.text());
+
+        for (label, family, expected) in [
+            ("reason", "peerpods_held", column("reasons", 1)?),
+            ("decision", "decisions_total", column("decisions", 0)?),
+            ("class", "provider_errors_total", column("classes", 0)?),
+        ] {
+            let mut served = metrics.label_values(&format!("peerpod_operator_{family}"), label);
+            // The one event that goes with no condition, and so with no gauge.
+            if family == "peerpods_held" {
+                served.insert("Abandoned");
+            }
+            assert_eq!(served, expected.iter().map(String::as_str).collect(), "{family}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn no_object_adds_values_to_a_label() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        scene.operator_catches_up().await?;
+        let pod = scene.pods.run("web").await?;
+        for (cloud, instance) in [("cloud-1", "i-1"), ("CLOUD-2", "x\"}"), ("Libvirt", "i-1"), ("", "i-2")] {
+            scene.caa.record(&pod, cloud, instance).await?;
+        }
+        scene.pods.delete("web").await?;
+        wait::eventually("all are refused", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
+            let held = metrics.sum("peerpod_operator_peerpods_held", &[("reason", "UnknownProvider")]);
+            ensure!(held > 3.5, "{held}");
+            Ok(())
+        })
+        .await?;
+        let metrics = alone.operator.metrics().await?;
+        assert_eq!(metrics.label_values("peerpod_operator_", "provider"), ["libvirt", "unknown"].into());
+        for unwanted in ["cloud-1", "CLOUD-2", "i-1", &scene.namespace] {
+            assert!(!metrics.text().contains(unwanted), "{unwanted} is in:\n{}", metrics.text());
+        }
+        Ok(())
+    })
+}
