@@ -2,6 +2,7 @@
 
 mod figures;
 mod peerpods;
+mod slow;
 mod usage;
 
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ pub(crate) struct Task {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// Deletions against an instant cloud, memory, API requests, start-up
+    /// Deletions against an instant, a slow and a half dead cloud; memory, API requests, start-up
     Peerpods,
 }
 

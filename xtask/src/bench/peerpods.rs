@@ -16,13 +16,13 @@ use kube::{
     runtime::watcher,
 };
 use peerpod_operator::api::v1alpha1::PeerPod;
-use peers::libvirt::{Host, Libvirtd};
+use peers::libvirt::{Host, Libvirtd, PodVm};
 use serde_json::json;
 use testbed::{Caa, Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::{figures::Figures, usage};
+use super::{figures::Figures, slow, usage};
 use crate::{repository, test::cargo};
 
 /// Deletions that are measured.
@@ -38,7 +38,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(6);
+    let mut progress = Progress::new(7);
     progress.step("building the operator (release)");
     cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
     progress.step("starting the control plane and libvirtd");
@@ -51,7 +51,7 @@ pub(super) async fn run() -> Result<Figures> {
     let program = repository::root().join("target/release/peerpod-operator");
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     let mut operator =
-        Operator::start(&testbed, &OperatorOptions::new(program, dir.path().join("operator"), settings))
+        Operator::start(&testbed, &OperatorOptions::new(&program, dir.path().join("operator"), settings))
             .await?;
 
     let mut figures = Figures::default();
@@ -68,6 +68,12 @@ pub(super) async fn run() -> Result<Figures> {
     let (idle, _) = usage::memory(operator.process().identity().pid)?;
     figures.add("resident memory, idle", idle, "MiB", 14.0);
     bench.measure_deletions(&operator, &mut figures).await?;
+
+    progress.step("deletions from a slow cloud, and from one that hangs for a third of them");
+    operator.stop().await?;
+    slow::measure(&bench, &libvirtd, &program, dir.path(), &mut figures).await?;
+    operator.start_again()?;
+    operator.ready().await?;
 
     progress.step(format!("memory with {LIVING} PeerPods"));
     bench.populate().await?;
@@ -108,11 +114,18 @@ async fn start(operator: &mut Operator) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-struct Bench<'a> {
-    testbed: &'a Testbed,
+/// Where PeerPods are made and deleted.
+pub(super) struct Bench<'a> {
+    pub(super) testbed: &'a Testbed,
     host: &'a Host,
     caa: Caa,
     namespace: String,
+}
+
+/// A PeerPod whose Pod has ended, and its machine.
+pub(super) struct Dangling {
+    peerpod: String,
+    pub(super) machine: PodVm,
 }
 
 impl Bench<'_> {
@@ -126,10 +139,10 @@ impl Bench<'_> {
 
     /// Deletes machines of Pods that have ended, and measures from the first call.
     async fn measure_deletions(&self, operator: &Operator, figures: &mut Figures) -> Result<()> {
-        let names = self.dangling(DELETIONS).await?;
+        let dangling = self.dangling(DELETIONS).await?;
         let pid = operator.process().identity().pid;
         let (before, cpu) = (Requests::read(self.testbed).await?, usage::cpu(pid)?);
-        let (calls, all) = self.delete_and_wait(names).await?;
+        let (calls, all) = self.delete_and_wait(&dangling, &dangling).await?;
         let cpu = usage::cpu(pid)? - cpu;
         let requests = Requests::read(self.testbed).await?.since(&before);
         let count = f64::from(u32::try_from(DELETIONS)?);
@@ -143,43 +156,47 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn delete(&self, count: usize) -> Result<()> {
-        let names = self.dangling(count).await?;
-        self.delete_and_wait(names).await.map(drop)
+    pub(super) async fn delete(&self, count: usize) -> Result<()> {
+        let dangling = self.dangling(count).await?;
+        self.delete_and_wait(&dangling, &dangling).await.map(drop)
     }
 
-    /// Machines that cloud-api-adaptor made for Pods that have ended, and left behind: the PeerPods' names.
-    async fn dangling(&self, count: usize) -> Result<Vec<String>> {
+    /// Machines that cloud-api-adaptor made for Pods that have ended, and left behind.
+    pub(super) async fn dangling(&self, count: usize) -> Result<Vec<Dangling>> {
         let pods = self.pods(count).await?;
         let ended = pods.iter().map(|pod| self.end(pod));
         stream::iter(ended).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
         let machines: Vec<_> = pods.iter().map(|pod| vm_name(&pod.name_any())).collect();
         let machines = self.host.start_pod_vms(&machines).await?;
-        let recorded = pods.iter().zip(&machines).map(|(pod, machine)| async {
+        let recorded = pods.iter().zip(machines).map(|(pod, machine)| async {
             let peerpod = self.caa.record(pod, "libvirt", &machine.domain.uuid.to_string()).await?;
-            anyhow::Ok(peerpod.name_any())
+            anyhow::Ok(Dangling { peerpod: peerpod.name_any(), machine })
         });
         stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
-    /// Deletes PeerPods one after the other; tells the seconds until the last call returned and until the last PeerPod
-    /// was gone.
-    async fn delete_and_wait(&self, names: Vec<String>) -> Result<(f64, f64)> {
+    /// Deletes PeerPods one after the other; tells the seconds until the last call returned and until all those were gone
+    /// that should go.
+    pub(super) async fn delete_and_wait(
+        &self,
+        dangling: &[Dangling],
+        should_go: &[Dangling],
+    ) -> Result<(f64, f64)> {
         let api = self.peerpods();
-        let mut left: HashSet<_> = names.iter().cloned().collect();
+        let mut left: HashSet<_> = should_go.iter().map(|gone| gone.peerpod.as_str()).collect();
         let mut events = pin!(watcher::watcher(api.clone(), watcher::Config::default()));
         while !matches!(events.try_next().await?, Some(watcher::Event::InitDone) | None) {}
         let started = Instant::now();
         let calls = async {
-            for name in &names {
-                api.delete(name, &DeleteParams::background()).await?;
+            for Dangling { peerpod, .. } in dangling {
+                api.delete(peerpod, &DeleteParams::background()).await?;
             }
             anyhow::Ok(started.elapsed().as_secs_f64())
         };
         let gone = async {
             while !left.is_empty() {
                 if let Some(watcher::Event::Delete(peerpod)) = events.try_next().await? {
-                    left.remove(&peerpod.name_any());
+                    left.remove(peerpod.name_any().as_str());
                 }
             }
             anyhow::Ok(started.elapsed().as_secs_f64())

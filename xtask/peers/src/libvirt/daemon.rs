@@ -91,14 +91,15 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-fn socket(dir: &Path) -> PathBuf {
+/// Where the daemon of this folder listens.
+pub(super) fn socket(dir: &Path) -> PathBuf {
     dir.join("sock/libvirt-sock")
 }
 
-/// The URI of `driver` (`test`) and `path` (`/default`) at the daemon of this folder.
-pub(super) fn uri(dir: &Path, driver: &str, path: &str) -> Result<ConnectUri> {
-    let text = format!("{driver}+unix://{path}?socket={}", socket(dir).display());
-    text.parse().with_context(|| format!("the folder {} cannot be part of a URI", dir.display()))
+/// The URI of `driver` (`test`) and `path` (`/default`) at the daemon behind this socket.
+pub(super) fn uri(socket: &Path, driver: &str, path: &str) -> Result<ConnectUri> {
+    let text = format!("{driver}+unix://{path}?socket={}", socket.display());
+    text.parse().with_context(|| format!("the path {} cannot be part of a URI", socket.display()))
 }
 
 /// Starts the daemon of a prepared folder. Its log is `libvirtd.log` there.

@@ -12,12 +12,14 @@ mod daemon;
 mod host;
 mod listener;
 mod qemu;
+mod relay;
 mod test_driver;
 mod virsh;
 
 pub use host::{Host, PodVm};
 pub use listener::{Listener, TcpAuth, stranger};
 pub use qemu::QemuLibvirtd;
+pub use relay::Relay;
 pub use test_driver::Libvirtd;
 pub use virsh::Virsh;
 

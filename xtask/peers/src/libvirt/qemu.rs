@@ -36,7 +36,8 @@ impl QemuLibvirtd {
         let pool = dir.join("pool");
         fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;
         let process = daemon::start(dir, Purpose::Qemu, Lifetime::Owned)?;
-        let client = daemon::connect(&process, &daemon::uri(dir, "qemu", "/system")?).await?;
+        let client =
+            daemon::connect(&process, &daemon::uri(&daemon::socket(dir), "qemu", "/system")?).await?;
         let pool = pool.to_str().context("the folder's path is not UTF-8")?.to_owned();
         let host = Host::new(client, Hypervisor::Qemu, pool).await?;
         Ok(Self { dir: dir.to_owned(), process, host })

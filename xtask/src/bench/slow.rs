@@ -1,0 +1,50 @@
+//! Deletions from a cloud that is far away, and from one part of which hangs.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Result;
+use peers::libvirt::{Libvirtd, Relay};
+use testbed::{Operator, OperatorOptions, Settings};
+
+use super::{figures::Figures, peerpods::Bench, usage};
+
+/// How late each answer comes.
+const LATE: Duration = Duration::from_millis(50);
+/// Machines whose cloud answers.
+const ANSWERED: usize = 100;
+/// Machines beside them for which every call is lost: a third of all.
+const LOST: usize = 50;
+/// How long they may take.
+const TARGET: f64 = 1.5;
+
+pub(super) async fn measure(
+    bench: &Bench<'_>,
+    libvirtd: &Libvirtd,
+    program: &Path,
+    dir: &Path,
+    figures: &mut Figures,
+) -> Result<()> {
+    let relay = Relay::start(libvirtd, dir, LATE)?;
+    let settings = Settings::libvirt(&relay.uri().to_string());
+    let operator =
+        Operator::start(bench.testbed, &OperatorOptions::new(program, dir.join("far"), settings)).await?;
+    bench.delete(1).await?;
+
+    let one = bench.dangling(1).await?;
+    let (call, all) = bench.delete_and_wait(&one, &one).await?;
+    figures.tell("1 deletion, answers 50 ms late: after the call", all - call, "s");
+
+    let dangling = bench.dangling(ANSWERED).await?;
+    let (calls, all) = bench.delete_and_wait(&dangling, &dangling).await?;
+    figures.add("100 deletions, answers 50 ms late: after the calls", all - calls, "s", TARGET);
+
+    let dangling = bench.dangling(ANSWERED + LOST).await?;
+    let (lost, answered) = dangling.split_at(LOST);
+    relay.lose(lost.iter().map(|lost| lost.machine.domain.uuid.as_bytes().to_vec()));
+    let (calls, all) = bench.delete_and_wait(&dangling, answered).await?;
+    figures.add("the same 100 beside 50 that hang: after the calls", all - calls, "s", TARGET);
+    let (resident, _) = usage::memory(operator.process().identity().pid)?;
+    figures.tell("resident memory then", resident, "MiB");
+    operator.stop().await?;
+    Ok(())
+}
