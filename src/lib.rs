@@ -28,7 +28,7 @@
 //! let told = metrics.clone();
 //! let on_change = move |state: &settings::State| told.settings(state.rejected.is_none());
 //! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
-//! let clouds = Clouds::new(settings, Limits::new(64), metrics.clone());
+//! let clouds = Clouds::new(settings, Limits::new(128), metrics.clone());
 //! let leadership = Leadership::unlimited(); // this process is alone
 //! let slow_after = std::time::Duration::from_secs(300);
 //! peerpod::run(client, clouds, leadership, metrics, slow_after, || println!("synced"), shutdown).await;

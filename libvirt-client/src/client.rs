@@ -33,11 +33,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 16 connections, 2 seconds until a call counts as stalled, 20 seconds for a call, 5 seconds to connect.
+    /// 16 connections, half a second until a call counts as stalled, 20 seconds for a call, 5 seconds to connect.
     fn default() -> Self {
         Self {
             connections: 16,
-            stalled_after: Duration::from_secs(2),
+            stalled_after: Duration::from_millis(500),
             call_timeout: Duration::from_secs(20),
             connect_timeout: Duration::from_secs(5),
         }

@@ -142,7 +142,7 @@ pub struct RunArgs {
     pub controllers: Vec<ControllerName>,
 
     /// How many calls to one cloud may be under way at once
-    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_CONCURRENCY", default_value = "64")]
+    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_CONCURRENCY", default_value = "128")]
     pub concurrency: NonZeroU16,
 
     /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m

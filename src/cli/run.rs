@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use futures::future::join;
 use prometheus_client::registry::Registry;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -80,13 +81,21 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
+    let (warmed, warm) = oneshot::channel();
     let election = async {
-        if let Some(election) = election {
+        // Whoever has not seen every PeerPod would not make a good leader.
+        if let Some(election) = election
+            && warm.await.is_ok()
+        {
             election.run(work_ended.clone()).await;
         }
     };
     let controller = async {
-        let synced = move || synced.met();
+        let synced = move || {
+            synced.met();
+            // The other end is gone if nobody is elected.
+            let _ = warmed.send(());
+        };
         peerpod::run(client, clouds, leadership, metrics, args.slow_after, synced, shutdown.clone()).await;
         work_ended.cancel();
     };

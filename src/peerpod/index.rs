@@ -68,14 +68,18 @@ struct Filed {
     deleted: Option<i64>,
     /// Of all that decisions read of the object itself, status aside.
     content: u64,
+    /// Whether it is being deleted, or its status says something that may no longer hold. Of the others, nothing is to be
+    /// done about one that shares neither Pod nor machine.
+    restless: bool,
 }
 
 /// What an event of the watch changed.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Whether decisions may come out otherwise. A mere write of the status is no change: it would wake whoever wrote it.
+    /// Whether there may be something to do about the PeerPod that now is not done. A mere write of the status is no change:
+    /// it would wake whoever wrote it.
     pub(super) matters: bool,
-    /// The other PeerPods for which it may matter.
+    /// The other PeerPods for which that may be so.
     pub(super) others: Vec<Key>,
 }
 
@@ -86,8 +90,10 @@ impl Index {
         match event {
             Event::Init => state.arriving = Links::default(),
             Event::InitApply(peerpod) => {
-                state.arriving.file(key(peerpod).into(), self.filed(peerpod));
-                return Change { matters: true, others: Vec::new() };
+                let filed = self.filed(peerpod);
+                let matters = filed.restless;
+                state.arriving.file(key(peerpod).into(), filed);
+                return Change { matters, others: Vec::new() };
             }
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
@@ -95,18 +101,24 @@ impl Index {
                     arrived.clouds.entry(cloud).or_default();
                 }
                 state.current = arrived;
+                // Who shares something is known only now.
+                return Change { matters: false, others: state.current.sharing().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let filed = self.filed(peerpod);
-                if state.current.filed.get(&key).is_some_and(|before| before.content == filed.content) {
+                if let Some(before) = state.current.filed.get_mut(&key)
+                    && before.content == filed.content
+                {
+                    before.restless = filed.restless;
                     return Change::default();
                 }
                 let mut others = state.current.sharing_with(&key);
                 state.current.remove(&key);
-                state.current.file(key.clone(), filed);
-                others.extend(state.current.sharing_with(&key));
-                return Change { matters: true, others };
+                others.extend(state.current.sharing_any(&filed.hashes));
+                let matters = filed.restless || !others.is_empty();
+                state.current.file(key, Filed { queued: matters, ..filed });
+                return Change { matters, others };
             }
             Event::Delete(peerpod) => {
                 let key = Key::from(key(peerpod));
@@ -131,6 +143,12 @@ impl Index {
     /// PeerPods that may name this machine.
     pub(super) fn naming(&self, cloud: &str, id: &InstanceId) -> Vec<Key> {
         self.find(self.hasher.hash_one(("machine", cloud, id.as_str())))
+    }
+
+    /// All PeerPods about which there may be something to do.
+    pub(super) fn restless(&self) -> Vec<Key> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        [&state.current, &state.arriving].into_iter().flat_map(Links::restless).collect()
     }
 
     fn find(&self, hash: u64) -> Vec<Key> {
@@ -169,12 +187,15 @@ impl Index {
             peerpod.owner_references().iter().map(|owner| (&owner.kind, &owner.name, &owner.uid)).collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
+        let says = peerpod.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+        let restless = deleted.is_some() || says;
         Filed {
             hashes,
             cloud: cloud_label(cloud),
-            queued: true,
+            queued: restless,
             deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
             content: self.hasher.hash_one(content),
+            restless,
         }
     }
 }
@@ -217,10 +238,25 @@ impl Links {
         }
     }
 
+    /// Those that share something with another one.
+    fn sharing(&self) -> impl Iterator<Item = Key> {
+        self.sharing.values().filter(|sharing| sharing.len() > 1).flatten().cloned()
+    }
+
+    /// Those that want a look, some of them several times.
+    fn restless(&self) -> impl Iterator<Item = Key> {
+        let themselves = self.filed.iter().filter(|(_, filed)| filed.restless).map(|(key, _)| key.clone());
+        themselves.chain(self.sharing())
+    }
+
     fn sharing_with(&self, key: &Key) -> Vec<Key> {
         let hashes = self.filed.get(key).map(|filed| filed.hashes.as_slice()).unwrap_or_default();
-        let sharing = hashes.iter().filter_map(|hash| self.sharing.get(hash)).flatten();
-        sharing.filter(|other| *other != key).cloned().collect()
+        self.sharing_any(hashes).filter(|other| other != key).collect()
+    }
+
+    /// Those that are filed under any of these.
+    fn sharing_any(&self, hashes: &[u64]) -> impl Iterator<Item = Key> {
+        hashes.iter().filter_map(|hash| self.sharing.get(hash)).flatten().cloned()
     }
 }
 

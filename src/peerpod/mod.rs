@@ -24,7 +24,7 @@ pub mod verdict;
 
 use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use kube::{
     Api, Client,
     runtime::{
@@ -104,8 +104,7 @@ pub async fn run(
     let index = Arc::new(Index::default());
     let nudges = Nudges::default();
     let (store, writer) = reflector::store();
-    let settings_changed = clouds.changes();
-    let leadership_changed = leadership.changes();
+    let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), clouds, index: index.clone(), store: store.clone() },
         reporter: Reporter {
@@ -147,11 +146,12 @@ pub async fn run(
         }
         std::future::pending::<Infallible>().await
     };
+    let index = context.index.clone();
+    let restless = circumstances.flat_map(move |()| stream::iter(index.restless()).map(|key| (*key).clone()));
     let controller = Controller::for_stream(peerpods, store)
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(nudges.stream())
-        .reconcile_all_on(settings_changed)
-        .reconcile_all_on(leadership_changed)
+        .reconcile_on(restless)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context.clone())
         .for_each(|_| ready(()));

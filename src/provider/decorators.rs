@@ -16,7 +16,7 @@ use crate::runtime::Metrics;
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A call that has not been answered for so long has stalled, and its place goes to the next one.
-const STALLED_AFTER: Duration = Duration::from_secs(2);
+const STALLED_AFTER: Duration = Duration::from_secs(1);
 
 /// For each call that may be under way, so many more may have stalled. What stalls beyond that keeps its place.
 const STALLED_PER_CALL: usize = 2;

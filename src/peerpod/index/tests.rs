@@ -1,7 +1,7 @@
 use super::*;
-use crate::api::v1alpha1::PeerPodSpec;
+use crate::api::v1alpha1::{PeerPodSpec, PeerPodStatus};
 use futures::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 
 fn peerpod(name: &str, pod_uid: &str, instance: &str) -> PeerPod {
     let spec = PeerPodSpec { cloud_provider: Some("libvirt".into()), instance_id: Some(instance.into()) };
@@ -62,10 +62,11 @@ fn one_that_loses_its_owner_is_no_longer_found_by_it() {
 #[test]
 fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
     let index = Index::default();
+    index.apply(&Event::Apply(peerpod("sibling", "pod-1", "")));
     let mut one = peerpod("a", "pod-1", UUID);
     let matters = |one: &PeerPod| index.apply(&Event::Apply(one.clone())).matters;
     assert!(matters(&one));
-    one.status = Some(crate::api::v1alpha1::PeerPodStatus::default());
+    one.status = Some(PeerPodStatus::default());
     one.metadata.resource_version = Some("2".into());
     assert!(!matters(&one));
     one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
@@ -77,6 +78,40 @@ fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
     one.metadata.uid = Some("another".into());
     assert!(matters(&one));
     assert!(!matters(&one));
+}
+
+#[test]
+fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speaks() {
+    let index = Index::default();
+    let alone = peerpod("alone", "pod-1", UUID);
+    let mut speaks = peerpod("speaks", "pod-2", "");
+    speaks.status = Some(PeerPodStatus { conditions: vec![condition()], ..PeerPodStatus::default() });
+    let mut deleted = peerpod("deleted", "pod-3", "");
+    deleted.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
+    let siblings = [peerpod("old", "pod-4", ""), peerpod("new", "pod-4", "")];
+    let all = [alone, speaks.clone(), deleted, siblings[0].clone(), siblings[1].clone()];
+
+    index.apply(&Event::Init);
+    let matters = |one: &PeerPod| index.apply(&Event::InitApply(one.clone())).matters;
+    assert_eq!(all.each_ref().map(matters), [false, true, true, false, false]);
+    assert_eq!(names(&index.apply(&Event::InitDone).others), ["new", "old"]);
+    assert_eq!(names(&index.restless()), ["deleted", "new", "old", "speaks"]);
+
+    speaks.status = None;
+    assert!(!index.apply(&Event::Apply(speaks)).matters);
+    assert_eq!(names(&index.apply(&Event::Delete(siblings[0].clone())).others), ["new"]);
+    assert_eq!(names(&index.restless()), ["deleted"]);
+}
+
+fn condition() -> Condition {
+    Condition {
+        type_: "Stalled".into(),
+        status: "True".into(),
+        reason: "Any".into(),
+        message: String::new(),
+        observed_generation: None,
+        last_transition_time: jiff::Timestamp::UNIX_EPOCH.into(),
+    }
 }
 
 #[tokio::test]
@@ -103,20 +138,20 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
         one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
         index.apply(&Event::Apply(one.clone()));
     }
-    shows(2, 0, None);
-    index.looked_at(&key(&a), &metrics);
-    index.looked_at(&key(&a), &metrics);
-    shows(1, 0, None);
+    shows(0, 0, None);
     a.metadata.deletion_timestamp = Some(Timestamp::from_second(20).unwrap().into());
     index.apply(&Event::Apply(a.clone()));
     b.metadata.deletion_timestamp = Some(Timestamp::from_second(10).unwrap().into());
     index.apply(&Event::Apply(b.clone()));
     shows(2, 2, Some(10));
+    index.looked_at(&key(&b), &metrics);
+    index.looked_at(&key(&b), &metrics);
+    shows(1, 2, Some(10));
     // A list that is still arriving is looked at too, and what it lacks is gone with it.
     index.apply(&Event::Init);
     index.apply(&Event::InitApply(a.clone()));
     index.looked_at(&key(&a), &metrics);
-    shows(1, 2, Some(10));
+    shows(0, 2, Some(10));
     index.apply(&Event::InitDone);
     shows(0, 1, Some(20));
     a.metadata.finalizers = None;

