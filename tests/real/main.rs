@@ -8,6 +8,7 @@
 mod check;
 mod crash;
 mod crd;
+mod far_host;
 mod garbage_collection;
 mod leadership;
 mod lifecycle;
