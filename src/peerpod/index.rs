@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::{Stream, stream};
+use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use kube::{
     ResourceExt,
@@ -89,20 +89,15 @@ impl Index {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.arriving = Links::default(),
-            Event::InitApply(peerpod) => {
-                let filed = self.filed(peerpod);
-                let matters = filed.restless;
-                state.arriving.file(key(peerpod).into(), filed);
-                return Change { matters, others: Vec::new() };
-            }
+            // Nobody may look at it yet: the store shows what was there before until the list is whole.
+            Event::InitApply(peerpod) => state.arriving.file(key(peerpod).into(), self.filed(peerpod)),
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
                 for cloud in state.current.clouds.keys() {
                     arrived.clouds.entry(cloud).or_default();
                 }
                 state.current = arrived;
-                // Who shares something is known only now.
-                return Change { matters: false, others: state.current.sharing().collect() };
+                return Change { matters: false, others: state.current.restless().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
@@ -147,8 +142,7 @@ impl Index {
 
     /// All PeerPods about which there may be something to do.
     pub(super) fn restless(&self) -> Vec<Key> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        [&state.current, &state.arriving].into_iter().flat_map(Links::restless).collect()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.restless().collect()
     }
 
     fn find(&self, hash: u64) -> Vec<Key> {
@@ -159,8 +153,6 @@ impl Index {
     /// A PeerPod is looked at now.
     pub(super) fn looked_at(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that a list has brought already is looked at for both.
-        state.arriving.looked_at(key);
         if let Some(cloud) = state.current.looked_at(key) {
             state.current.publish(cloud, metrics);
         }
@@ -296,7 +288,8 @@ pub(super) fn key(peerpod: &PeerPod) -> ObjectRef<PeerPod> {
     ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default())
 }
 
-/// PeerPods that want another look. Each waits at most once, so there are never more than there are PeerPods.
+/// PeerPods that want another look. Each waits at most once, and once more while it is handed out, so there are never
+/// many more than there are PeerPods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nudges(Arc<NudgesInner>);
 
@@ -317,23 +310,23 @@ impl Nudges {
         }
     }
 
-    /// Those that are asked for, as they come; one at a time, without end.
+    /// Those that are asked for, as they come, without end.
     pub(super) fn stream(self) -> impl Stream<Item = ObjectRef<PeerPod>> + Send {
         stream::unfold(self, |nudges| async move {
             loop {
                 // One that is added in between leaves its permit, so the wait below ends at once.
-                if let Some(key) = nudges.take() {
-                    return Some(((*key).clone(), nudges));
+                let waiting = nudges.take();
+                if !waiting.is_empty() {
+                    return Some((stream::iter(waiting).map(|key| (*key).clone()), nudges));
                 }
                 nudges.0.arrived.notified().await;
             }
         })
+        .flatten()
     }
 
-    fn take(&self) -> Option<Key> {
-        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = waiting.iter().next().cloned()?;
-        waiting.take(&next)
+    fn take(&self) -> HashSet<Key> {
+        std::mem::take(&mut *self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -131,9 +131,7 @@ pub async fn run(
             tell.add(others);
             observer.seen(&event);
             ready(Ok(match event {
-                watcher::Event::Apply(peerpod) | watcher::Event::InitApply(peerpod) if matters => {
-                    Some(peerpod)
-                }
+                watcher::Event::Apply(peerpod) if matters => Some(peerpod),
                 _ => None,
             }))
         });

@@ -9,6 +9,7 @@ mod check;
 mod crash;
 mod crd;
 mod far_host;
+mod faults;
 mod garbage_collection;
 mod leadership;
 mod lifecycle;

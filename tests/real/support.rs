@@ -4,7 +4,10 @@ use std::{
     env,
     fs::{self, File},
     path::{Path, PathBuf},
-    sync::LazyLock,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,7 +27,7 @@ use testbed::{
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::{Mutex, OnceCell},
+    sync::{Mutex, OnceCell, Semaphore},
     time::timeout,
 };
 
@@ -41,8 +44,11 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
-/// The cluster of [`alone`], once it was needed.
-static SECOND: Mutex<Option<Testbed>> = Mutex::const_new(None);
+/// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
+/// The clusters of [`alone`] that are free.
+static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
 
 struct Shared {
     testbed: Testbed,
@@ -116,24 +122,43 @@ pub fn alone_with(
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
     RUNTIME.block_on(async {
-        let mut second = SECOND.lock().await;
-        let testbed = match second.take() {
+        let _turn = TURNS.acquire().await?;
+        let free = FREE.lock().await.pop();
+        let mut testbed = match free {
             Some(testbed) => testbed,
             None => {
-                Testbed::start(&Options { audit: true, ..Options::new(run_dir()?.join("second")) }).await?
+                Testbed::start(&Options { audit: true, ..Options::new(run_dir()?.join(cluster_name())) })
+                    .await?
             }
         };
-        let testbed = second.insert(testbed);
-        clear(testbed).await.context("clearing away what the test before left")?;
-        let dir = tempfile::tempdir()?;
-        let libvirtd = Libvirtd::start(&dir.path().join("l"), Lifetime::Owned).await?;
-        let caa = Caa::install(testbed).await?;
-        let namespace = testbed.namespace("alone").await?;
-        let operator = start(testbed, dir.path(), &libvirtd).await?;
-        let mut alone = Alone { testbed, operator, libvirtd, caa, namespace };
-        let outcome = timeout(LIMIT, test(&mut alone)).await.context("the test takes too long").flatten();
-        outcome.with_context(|| alone.operator.log_tail())
+        clear(&testbed).await.context("clearing away what the test before left")?;
+        on(&mut testbed, start, test).await?;
+        // After a failure nobody knows in which state a cluster is.
+        FREE.lock().await.push(testbed);
+        Ok(())
     })
+}
+
+/// Runs a test on this cluster, with a libvirtd and an operator for it.
+async fn on(
+    testbed: &mut Testbed,
+    start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let libvirtd = Libvirtd::start(&dir.path().join("l"), Lifetime::Owned).await?;
+    let caa = Caa::install(testbed).await?;
+    let namespace = testbed.namespace("alone").await?;
+    let operator = start(testbed, dir.path(), &libvirtd).await?;
+    let mut alone = Alone { testbed, operator, libvirtd, caa, namespace };
+    let outcome = timeout(LIMIT, test(&mut alone)).await.context("the test takes too long").flatten();
+    outcome.with_context(|| alone.operator.log_tail())
+}
+
+/// The name of another cluster's folder.
+fn cluster_name() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("alone-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Puts a cluster back: everything is installed, nobody holds a lease, and there are no PeerPods.

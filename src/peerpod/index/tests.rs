@@ -29,9 +29,12 @@ fn a_list_replaces_what_was_known_when_it_is_whole() {
     let index = Index::default();
     index.apply(&Event::Apply(peerpod("old", "pod-1", "")));
     index.apply(&Event::Init);
-    index.apply(&Event::InitApply(peerpod("new", "pod-1", "")));
+    let mut new = peerpod("new", "pod-1", "");
+    new.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH.into());
+    let arriving = index.apply(&Event::InitApply(new));
+    assert!(!arriving.matters && arriving.others.is_empty(), "it is looked at when the list is whole");
     assert_eq!(names(&index.owned_by("pod-1")), ["old"]);
-    index.apply(&Event::InitDone);
+    assert_eq!(names(&index.apply(&Event::InitDone).others), ["new"]);
     assert_eq!(names(&index.owned_by("pod-1")), ["new"]);
     assert_eq!(population(&index).peerpods, 1);
 }
@@ -93,8 +96,8 @@ fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speak
 
     index.apply(&Event::Init);
     let matters = |one: &PeerPod| index.apply(&Event::InitApply(one.clone())).matters;
-    assert_eq!(all.each_ref().map(matters), [false, true, true, false, false]);
-    assert_eq!(names(&index.apply(&Event::InitDone).others), ["new", "old"]);
+    assert_eq!(all.each_ref().map(matters), [false; 5], "the list is not whole");
+    assert_eq!(names(&index.apply(&Event::InitDone).others), ["deleted", "new", "old", "speaks"]);
     assert_eq!(names(&index.restless()), ["deleted", "new", "old", "speaks"]);
 
     speaks.status = None;
@@ -147,12 +150,14 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     index.looked_at(&key(&b), &metrics);
     index.looked_at(&key(&b), &metrics);
     shows(1, 2, Some(10));
-    // A list that is still arriving is looked at too, and what it lacks is gone with it.
+    // What a list brings is looked at when it is whole, and what it lacks is gone then.
     index.apply(&Event::Init);
     index.apply(&Event::InitApply(a.clone()));
     index.looked_at(&key(&a), &metrics);
     shows(0, 2, Some(10));
     index.apply(&Event::InitDone);
+    shows(1, 1, Some(20));
+    index.looked_at(&key(&a), &metrics);
     shows(0, 1, Some(20));
     a.metadata.finalizers = None;
     index.apply(&Event::Apply(a.clone()));

@@ -1,0 +1,104 @@
+//! API server and etcd go away, and with them the operator's watches.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::Component;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use kube::api::DeleteParams;
+use testbed::{
+    Request, Vm,
+    wait::{self, DEADLINE},
+};
+
+use super::Hundred;
+use crate::support::{Alone, alone};
+
+impl Alone<'_> {
+    /// Ends a component at once, its connections cut, and starts it again.
+    async fn kill_and_start(&mut self, component: Component) -> Result<()> {
+        let cluster = self.testbed.cluster_mut();
+        cluster.process(component).context("it runs")?.kill().await?;
+        cluster.start_component(component).await
+    }
+}
+
+#[test]
+fn an_api_server_that_dies_and_comes_back() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        let struck = Timestamp::now();
+        alone.kill_and_start(Component::ApiServer).await?;
+        machines.reaped(alone).await?;
+        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+    })
+}
+
+#[test]
+fn an_etcd_that_dies_and_comes_back() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        let struck = Timestamp::now();
+        alone.kill_and_start(Component::Etcd).await?;
+        machines.reaped(alone).await?;
+        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+    })
+}
+
+#[test]
+fn watches_that_the_api_server_closes() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        // It ends in order, and so do the watches.
+        alone.testbed.cluster_mut().restart(Component::ApiServer).await?;
+        let struck = Timestamp::now();
+        machines.until_the_middle(alone).await?;
+        machines.reaped(alone).await?;
+        let cost = machines.cost(alone, &[&alone.operator], struck).await?;
+        // The audit log has watches that have ended.
+        let closed = |request: &Request| request.verb == "watch" && request.resource == "peerpods";
+        ensure!(cost.requests.iter().any(closed), "no watch was closed");
+        cost.within(3)
+    })
+}
+
+/// PeerPods that are being deleted.
+async fn deleted(alone: &Alone<'_>, names: &[&str]) -> Result<Vec<Vm>> {
+    let scene = alone.scene();
+    let vms = try_join_all(names.iter().map(|name| scene.pod_with_vm(name))).await?;
+    for vm in &vms {
+        scene.peerpods.delete(&vm.name(), &DeleteParams::background()).await?;
+    }
+    Ok(vms)
+}
+
+#[test]
+fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        let running = deleted(alone, &["a", "b", "c"]).await?;
+        machines.until_the_middle(alone).await?;
+        // While it stands still the API server forgets all events, and some happen that nobody will tell it of.
+        alone.operator.pause()?;
+        let struck = Timestamp::now();
+        alone.kill_and_start(Component::ApiServer).await?;
+        let scene = alone.scene();
+        for vm in &running {
+            scene.caa.stop_vm(vm, scene.host).await?;
+            wait::gone(&scene.peerpods, &vm.name(), DEADLINE).await?;
+        }
+        alone.operator.resume()?;
+        machines.reaped(alone).await?;
+        wait::eventually("the operator knows of the one PeerPod alone", DEADLINE, async || {
+            let known = alone.operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
+            ensure!((known - 1.0).abs() < 0.5, "it knows of {known} PeerPods");
+            Ok(())
+        })
+        .await?;
+        let log = alone.operator.log()?;
+        let expired = |line: &str| line.contains("watching PeerPods failed") && line.contains("Expired");
+        ensure!(log.lines().any(expired), "the watch found its place again");
+        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+    })
+}

@@ -1,0 +1,102 @@
+//! The libvirt daemon goes away, or hangs.
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use libvirt_client::Volume;
+use peers::libvirt::BASE_VOLUME;
+use testbed::wait::{self, DEADLINE};
+
+use super::{DRIVERS_OWN, Hundred};
+use crate::support::{Alone, alone};
+
+/// What a daemon has, to be given to the one that takes its place: libvirt's test driver itself keeps nothing.
+#[derive(PartialEq)]
+struct Inventory {
+    domains: Vec<String>,
+    volumes: Vec<Volume>,
+}
+
+impl Inventory {
+    /// What is there when nobody asks for changes any more and those that were asked for have been made.
+    async fn at_rest(alone: &Alone<'_>) -> Result<Self> {
+        let mut before = Self::take(alone).await;
+        wait::eventually("the daemon has done all that it was asked to", DEADLINE, async || {
+            let last = std::mem::replace(&mut before, Self::take(alone).await)?;
+            ensure!(before.as_ref().is_ok_and(|now| *now == last), "it is at work");
+            Ok(last)
+        })
+        .await
+    }
+
+    async fn take(alone: &Alone<'_>) -> Result<Self> {
+        let (client, pool) = (alone.libvirtd.host().client(), alone.libvirtd.host().pool());
+        let mut domains = Vec::new();
+        for domain in client.domains().await?.iter().filter(|domain| domain.name != DRIVERS_OWN) {
+            domains.push(client.domain_xml(domain).await?);
+        }
+        let mut volumes = client.pool_volumes(pool).await?;
+        volumes.retain(|volume| volume.name != BASE_VOLUME);
+        Ok(Self { domains, volumes })
+    }
+
+    async fn restore(&self, alone: &Alone<'_>) -> Result<()> {
+        let host = alone.libvirtd.host();
+        for volume in &self.volumes {
+            let format = if volume.name.strip_suffix(".iso").is_some() { "raw" } else { "qcow2" };
+            host.volume(&volume.name, format, "").await?;
+        }
+        for xml in &self.domains {
+            let domain = host.client().domain_define(xml).await?;
+            host.client().domain_create(&domain).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the operator holds so many PeerPods back because the cloud is unavailable.
+async fn until_unavailable(alone: &Alone<'_>, for_peerpods: usize) -> Result<()> {
+    wait::eventually("the operator says that the cloud is unavailable", DEADLINE, async || {
+        let metrics = alone.operator.metrics().await?;
+        let held = metrics.sum("peerpod_operator_peerpods_held", &[("reason", "CloudUnavailable")]);
+        ensure!(held > f64::from(u32::try_from(for_peerpods)?) - 0.5, "it says so for {held} PeerPods");
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn a_daemon_that_stops_and_comes_back_with_its_machines() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        // Between the inventory and the end nothing may change.
+        alone.operator.pause()?;
+        let inventory = Inventory::at_rest(alone).await?;
+        let left = machines.left(alone).await?.len();
+        alone.libvirtd.stop().await?;
+        let struck = Timestamp::now();
+        alone.operator.resume()?;
+        until_unavailable(alone, left).await?;
+        alone.operator.pause()?;
+        alone.libvirtd.restart().await?;
+        inventory.restore(alone).await?;
+        alone.operator.resume()?;
+        machines.reaped(alone).await?;
+        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+    })
+}
+
+#[test]
+fn a_daemon_that_hangs_until_calls_fail_and_goes_on() -> Result<()> {
+    alone(async |alone| {
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        alone.libvirtd.pause()?;
+        let struck = Timestamp::now();
+        let unavailable = until_unavailable(alone, 1).await;
+        alone.libvirtd.resume()?;
+        unavailable?;
+        machines.reaped(alone).await?;
+        machines.cost(alone, &[&alone.operator], struck).await?.within(4)
+    })
+}

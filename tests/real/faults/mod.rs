@@ -1,0 +1,234 @@
+//! Faults in the middle of a hundred deletions: nothing is lost, nothing else is touched, and nothing spins.
+//!
+//! Every test leaves a hundred machines of Pods that have ended, deletes their PeerPods, waits until the first few are
+//! gone and the others somewhere on the way ([`Hundred::until_the_middle`]), and lets something fail. In the end the
+//! hundred machines are gone with all that was theirs, whatever else the daemon has is as it was ([`Hundred::reaped`]),
+//! and what that took is within bounds ([`Hundred::cost`]).
+
+mod control_plane;
+mod libvirtd;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use libvirt_client::Domain;
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::{BASE_VOLUME, POOL};
+use serde_json::{Value, json};
+use testbed::{
+    Operator, Request, Vm,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Alone, condition};
+
+const COUNT: usize = 100;
+/// Objects made or deleted at the same time.
+const CONCURRENCY: usize = 16;
+/// The domain that libvirt's test driver brings.
+const DRIVERS_OWN: &str = "test";
+/// How many machines are gone in the middle: at least so many, and at most so many.
+const FIRST_FEW: usize = 5;
+const MOST: usize = 90;
+
+/// A hundred machines that are to go, and what is to stay.
+struct Hundred {
+    /// Of Pods that have ended, each with a PeerPod.
+    doomed: Vec<Vm>,
+    /// Of a Pod that runs.
+    living: Vm,
+    /// A domain that is none of a Pod.
+    foreign: Domain,
+    /// Where the audit log was.
+    logged: u64,
+}
+
+impl Hundred {
+    async fn start(alone: &Alone<'_>) -> Result<Self> {
+        let mut logged = 0;
+        alone.testbed.audit().context("the cluster keeps no audit log")?.requests(&mut logged)?;
+        let scene = alone.scene();
+        let living = scene.pod_with_vm("living").await?;
+        let data = scene.host.volume("data.qcow2", "qcow2", "").await?;
+        let foreign = scene.host.start_domain("database", "", &[&data]).await?;
+        let doomed = stream::iter(0..COUNT).map(|_| ended(alone)).buffer_unordered(CONCURRENCY);
+        Ok(Self { doomed: doomed.try_collect().await?, living, foreign, logged })
+    }
+
+    /// Deletes the hundred PeerPods. Returns when the first few machines are gone: the operator is in the middle of the
+    /// others.
+    async fn until_the_middle(&self, alone: &Alone<'_>) -> Result<()> {
+        let (scene, client) = (alone.scene(), alone.libvirtd.host().client());
+        let all = client.domains().await?.len();
+        // The first ones wait for the last ones to be deleted.
+        alone.libvirtd.pause()?;
+        let deleted = stream::iter(&self.doomed)
+            .map(|vm| async { scene.peerpods.delete(&vm.name(), &DeleteParams::background()).await })
+            .buffer_unordered(CONCURRENCY)
+            .try_collect::<Vec<_>>()
+            .await;
+        alone.libvirtd.resume()?;
+        deleted?;
+        let mut gone = 0;
+        let end = Instant::now() + DEADLINE;
+        while gone < FIRST_FEW {
+            ensure!(Instant::now() < end, "the first machines do not go");
+            gone = all - client.domains().await?.len();
+        }
+        ensure!(gone < MOST, "{gone} machines are gone before anything could fail");
+        Ok(())
+    }
+
+    /// Those of the hundred PeerPods that are there.
+    async fn left(&self, alone: &Alone<'_>) -> Result<Vec<PeerPod>> {
+        let mut peerpods = alone.scene().peerpods.list(&ListParams::default()).await?.items;
+        peerpods.retain(|peerpod| peerpod.name_any() != self.living.name());
+        Ok(peerpods)
+    }
+
+    /// Waits until all PeerPods of the hundred are gone. Fails unless their machines are too, and nothing else is.
+    async fn reaped(&self, alone: &Alone<'_>) -> Result<()> {
+        wait::eventually("all hundred PeerPods are gone", DEADLINE, async || {
+            let left = self.left(alone).await?;
+            if let Some(one) = left.first() {
+                bail!("{} are left, such as {}, which says {:?}", left.len(), one.name_any(), condition(one));
+            }
+            Ok(())
+        })
+        .await?;
+        self.others_stay(alone).await
+    }
+
+    /// Fails unless there is what was never to go, as it was, and nothing more.
+    async fn others_stay(&self, alone: &Alone<'_>) -> Result<()> {
+        let scene = alone.scene();
+        scene.lives(&self.living).await?;
+        let living = scene.peerpods.get(&self.living.name()).await?;
+        ensure!(living.metadata.deletion_timestamp.is_none() && living.status.is_none(), "{living:?}");
+        let virsh = scene.host.virsh();
+        let state = virsh.run(&["domstate", &self.foreign.name]).await?;
+        ensure!(state.trim() == "running", "the domain {} is {state}", self.foreign.name);
+        let living = &self.living.machine;
+        let mut domains = [&living.domain.name, &self.foreign.name, DRIVERS_OWN];
+        domains.sort_unstable();
+        ensure!(virsh.domains().await? == domains, "{:?}", virsh.domains().await?);
+        let mut volumes = [&living.root.name, &living.cloudinit.name, BASE_VOLUME, "data.qcow2"];
+        volumes.sort_unstable();
+        let there = virsh.volumes(POOL).await?;
+        ensure!(there == volumes, "{there:?}");
+        Ok(())
+    }
+
+    /// What it took these operators until now; the fault struck at `struck`.
+    async fn cost(&self, alone: &Alone<'_>, operators: &[&Operator], struck: Timestamp) -> Result<Cost> {
+        let mut position = self.logged;
+        let audit = alone.testbed.audit().context("the cluster keeps no audit log")?;
+        let mut requests = audit.requests(&mut position)?;
+        requests.retain(Request::is_operators);
+        let mut cost = Cost { struck, requests, describes: 0.0, deletes: 0.0, begun: HashMap::new() };
+        for operator in operators {
+            cost.add(operator).await?;
+        }
+        Ok(cost)
+    }
+}
+
+/// The machine of a Pod that has ended: the deletion of its PeerPod is all that is missing for it to be reaped.
+async fn ended(alone: &Alone<'_>) -> Result<Vm> {
+    let scene = alone.scene();
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": { "generateName": "ended-" },
+        "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "any" }] },
+    }))?;
+    let pod = scene.pods.api().create(&PostParams::default(), &pod).await?;
+    let failed = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+    scene.pods.api().patch_status(&pod.name_any(), &PatchParams::default(), &failed).await?;
+    scene.caa.start_vm(&pod, scene.host).await
+}
+
+/// What a hundred deletions took.
+struct Cost {
+    /// When the fault struck.
+    struck: Timestamp,
+    /// What the API server was asked, and lived to note.
+    requests: Vec<Request>,
+    /// Calls that asked for a machine and were answered.
+    describes: f64,
+    /// Calls that deleted one, and that the cloud answered with success.
+    deletes: f64,
+    /// How often the deletion of each machine was begun.
+    begun: HashMap<String, usize>,
+}
+
+impl Cost {
+    async fn add(&mut self, operator: &Operator) -> Result<()> {
+        let log = operator.log()?;
+        let lines = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+        for line in lines.iter().filter(|line| line["message"] == "deleting the machine") {
+            let machine = line["machine"].as_str().context("the log names the machine")?;
+            *self.begun.entry(machine.to_owned()).or_default() += 1;
+        }
+        if operator.process().is_running() {
+            let metrics = operator.metrics().await?;
+            let calls =
+                |labels: &[(&str, &str)]| metrics.sum("peerpod_operator_provider_calls_total", labels);
+            self.describes += calls(&[("call", "describe")]);
+            self.deletes += calls(&[("call", "delete"), ("result", "ok")]);
+        }
+        Ok(())
+    }
+
+    /// Fails unless the fault struck in the middle, and nothing was asked more than this many times for each machine on
+    /// the average, or twice as many times for a single one. Whatever spins asks hundreds of times.
+    fn within(&self, times: u32) -> Result<()> {
+        let answered = || self.requests.iter().filter(|request| is_release(request) && request.code == 200);
+        let afterwards = answered().filter(|request| request.time > self.struck).count();
+        ensure!(afterwards > 0, "the fault struck when all was over");
+        let mut released = HashSet::new();
+        for request in answered() {
+            ensure!(released.insert(&request.name), "{} was released twice", request.name);
+        }
+
+        let most_calls = f64::from(times * 100);
+        ensure!(self.describes <= most_calls, "{} machines were asked for", self.describes);
+        ensure!(self.deletes <= 100.0, "{} deletions succeeded", self.deletes);
+        let most_for_one = usize::try_from(2 * times)?;
+        for (machine, begun) in &self.begun {
+            ensure!(*begun <= most_for_one, "the deletion of {machine} was begun {begun} times");
+        }
+
+        let (mut of_kind, mut of_one) = (BTreeMap::new(), HashMap::new());
+        for request in &self.requests {
+            let kind = (request.verb.as_str(), request.resource.as_str());
+            *of_kind.entry(kind).or_insert(0_usize) += 1;
+            *of_one.entry((kind, &request.namespace, &request.name)).or_insert(0_usize) += 1;
+        }
+        for ((verb, resource), count) in &of_kind {
+            let most = match *verb {
+                "list" | "watch" => most_for_one,
+                _ => most_for_one * COUNT / 2,
+            };
+            ensure!(*count <= most, "{count} requests to {verb} {resource}: {of_kind:?}");
+        }
+        for (((verb, resource), _, name), count) in of_one.iter().filter(|((_, _, name), _)| !name.is_empty())
+        {
+            ensure!(*count <= most_for_one, "{count} requests to {verb} the {resource} {name}");
+        }
+        Ok(())
+    }
+}
+
+/// Whether this is the operator's last word on a PeerPod.
+fn is_release(request: &Request) -> bool {
+    request.verb == "patch" && request.resource == "peerpods"
+}
