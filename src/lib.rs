@@ -42,10 +42,12 @@ pub mod cli;
 #[cfg(feature = "cli")]
 pub mod install;
 pub mod peerpod;
+pub mod peerpodconfig;
 pub mod permissions;
 pub mod provider;
 pub mod runtime;
 pub mod settings;
+pub mod webhook;
 
 /// The namespace that everything is installed in unless told otherwise.
 pub const NAMESPACE: &str = "confidential-containers-system";

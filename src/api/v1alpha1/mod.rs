@@ -1,8 +1,13 @@
 //! `confidentialcontainers.org/v1alpha1`: the types that users, cloud-api-adaptor and this operator share.
 
 mod peerpod;
+mod peerpodconfig;
 
 pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
+pub use peerpodconfig::{
+    Adaptor, Admission, AdmissionMode, Distribution, ImagePullPolicy, MOST_VMS, PeerPodConfig,
+    PeerPodConfigSpec, PeerPodConfigStatus, Sizing,
+};
 
 /// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.
 pub const FINALIZER: &str = "peer.pod/finalizer";

@@ -1,0 +1,333 @@
+//! The `PeerPodConfig` custom resource.
+
+// Each printer column repeats the attribute `type_`.
+#![allow(clippy::duplicated_attributes)]
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSetUpdateStrategy,
+        core::v1::{LocalObjectReference, ResourceRequirements, Toleration},
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{Condition, LabelSelector},
+        util::intstr::IntOrString,
+    },
+};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
+pub const MOST_VMS: u32 = 1_000_000;
+
+/// What makes the nodes of a cluster run peer pods: cloud-api-adaptor on them, the admission that turns Pods of a runtime
+/// class into peer pods, and the number of VMs that they may have.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "confidentialcontainers.org",
+    version = "v1alpha1",
+    kind = "PeerPodConfig",
+    plural = "peerpodconfigs",
+    namespaced,
+    status = "PeerPodConfigStatus",
+    derive = "PartialEq",
+    doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run.",
+    validation = Rule::new("size(self.metadata.name) <= 40").message(
+        "the name of a PeerPodConfig may have 40 characters at most: other objects are named after it"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
+    ),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(
+        name = "VMs",
+        type_ = "integer",
+        json_path = ".status.advertised",
+        description = "How many VMs the nodes advertise together"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerPodConfigSpec {
+    /// Size or type of the VMs, in the cloud's own words. It reaches cloud-api-adaptor as the default of aws, azure, gcp,
+    /// ibmcloud and alibabacloud; on other clouds it has no effect, and a condition says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub instance_type: Option<String>,
+
+    /// How many peer-pod VMs there may be: on all selected nodes together, spread as evenly as possible, or on each
+    /// node, by `distribution`. A number, or one as text. Without it no node advertises any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(
+        "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^[0-9]{1,7}$') && int(self) <= 1000000"
+    ).message("limit must be a whole number from 0 to 1000000"))]
+    pub limit: Option<IntOrString>,
+
+    /// What `limit` counts.
+    #[serde(default)]
+    pub distribution: Distribution,
+
+    /// The Secret with cloud-api-adaptor's credentials, in the namespace of the PeerPodConfig.
+    #[serde(default = "default_secret")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cloud_secret_name: String,
+
+    /// The `ConfigMap` with cloud-api-adaptor's settings, in the namespace of the PeerPodConfig.
+    #[serde(default = "default_config_map")]
+    #[schemars(length(min = 1, max = 253))]
+    pub config_map_name: String,
+
+    /// The nodes that have all of these labels. Where there is no `labelSelector` either, those with
+    /// `node.kubernetes.io/worker: ""`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<BTreeMap<String, String>>,
+
+    /// The nodes that match this. Where there is a `nodeSelector` too, a node must match both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_selector: Option<LabelSelector>,
+
+    /// How cloud-api-adaptor runs.
+    #[serde(default)]
+    pub adaptor: Adaptor,
+
+    /// How Pods become peer pods.
+    #[serde(default)]
+    pub admission: Admission,
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Distribution {
+    /// VMs on all nodes together.
+    #[default]
+    Total,
+    /// VMs on each node.
+    PerNode,
+}
+
+/// How cloud-api-adaptor runs.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adaptor {
+    /// The image. The default is set where the operator is installed (`RELATED_IMAGE_CAA`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub image: Option<String>,
+
+    /// When a node pulls the image. The default is the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+
+    /// Secrets that the image is pulled with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+
+    /// What the container asks of its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+
+    /// Taints of nodes that it runs on all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+
+    /// How a new version takes the place of an old one. The default replaces one node's Pod at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<DaemonSetUpdateStrategy>,
+
+    /// Further labels of its Pods, such as `azure.workload.identity/use`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_labels: BTreeMap<String, String>,
+
+    /// Further annotations of its Pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_annotations: BTreeMap<String, String>,
+
+    /// Annotations of the ServiceAccount `cloud-api-adaptor`, such as a cloud's role for workload identity.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_account_annotations: BTreeMap<String, String>,
+
+    /// Whether its Pods are replaced when their `ConfigMap` or Secret changed. A cloud-api-adaptor that restarts loses
+    /// sight of the VMs that it runs, so without this the change waits, and a condition names the Pods that wait.
+    #[serde(default)]
+    pub restart_on_settings_change: bool,
+}
+
+/// When a node pulls an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ImagePullPolicy {
+    /// At every start.
+    Always,
+    /// If the node does not have it.
+    IfNotPresent,
+    /// Not at all.
+    Never,
+}
+
+/// How Pods become peer pods.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Admission {
+    /// What does it.
+    #[serde(default)]
+    pub mode: AdmissionMode,
+
+    /// The runtime class of peer pods.
+    #[serde(default = "default_runtime_class")]
+    #[schemars(length(min = 1, max = 253))]
+    pub runtime_class_name: String,
+
+    /// The extended resource that stands for one VM. Nodes advertise it, and each peer pod asks for one.
+    #[serde(default = "default_extended_resource")]
+    #[schemars(length(min = 3, max = 317))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && !self.startsWith('kubernetes.io/')")
+        .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
+    pub extended_resource: String,
+
+    /// How many webhook Pods there are.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 1, max = 10))]
+    pub replicas: i32,
+
+    /// Namespaces whose Pods are left as they are, beside `kube-system` and the operator's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded_namespaces: Vec<String>,
+
+    /// How the size of a VM follows from the resources of a Pod's containers.
+    #[serde(default)]
+    pub sizing: Sizing,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            mode: AdmissionMode::default(),
+            runtime_class_name: default_runtime_class(),
+            extended_resource: default_extended_resource(),
+            replicas: default_replicas(),
+            excluded_namespaces: Vec::new(),
+            sizing: Sizing::default(),
+        }
+    }
+}
+
+/// What turns Pods into peer pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AdmissionMode {
+    /// A mutating webhook that the operator deploys.
+    #[default]
+    Webhook,
+    /// A mutating admission policy, inside the API server (Kubernetes 1.36 and later).
+    Policy,
+    /// A policy where the API server knows them, else a webhook.
+    Auto,
+    /// Nothing: somebody else does.
+    None,
+}
+
+/// How the size of a VM follows from a Pod's resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Sizing {
+    /// By Kubernetes' own rule: init containers run one after another, before the containers.
+    #[default]
+    Kubernetes,
+    /// By the plain sum over all containers, as cloud-api-adaptor's own webhook has it.
+    Sum,
+}
+
+/// What has been done for a PeerPodConfig.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerPodConfigStatus {
+    /// `Ready`, and what it consists of: `AdaptorReady`, `AdmissionReady`, `CapacityAdvertised`. `Conflict` and
+    /// `SettingsPending` are there while they are True.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+
+    /// The `metadata.generation` that this describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// Whether everything has been ready at least once.
+    #[serde(default)]
+    pub setup_completed: bool,
+
+    /// How many nodes are selected.
+    #[serde(default)]
+    pub nodes: i64,
+
+    /// How many VMs they advertise together.
+    #[serde(default)]
+    pub advertised: i64,
+}
+
+fn default_secret() -> String {
+    "peer-pods-secret".to_owned()
+}
+
+fn default_config_map() -> String {
+    "peer-pods-cm".to_owned()
+}
+
+fn default_runtime_class() -> String {
+    "kata-remote".to_owned()
+}
+
+fn default_extended_resource() -> String {
+    "kata.peerpods.io/vm".to_owned()
+}
+
+fn default_replicas() -> i32 {
+    2
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::CustomResourceExt;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_as_upstream_wrote_it_is_read_with_the_defaults_for_the_rest() {
+        let config: PeerPodConfig = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1",
+            "kind": "PeerPodConfig",
+            "metadata": { "name": "config" },
+            "spec": {
+                "limit": "10",
+                "nodeSelector": { "node.kubernetes.io/worker": "" },
+                "configMapName": "peer-pods-cm",
+                "cloudSecretName": "peer-pods-secret",
+                "instanceType": "any",
+            },
+            "status": { "setupCompleted": true },
+        }))
+        .unwrap();
+        assert_eq!(config.spec.limit, Some(IntOrString::String("10".into())));
+        assert_eq!(config.spec.distribution, Distribution::Total);
+        assert_eq!(config.spec.admission, Admission::default());
+        assert!(config.status.unwrap().setup_completed);
+        let bare: PeerPodConfigSpec = serde_json::from_value(json!({})).unwrap();
+        assert_eq!((bare.config_map_name.as_str(), bare.limit), ("peer-pods-cm", None));
+    }
+
+    #[test]
+    fn the_schema_has_rules_with_messages() {
+        let crd = serde_json::to_string(&PeerPodConfig::crd()).unwrap();
+        for expected in
+            ["limit must be a whole number", "40 characters", r#""x-kubernetes-int-or-string":true"#]
+        {
+            assert!(crd.contains(expected), "{expected}: {crd}");
+        }
+    }
+}

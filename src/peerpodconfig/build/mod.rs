@@ -1,0 +1,1 @@
+//! The objects that one configuration needs, built from it. Pure *(no client)*.

@@ -1,0 +1,1 @@
+//! The admission webhook: turns Pods of one runtime class into peer pods.
