@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures, and prints what was measured beside its target.
 
 mod figures;
+mod handover;
 mod peerpods;
 mod slow;
 mod usage;
@@ -22,7 +23,7 @@ pub(crate) struct Task {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// Deletions against an instant, a slow and a half dead cloud; memory, API requests, start-up
+    /// Deletions against an instant, a slow and a half dead cloud; hand-over, memory, API requests, start-up
     Peerpods,
 }
 

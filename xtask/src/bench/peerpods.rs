@@ -22,7 +22,7 @@ use testbed::{Caa, Operator, OperatorOptions, Options, Settings, Testbed, vm_nam
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::{figures::Figures, slow, usage};
+use super::{figures::Figures, handover, slow, usage};
 use crate::{repository, test::cargo};
 
 /// Deletions that are measured.
@@ -38,7 +38,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(7);
+    let mut progress = Progress::new(8);
     progress.step("building the operator (release)");
     cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
     progress.step("starting the control plane and libvirtd");
@@ -50,9 +50,8 @@ pub(super) async fn run() -> Result<Figures> {
         Bench { namespace: testbed.namespace("bench").await?, testbed: &testbed, host: libvirtd.host(), caa };
     let program = repository::root().join("target/release/peerpod-operator");
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-    let mut operator =
-        Operator::start(&testbed, &OperatorOptions::new(&program, dir.path().join("operator"), settings))
-            .await?;
+    let options = OperatorOptions::new(&program, dir.path().join("operator"), settings.clone());
+    let mut operator = Operator::start(&testbed, &options).await?;
 
     let mut figures = Figures::default();
     progress.step("starting the operator again and again");
@@ -72,6 +71,8 @@ pub(super) async fn run() -> Result<Figures> {
     progress.step("deletions from a slow cloud, and from one that hangs for a third of them");
     operator.stop().await?;
     slow::measure(&bench, &libvirtd, &program, dir.path(), &mut figures).await?;
+    progress.step("two replicas, one after the other");
+    handover::measure(&bench, &settings, &program, dir.path(), &mut figures).await?;
     operator.start_again()?;
     operator.ready().await?;
 

@@ -1,0 +1,107 @@
+//! Two replicas: how soon the second one goes on where the first one ended, and what it costs until then.
+
+use std::{
+    mem::swap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use peerpod_operator::runtime::lease::RETRY_PERIOD;
+use testbed::{Metrics, Operator, OperatorOptions, Settings, wait};
+use tokio::time::sleep;
+
+use super::{figures::Figures, peerpods::Bench, usage};
+
+/// Hand-overs, of which the slowest counts.
+const HAND_OVERS: usize = 5;
+/// Renewal periods during which nothing else happens.
+const PERIODS: u32 = 10;
+const DEADLINE: Duration = Duration::from_secs(30);
+
+pub(super) async fn measure(
+    bench: &Bench<'_>,
+    settings: &Settings,
+    program: &Path,
+    dir: &Path,
+    figures: &mut Figures,
+) -> Result<()> {
+    let options = |name: &str| OperatorOptions::new(program, dir.join(name), settings.clone());
+    let mut leader = Operator::start(bench.testbed, &options("first")).await?;
+    bench.delete(1).await?;
+    let mut standby = Operator::start(bench.testbed, &options("second")).await?;
+    until_stands_by(&standby, 0).await?;
+
+    let before = requests(bench).await?;
+    sleep(PERIODS * RETRY_PERIOD).await;
+    let requests = requests(bench).await? - before;
+    figures.add(
+        "two replicas, idle: API requests in a renewal period",
+        requests / f64::from(PERIODS),
+        "",
+        1.0,
+    );
+    let (resident, _) = usage::memory(standby.process().identity().pid)?;
+    figures.add("second replica, idle: resident memory", resident, "MiB", 14.0);
+
+    let mut slowest = 0.0_f64;
+    for _ in 0..HAND_OVERS {
+        let ends = async {
+            let status = leader.stop().await?;
+            ensure!(status.success(), "the leader ended with {status}");
+            Ok(())
+        };
+        slowest = slowest.max(followed(bench, ends, &standby).await?);
+        let stood_by = times_stood_by(&leader)?;
+        leader.start_again()?;
+        until_stands_by(&leader, stood_by).await?;
+        swap(&mut leader, &mut standby);
+    }
+    figures.add("leader ends in order: until the next one has reaped", slowest, "s", 2.0);
+    let killed = followed(bench, leader.kill(), &standby).await?;
+    figures.add("leader killed: until the next one has reaped", killed, "s", 20.0);
+    standby.stop().await?;
+    Ok(())
+}
+
+/// Ends the leader, then deletes a PeerPod; tells the seconds from the first until the next leader has reaped it.
+async fn followed(bench: &Bench<'_>, ends: impl Future<Output = Result<()>>, next: &Operator) -> Result<f64> {
+    let machine = bench.dangling(1).await?;
+    let before = reaped(next).await?;
+    let started = Instant::now();
+    ends.await?;
+    bench.delete_and_wait(&machine, &machine).await?;
+    let elapsed = started.elapsed().as_secs_f64();
+    // Counted when the API server has answered, a moment after the PeerPod is gone.
+    wait::eventually("the next leader has reaped it", DEADLINE, async || {
+        ensure!(reaped(next).await? > before);
+        Ok(())
+    })
+    .await?;
+    Ok(elapsed)
+}
+
+async fn reaped(operator: &Operator) -> Result<f64> {
+    Ok(operator.metrics().await?.sum("peerpod_operator_deletions_total", &[]))
+}
+
+/// Waits until an operator has seen that another one leads, once more than so many times.
+async fn until_stands_by(operator: &Operator, times: usize) -> Result<()> {
+    operator.ready().await?;
+    wait::eventually("the second operator stands by", DEADLINE, async || {
+        ensure!(times_stood_by(operator)? > times);
+        Ok(())
+    })
+    .await
+}
+
+fn times_stood_by(operator: &Operator) -> Result<usize> {
+    Ok(operator.log()?.matches("standing by").count())
+}
+
+/// What `ServiceAccounts` have asked of the API server. Here these are the operators' alone.
+async fn requests(bench: &Bench<'_>) -> Result<f64> {
+    let text = bench.testbed.cluster().kubectl(&["get", "--raw", "/metrics"]).await?;
+    let of_service_accounts = [("flow_schema", "service-accounts")];
+    Ok(Metrics::parse(text)?.sum("apiserver_flowcontrol_dispatched_requests_total", &of_service_accounts))
+}
