@@ -31,7 +31,7 @@ use tokio::time::sleep;
 use crate::support::{Alone, PROGRAM, alone_with};
 
 /// Runs a test with one operator that takes part in the election, with further arguments if any are given.
-fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+pub fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     let start =
         async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
             let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
@@ -43,7 +43,7 @@ fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Result<()
 }
 
 /// A second operator beside the first, which leads, and the folder that it lives in.
-async fn standby(alone: &Alone<'_>) -> Result<(Operator, TempDir)> {
+pub async fn standby(alone: &Alone<'_>) -> Result<(Operator, TempDir)> {
     until_leads(&alone.operator).await?;
     let dir = tempfile::tempdir()?;
     let settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
@@ -61,7 +61,8 @@ async fn leads(operator: &Operator) -> Result<bool> {
     Ok(operator.metrics().await?.sum("peerpod_operator_leader", &[]) > 0.5)
 }
 
-async fn until_leads(operator: &Operator) -> Result<()> {
+/// Waits until this operator leads.
+pub async fn until_leads(operator: &Operator) -> Result<()> {
     wait::eventually("the operator leads", DEADLINE, async || {
         ensure!(leads(operator).await?);
         Ok(())
@@ -69,7 +70,8 @@ async fn until_leads(operator: &Operator) -> Result<()> {
     .await
 }
 
-async fn until_stands_by(operator: &Operator) -> Result<()> {
+/// Waits until this operator leads no more.
+pub async fn until_stands_by(operator: &Operator) -> Result<()> {
     wait::eventually("the operator leads no more", DEADLINE, async || {
         ensure!(!leads(operator).await?);
         Ok(())

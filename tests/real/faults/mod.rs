@@ -5,11 +5,15 @@
 //! hundred machines are gone with all that was theirs, whatever else the daemon has is as it was ([`Hundred::reaped`]),
 //! and what that took is within bounds ([`Hundred::cost`]).
 
+mod conflicts;
 mod control_plane;
 mod libvirtd;
+mod replicas;
+mod settings;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
     time::Instant,
 };
 
@@ -37,9 +41,8 @@ const COUNT: usize = 100;
 const CONCURRENCY: usize = 16;
 /// The domain that libvirt's test driver brings.
 const DRIVERS_OWN: &str = "test";
-/// How many machines are gone in the middle: at least so many, and at most so many.
+/// How many machines are gone in the middle, at least.
 const FIRST_FEW: usize = 5;
-const MOST: usize = 90;
 
 /// A hundred machines that are to go, and what is to stay.
 struct Hundred {
@@ -68,15 +71,16 @@ impl Hundred {
     /// Deletes the hundred PeerPods. Returns when the first few machines are gone: the operator is in the middle of the
     /// others.
     async fn until_the_middle(&self, alone: &Alone<'_>) -> Result<()> {
-        let (scene, client) = (alone.scene(), alone.libvirtd.host().client());
-        let all = client.domains().await?.len();
+        self.until_the_middle_of(alone, 0..COUNT).await
+    }
+
+    /// The same with some of the hundred.
+    async fn until_the_middle_of(&self, alone: &Alone<'_>, some: Range<usize>) -> Result<()> {
+        let client = alone.libvirtd.host().client();
+        let (all, most) = (client.domains().await?.len(), some.len() * 9 / 10);
         // The first ones wait for the last ones to be deleted.
         alone.libvirtd.pause()?;
-        let deleted = stream::iter(&self.doomed)
-            .map(|vm| async { scene.peerpods.delete(&vm.name(), &DeleteParams::background()).await })
-            .buffer_unordered(CONCURRENCY)
-            .try_collect::<Vec<_>>()
-            .await;
+        let deleted = self.delete(alone, some).await;
         alone.libvirtd.resume()?;
         deleted?;
         let mut gone = 0;
@@ -85,7 +89,18 @@ impl Hundred {
             ensure!(Instant::now() < end, "the first machines do not go");
             gone = all - client.domains().await?.len();
         }
-        ensure!(gone < MOST, "{gone} machines are gone before anything could fail");
+        ensure!(gone <= most, "{gone} machines are gone before anything could fail");
+        Ok(())
+    }
+
+    /// Deletes some of the hundred PeerPods.
+    async fn delete(&self, alone: &Alone<'_>, some: Range<usize>) -> Result<()> {
+        let api = alone.scene().peerpods;
+        stream::iter(&self.doomed[some])
+            .map(|vm| async { api.delete(&vm.name(), &DeleteParams::background()).await })
+            .buffer_unordered(CONCURRENCY)
+            .try_collect::<Vec<_>>()
+            .await?;
         Ok(())
     }
 
@@ -98,15 +113,20 @@ impl Hundred {
 
     /// Waits until all PeerPods of the hundred are gone. Fails unless their machines are too, and nothing else is.
     async fn reaped(&self, alone: &Alone<'_>) -> Result<()> {
-        wait::eventually("all hundred PeerPods are gone", DEADLINE, async || {
+        self.until_left(alone, 0).await?;
+        self.others_stay(alone).await
+    }
+
+    /// Waits until no more than so many of the hundred PeerPods are there.
+    async fn until_left(&self, alone: &Alone<'_>, count: usize) -> Result<()> {
+        wait::eventually(&format!("{count} of the hundred PeerPods are left"), DEADLINE, async || {
             let left = self.left(alone).await?;
-            if let Some(one) = left.first() {
+            if let Some(one) = left.get(count) {
                 bail!("{} are left, such as {}, which says {:?}", left.len(), one.name_any(), condition(one));
             }
             Ok(())
         })
-        .await?;
-        self.others_stay(alone).await
+        .await
     }
 
     /// Fails unless there is what was never to go, as it was, and nothing more.
@@ -141,6 +161,17 @@ impl Hundred {
         }
         Ok(cost)
     }
+}
+
+/// Waits until the operator holds so many PeerPods back for this reason.
+async fn until_held(alone: &Alone<'_>, reason: &str, count: usize) -> Result<()> {
+    wait::eventually(&format!("the operator says {reason}"), DEADLINE, async || {
+        let held =
+            alone.operator.metrics().await?.sum("peerpod_operator_peerpods_held", &[("reason", reason)]);
+        ensure!(held > f64::from(u32::try_from(count)?) - 0.5, "it says so of {held} PeerPods");
+        Ok(())
+    })
+    .await
 }
 
 /// The machine of a Pod that has ended: the deletion of its PeerPod is all that is missing for it to be reaped.

@@ -5,11 +5,13 @@
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
+//! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
 
 mod audit;
 mod caa;
+mod disk;
 mod http;
 mod installation;
 mod kubelet;
@@ -21,6 +23,7 @@ pub mod wait;
 
 pub use audit::{Audit, Request};
 pub use caa::{Caa, Vm, peerpod_object, vm_name};
+pub use disk::Disk;
 pub use installation::{Options, Testbed};
 pub use kubelet::Kubelet;
 pub use metrics::{Family, Metrics};

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 /// The content of `peer-pods-cm` and `peer-pods-secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,11 @@ pub struct MountedFolder {
 }
 
 impl MountedFolder {
-    /// Makes the folder, which must not exist, with this content.
+    /// Makes the folder with this content. One that exists must have none.
     pub fn create(path: impl Into<PathBuf>, data: &BTreeMap<String, String>) -> Result<Self> {
         let path = path.into();
-        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        ensure!(!path.join("..data").is_symlink(), "something is mounted at {}", path.display());
         let mut folder = Self { path, versions: 0 };
         folder.replace(data)?;
         Ok(folder)

@@ -1,0 +1,74 @@
+//! Of two replicas the leader fails.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use testbed::Operator;
+
+use super::Hundred;
+use crate::leadership::{elected, standby, until_leads, until_stands_by};
+
+/// What an operator has begun and finished, by its log.
+fn deeds(operator: &Operator) -> Result<usize> {
+    let log = operator.log()?;
+    let is_deed = |line: &&str| line.contains("deleting the machine") || line.contains("finalizer released");
+    Ok(log.lines().filter(is_deed).count())
+}
+
+#[test]
+fn a_leader_that_is_killed() -> Result<()> {
+    elected(&[], async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        alone.operator.kill().await?;
+        let struck = Timestamp::now();
+        machines.reaped(alone).await?;
+        machines.cost(alone, &[&alone.operator, &second], struck).await?.within(4)
+    })
+}
+
+#[test]
+fn a_leader_that_stands_still_until_another_one_leads_and_then_goes_on() -> Result<()> {
+    elected(&[], async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle(alone).await?;
+        alone.operator.pause()?;
+        let struck = Timestamp::now();
+        let done = deeds(&alone.operator)?;
+        until_leads(&second).await?;
+        // The two meet over the same machines.
+        alone.operator.resume()?;
+        until_stands_by(&alone.operator).await?;
+        machines.reaped(alone).await?;
+        let done_since = deeds(&alone.operator)? - done;
+        ensure!(done_since == 0, "it did {done_since} things after its time was over");
+        machines.cost(alone, &[&alone.operator, &second], struck).await?.within(4)
+    })
+}
+
+#[test]
+fn a_leader_that_hands_over() -> Result<()> {
+    elected(&[], async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let machines = Hundred::start(alone).await?;
+        machines.until_the_middle_of(alone, 0..50).await?;
+        let told = (Timestamp::now(), Instant::now());
+        let stop = alone.operator.stop();
+        let reaped = async {
+            machines.delete(alone, 50..100).await?;
+            machines.reaped(alone).await
+        };
+        let (status, ()) = tokio::try_join!(stop, reaped)?;
+        let took = told.1.elapsed();
+        ensure!(status.success(), "it ended with {status}");
+        ensure!(took < Duration::from_secs(8), "it took {took:?}, as if the lease had to expire");
+        ensure!(deeds(&second)? > 0, "the first one did everything");
+        let cost = machines.cost(alone, &[&alone.operator, &second], told.0).await?;
+        let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
+        ensure!(twice.is_empty(), "begun by both: {twice:?}");
+        cost.within(3)
+    })
+}
