@@ -51,3 +51,6 @@ pub mod webhook;
 
 /// The namespace that everything is installed in unless told otherwise.
 pub const NAMESPACE: &str = "confidential-containers-system";
+
+/// The oldest Kubernetes that the operator is tested on.
+pub const OLDEST_KUBERNETES: &str = "1.33";

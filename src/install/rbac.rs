@@ -50,7 +50,11 @@ fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
 
 fn reference_to(kind: &str) -> RoleRef {
     RoleRef {
-        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        #[allow(
+            clippy::useless_conversion,
+            reason = "newer versions of Kubernetes' types have an Option here"
+        )]
+        api_group: "rbac.authorization.k8s.io".to_owned().into(),
         kind: kind.to_owned(),
         name: NAME.to_owned(),
     }

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use kube::ResourceExt as _;
 use peerpod_operator::install;
-use testbed::peerpod_object;
+use testbed::{Testbed, peerpod_object};
 
 use crate::support::{Scene, beside_others};
 
@@ -85,16 +85,19 @@ fn people_see_provider_instance_state_and_age() -> Result<()> {
 
 #[test]
 fn the_whole_installation_is_accepted_without_a_warning() -> Result<()> {
-    beside_others(async |scene| {
-        let dir = tempfile::tempdir()?;
-        for (number, manifest) in install::objects()?.into_iter().enumerate() {
-            fs::write(dir.path().join(format!("{number}.json")), manifest.object.to_string())?;
-        }
-        let dir = dir.path().to_str().context("UTF-8")?;
-        let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];
-        let strict = ["--validate=strict", "--warnings-as-errors", "--filename", dir];
-        let arguments: Vec<_> = dry.into_iter().chain(strict).collect();
-        scene.testbed.cluster().kubectl(&arguments).await?;
-        Ok(())
-    })
+    beside_others(async |scene| installation_is_accepted(scene.testbed).await)
+}
+
+/// Fails unless every object of the installation is accepted, each field of it, without a warning.
+pub async fn installation_is_accepted(testbed: &Testbed) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for (number, manifest) in install::objects()?.into_iter().enumerate() {
+        fs::write(dir.path().join(format!("{number}.json")), manifest.object.to_string())?;
+    }
+    let dir = dir.path().to_str().context("UTF-8")?;
+    let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];
+    let strict = ["--validate=strict", "--warnings-as-errors", "--filename", dir];
+    let arguments: Vec<_> = dry.into_iter().chain(strict).collect();
+    testbed.cluster().kubectl(&arguments).await?;
+    Ok(())
 }

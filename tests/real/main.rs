@@ -14,6 +14,7 @@ mod garbage_collection;
 mod leadership;
 mod lifecycle;
 mod observability;
+mod oldest_kubernetes;
 mod qemu;
 mod refusals;
 mod rights;

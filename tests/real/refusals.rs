@@ -14,7 +14,7 @@ const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
 
 /// Waits until a PeerPod is refused for `reason`: condition and Warning event, both with the words and what to do. Then
 /// gives it up, and it goes.
-async fn is_refused_until_abandoned(
+pub async fn is_refused_until_abandoned(
     scene: &Scene<'_>,
     peerpod: &PeerPod,
     reason: &str,
@@ -51,7 +51,7 @@ async fn event(scene: &Scene<'_>, name: &str, reason: &str, type_: &str, words: 
 }
 
 /// Records an instance for a Pod that runs, then deletes the Pod.
-async fn left_behind(scene: &Scene<'_>, pod: &str, provider: &str, instance: &str) -> Result<PeerPod> {
+pub async fn left_behind(scene: &Scene<'_>, pod: &str, provider: &str, instance: &str) -> Result<PeerPod> {
     let pod: Pod = scene.pods.run(pod).await?;
     let peerpod = scene.caa.record(&pod, provider, instance).await?;
     scene.pods.delete(&pod.name_any()).await?;

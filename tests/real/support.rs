@@ -126,16 +126,25 @@ pub fn alone_with(
         let free = FREE.lock().await.pop();
         let mut testbed = match free {
             Some(testbed) => testbed,
-            None => {
-                Testbed::start(&Options { audit: true, ..Options::new(run_dir()?.join(cluster_name())) })
-                    .await?
-            }
+            None => new_testbed(None).await?,
         };
         clear(&testbed).await.context("clearing away what the test before left")?;
         on(&mut testbed, start, test).await?;
         // After a failure nobody knows in which state a cluster is.
         FREE.lock().await.push(testbed);
         Ok(())
+    })
+}
+
+/// Like [`alone_with`], on a cluster of this older version, which ends with the test.
+pub fn alone_on(
+    version: &str,
+    start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    RUNTIME.block_on(async {
+        let _turn = TURNS.acquire().await?;
+        on(&mut new_testbed(Some(version.to_owned())).await?, start, test).await
     })
 }
 
@@ -155,10 +164,11 @@ async fn on(
     outcome.with_context(|| alone.operator.log_tail())
 }
 
-/// The name of another cluster's folder.
-fn cluster_name() -> String {
+/// Another cluster in a folder of its own.
+async fn new_testbed(emulated_version: Option<String>) -> Result<Testbed> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
-    format!("alone-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+    let dir = run_dir()?.join(format!("alone-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    Testbed::start(&Options { audit: true, emulated_version, ..Options::new(dir) }).await
 }
 
 /// Puts a cluster back: everything is installed, nobody holds a lease, and there are no PeerPods.

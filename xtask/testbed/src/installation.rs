@@ -35,12 +35,20 @@ pub struct Options {
     pub fake_nodes: usize,
     /// Whether the API server writes down what it is asked.
     pub audit: bool,
+    /// An older Kubernetes to act as, like `1.33`; none: the release itself.
+    pub emulated_version: Option<String>,
 }
 
 impl Options {
     /// The plain testbed in this folder: one fake node, no audit log, and its end is this program's.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), lifetime: Lifetime::Owned, fake_nodes: 1, audit: false }
+        Self {
+            dir: dir.into(),
+            lifetime: Lifetime::Owned,
+            fake_nodes: 1,
+            audit: false,
+            emulated_version: None,
+        }
     }
 }
 
@@ -69,6 +77,7 @@ impl Testbed {
             lifetime: options.lifetime,
             fake_nodes: options.fake_nodes,
             api_server_flags: flags,
+            emulated_version: options.emulated_version.clone(),
             ..ClusterOptions::new(options.dir.join("cluster"))
         })
         .await?;

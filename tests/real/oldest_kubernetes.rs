@@ -1,0 +1,62 @@
+//! The oldest Kubernetes that is supported, as far as the API server of a newer release acts as it.
+
+use anyhow::{Context as _, Result, ensure};
+use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES};
+use serde_json::Value;
+use testbed::{Operator, OperatorOptions, Request, Settings};
+
+use crate::{
+    crd::installation_is_accepted,
+    leadership::{standby, until_leads},
+    refusals::{is_refused_until_abandoned, left_behind},
+    support::{PROGRAM, alone_on},
+};
+
+#[test]
+fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        };
+    alone_on(OLDEST_KUBERNETES, start, async |alone| {
+        let cluster = alone.testbed.cluster();
+        let version: Value = serde_json::from_str(&cluster.kubectl(&["get", "--raw", "/version"]).await?)?;
+        let emulated =
+            format!("{}.{}", version["emulationMajor"], version["emulationMinor"]).replace('"', "");
+        ensure!(emulated == OLDEST_KUBERNETES, "{version}");
+        installation_is_accepted(alone.testbed).await?;
+
+        // A machine goes with its Pod; another one is refused by condition and event, until it is given up.
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        let foreign = left_behind(&scene, "orders", "openstack", "i-1").await?;
+        is_refused_until_abandoned(&scene, &foreign, "UnknownProvider", "openstack").await?;
+
+        // The lease is held, and handed over.
+        let (second, _dir) = standby(alone).await?;
+        let lease = ["get", "lease", "peerpod-operator", "--namespace", NAMESPACE, "--output=json"];
+        let lease: Value = serde_json::from_str(&alone.testbed.cluster().kubectl(&lease).await?)?;
+        ensure!(lease["spec"]["holderIdentity"].is_string(), "{lease}");
+        alone.operator.stop().await?;
+        until_leads(&second).await?;
+        alone.scene().operator_catches_up().await?;
+
+        let requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+        // A Pod that is asked for may be gone.
+        let is_absent = |request: &Request| request.verb == "get" && request.code == 404;
+        let refused: Vec<_> =
+            requests.iter().filter(|request| request.code >= 400 && !is_absent(request)).collect();
+        ensure!(refused.is_empty(), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn people_are_told_which_kubernetes_is_the_oldest() {
+    let told = include_str!("../../README.md").contains(&format!("Kubernetes {OLDEST_KUBERNETES} or later"));
+    assert!(told, "README.md names another version");
+}
