@@ -1,24 +1,20 @@
 //! Several candidates for one lease: one acts, and no other, whatever happens to it.
 
+mod shared;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Component;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        coordination::v1::{Lease, LeaseSpec},
-        core::v1::Pod,
-    },
-    apimachinery::pkg::apis::meta::v1::MicroTime,
-};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
-    Api, Client,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
 };
 use peerpod_operator::{
     NAMESPACE, install,
-    runtime::lease::{DEFAULT_NAME, DURATION, PEERPOD_CTRL, RENEW_DEADLINE, RETRY_PERIOD},
+    runtime::lease::{DEFAULT_NAME, DURATION, RENEW_DEADLINE, RETRY_PERIOD},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -275,6 +271,8 @@ fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_ove
             }
             sleep(RETRY_PERIOD / 8).await;
         }
+        // Not for a moment between two looks either.
+        ensure!(!alone.operator.log()?.contains("leading no more"), "it lost the lease");
         let vm = ended(alone, "web").await?;
         label(&leases, "the-last").await?;
         let told = Instant::now();
@@ -334,103 +332,5 @@ fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() 
         .await;
         testbed.cluster().kubectl(&["delete", "clusterrole,clusterrolebinding", name]).await?;
         granted
-    })
-}
-
-/// Another candidate for a Lease, which takes and keeps it by the rules of client-go's leader election: wait for the
-/// record to stay unchanged for its duration, replace it whole, count a transition.
-struct Reaper {
-    leases: Api<Lease>,
-    seen: Option<(LeaseSpec, Instant)>,
-}
-
-impl Reaper {
-    const IDENTITY: &str = "peerpod-ctrl-controller-manager-5d8f_9f4c";
-
-    fn new(client: Client) -> Self {
-        Self { leases: Api::namespaced(client, NAMESPACE), seen: None }
-    }
-
-    /// One attempt to take the lease or to renew it; whether it holds it then.
-    async fn attempt(&mut self) -> Result<bool> {
-        let now = MicroTime(Timestamp::now());
-        let mine = LeaseSpec {
-            holder_identity: Some(Self::IDENTITY.into()),
-            lease_duration_seconds: Some(15),
-            acquire_time: Some(now.clone()),
-            renew_time: Some(now),
-            lease_transitions: Some(0),
-            ..LeaseSpec::default()
-        };
-        let params = PostParams::default();
-        let Some(mut lease) = self.leases.get_opt(PEERPOD_CTRL).await? else {
-            let metadata = ObjectMeta { name: Some(PEERPOD_CTRL.into()), ..ObjectMeta::default() };
-            let lease = Lease { metadata, spec: Some(mine) };
-            return Ok(self.leases.create(&params, &lease).await.is_ok());
-        };
-        let spec = lease.spec.take().unwrap_or_default();
-        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != spec) {
-            self.seen = Some((spec.clone(), Instant::now()));
-        }
-        let since = self.seen.as_ref().map_or_else(Instant::now, |(_, since)| *since);
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
-        let duration = spec.lease_duration_seconds.context("a lease has a duration")?;
-        let valid = since.elapsed() < Duration::from_secs(duration.try_into()?);
-        let transitions = spec.lease_transitions.context("a lease counts its transitions")?;
-        lease.spec = Some(match holder {
-            Self::IDENTITY => LeaseSpec { acquire_time: spec.acquire_time, ..mine },
-            other if !other.is_empty() && valid => return Ok(false),
-            _ => LeaseSpec { lease_transitions: Some(transitions + 1), ..mine },
-        });
-        Ok(self.leases.replace(PEERPOD_CTRL, &params, &lease).await.is_ok())
-    }
-
-    /// Attempts every two seconds for as long as this; how many of them succeeded.
-    async fn attempts_for(&mut self, time: Duration) -> Result<(usize, usize)> {
-        let (start, mut all, mut successful) = (Instant::now(), 0, 0);
-        while start.elapsed() < time {
-            successful += usize::from(self.attempt().await?);
-            all += 1;
-            sleep(RETRY_PERIOD).await;
-        }
-        Ok((successful, all))
-    }
-}
-
-/// Longer than a lease that is not renewed lasts.
-const PAST_EXPIRY: Duration = Duration::from_secs(18);
-
-#[test]
-fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<()> {
-    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
-        // The operator's turn ends first, so that the reaper finds the lease free.
-        until_leads(&alone.operator).await?;
-        alone.operator.stop().await?;
-        let mut reaper = Reaper::new(alone.testbed.client());
-        ensure!(reaper.attempt().await?, "a lease that was given up is free for anyone");
-        alone.operator.start_again()?;
-        alone.operator.ready().await?;
-        let vm = ended(alone, "web").await?;
-        delete(alone, &vm).await?;
-        let (successful, all) = reaper.attempts_for(PAST_EXPIRY).await?;
-        ensure!(successful == all, "the reaper renewed its lease {successful} of {all} times");
-        ensure!(!leads(&alone.operator).await? && answered_calls(&alone.operator).await? < 0.5);
-        alone.scene().lives(&vm).await?;
-        ensure!(alone.scene().writes()?.is_empty(), "{:?}", alone.scene().writes()?);
-
-        // It renews no more.
-        alone.scene().released(&vm.name()).await
-    })
-}
-
-#[test]
-fn while_the_operator_holds_the_shared_lease_upstreams_reaper_does_not_get_it() -> Result<()> {
-    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
-        until_leads(&alone.operator).await?;
-        let mut reaper = Reaper::new(alone.testbed.client());
-        let (successful, _) = reaper.attempts_for(PAST_EXPIRY).await?;
-        ensure!(successful == 0, "the reaper took the lease");
-        ensure!(leads(&alone.operator).await?);
-        alone.scene().operator_catches_up().await
     })
 }
