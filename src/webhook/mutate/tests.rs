@@ -1,0 +1,476 @@
+use proptest::{
+    collection::vec,
+    option,
+    prelude::{Just, Strategy, prop_assert_eq, prop_oneof, proptest},
+    sample::{select, subsequence},
+};
+use serde_json::json;
+
+use super::*;
+
+const VM: &str = "kata.peerpods.io/vm";
+const VCPUS: &str = ANNOTATIONS[0];
+const MEMORY: &str = ANNOTATIONS[1];
+const GPUS: &str = ANNOTATIONS[2];
+
+fn options(sizing: Sizing) -> Options {
+    Options { runtime_class: "kata-remote".into(), extended_resource: VM.into(), sizing }
+}
+
+fn look(pod: &Value, sizing: Sizing) -> Result<Mutation, InvalidPod> {
+    mutate(&serde_json::from_value(pod.clone()).unwrap(), &options(sizing))
+}
+
+/// The Pod as the changes make it, and the warnings.
+fn changed_by(sizing: Sizing, pod: &Value) -> (Value, Vec<String>) {
+    let Mutation { patch, warnings } = look(pod, sizing).unwrap();
+    let mut changed = pod.clone();
+    json_patch::patch(&mut changed, &patch).unwrap();
+    (changed, warnings)
+}
+
+fn changed(pod: &Value) -> Value {
+    changed_by(Sizing::Kubernetes, pod).0
+}
+
+fn pod(spec: &Value) -> Value {
+    let mut pod = json!({ "metadata": { "name": "p" }, "spec": spec });
+    pod["spec"]["runtimeClassName"] = "kata-remote".into();
+    pod
+}
+
+fn asks(name: &str, requests: &Value, limits: &Value) -> Value {
+    json!({ "name": name, "image": "i", "resources": { "requests": requests, "limits": limits } })
+}
+
+/// The annotations for vCPUs, memory and GPUs.
+fn sizes(pod: &Value) -> [Option<&str>; 3] {
+    ANNOTATIONS.map(|key| pod["metadata"]["annotations"][key].as_str())
+}
+
+#[test]
+fn cpu_memory_and_gpus_move_from_the_containers_to_the_annotations() {
+    let before = pod(&json!({ "containers": [
+        asks("a", &json!({ "cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "1" }), &json!({ "cpu": "1500m", "nvidia.com/gpu": "1" })),
+        asks("b", &json!({ "cpu": "1", "memory": "1" }), &json!({ "cpu": "1", "memory": "1" })),
+        { "name": "c", "image": "i" },
+    ] }));
+    let after = changed(&before);
+    assert_eq!(sizes(&after), [Some("3"), Some("1025"), Some("1")], "{after}");
+    let vm = json!({ "requests": { VM: "1" }, "limits": { VM: "1" } });
+    assert_eq!(after["spec"]["containers"][0]["resources"], vm);
+    assert_eq!(after["spec"]["containers"][1]["resources"], json!({}));
+    assert_eq!(after["spec"]["containers"][2], before["spec"]["containers"][2]);
+}
+
+#[test]
+fn init_containers_run_before_the_others_and_sidecars_beside_them() {
+    let cpu = |name: &str, cpu: &str| asks(name, &json!({ "cpu": cpu }), &json!({}));
+    let always = |mut container: Value| {
+        container["restartPolicy"] = "Always".into();
+        container
+    };
+    let init = json!([
+        cpu("i1", "4"),
+        always(cpu("s1", "1")),
+        cpu("i2", "5"),
+        always(cpu("s2", "1")),
+        cpu("i3", "1")
+    ]);
+    for (main, kubernetes, sum) in [("2", "6", "14"), ("7", "9", "19")] {
+        let before = pod(&json!({ "initContainers": init, "containers": [cpu("main", main)] }));
+        assert_eq!(sizes(&changed(&before))[0], Some(kubernetes), "{before}");
+        assert_eq!(sizes(&changed_by(Sizing::Sum, &before).0)[0], Some(sum), "{before}");
+    }
+}
+
+#[test]
+fn a_limit_counts_where_requests_are_neither_zero_nor_more() {
+    for (requests, limits, expected) in [
+        (json!(["1", null]), json!(["4", null]), Some("4")),
+        (json!(["1", "1"]), json!(["4", null]), Some("4")),
+        (json!(["3", "2"]), json!(["4", null]), Some("5")),
+        (json!(["0", null]), json!(["4", null]), None),
+        (json!([null, null]), json!(["4", null]), Some("4")),
+        (json!([null, null]), json!([null, null]), None),
+        (json!(["0", null]), json!(["0", null]), None),
+    ] {
+        for sizing in [Sizing::Kubernetes, Sizing::Sum] {
+            let container = |place: usize, name| {
+                asks(name, &json!({ "cpu": requests[place] }), &json!({ "cpu": limits[place] }))
+            };
+            let before = pod(&json!({ "containers": [container(0, "a"), container(1, "b")] }));
+            assert_eq!(sizes(&changed_by(sizing, &before).0)[0], expected, "{before}");
+        }
+    }
+}
+
+#[test]
+fn what_the_pod_as_a_whole_asks_for_wins_and_moves_to_the_vm() {
+    let before = pod(&json!({
+        "containers": [asks("a", &json!({ "cpu": "1", "memory": "1Gi" }), &json!({ "cpu": "9" }))],
+        "resources": { "requests": { "cpu": "3", "hugepages-2Mi": "4Mi" }, "limits": { "cpu": "3500m", "hugepages-2Mi": "4Mi" } },
+    }));
+    let after = changed(&before);
+    assert_eq!(sizes(&after), [Some("4"), Some("1024"), None]);
+    let kept = json!({ "hugepages-2Mi": "4Mi" });
+    assert_eq!(after["spec"]["resources"], json!({ "requests": kept, "limits": kept }));
+    // Upstream knows no such resources.
+    let (after, warnings) = changed_by(Sizing::Sum, &before);
+    assert_eq!(sizes(&after), [Some("9"), Some("1024"), None]);
+    assert_eq!(after["spec"]["resources"], before["spec"]["resources"]);
+    assert!(warnings[0].contains("spec.resources"), "{warnings:?}");
+    // A limit of the Pod as a whole is a request where there is no other.
+    for (container, expected) in
+        [(json!({}), "8"), (json!({ "cpu": "1" }), "8"), (json!({ "cpu": "0" }), "0")]
+    {
+        let before = pod(&json!({
+            "containers": [asks("a", &container, &json!({}))], "resources": { "limits": { "cpu": "8" } },
+        }));
+        assert_eq!(sizes(&changed(&before))[0].unwrap_or("0"), expected, "{before}");
+    }
+}
+
+#[test]
+fn everything_else_is_kept() {
+    let before = pod(&json!({
+        "future": [{ "x": null }],
+        "containers": [{
+            "name": "a", "image": "i", "future": 1,
+            "resources": {
+                "claims": [{ "name": "device" }], "future": true,
+                "requests": { "cpu": "1", "example.com/fpga": "2", "ephemeral-storage": "1Gi" },
+                "limits": { "memory": "1Gi", "example.com/fpga": "2" },
+            },
+        }],
+        "initContainers": [{ "name": "b", "resources": { "requests": {}, "limits": null, "claims": [] } }],
+    }));
+    let mut expected = before.clone();
+    expected["spec"]["containers"][0]["resources"] = json!({
+        "claims": [{ "name": "device" }], "future": true,
+        "requests": { VM: "1", "example.com/fpga": "2", "ephemeral-storage": "1Gi" },
+        "limits": { VM: "1", "example.com/fpga": "2" },
+    });
+    let mut after = changed(&before);
+    after["metadata"].as_object_mut().unwrap().remove("annotations");
+    assert_eq!(after, expected);
+}
+
+#[test]
+fn other_pods_and_those_without_containers_stay_as_they_are() {
+    let container = asks("a", &json!({ "cpu": "1" }), &json!({}));
+    for other in [
+        json!({ "spec": { "containers": [container] } }),
+        json!({ "spec": { "runtimeClassName": "kata", "containers": [container] } }),
+        json!({ "spec": { "runtimeClassName": null, "containers": [container] } }),
+        pod(&json!({ "containers": [], "initContainers": [container] })),
+        pod(&json!({ "containers": null })),
+        json!({}),
+    ] {
+        assert_eq!(look(&other, Sizing::Kubernetes), Ok(Mutation::default()), "{other}");
+    }
+}
+
+#[test]
+fn an_annotation_of_the_user_stays_and_one_of_ours_is_brought_up_to_date() {
+    let mut before =
+        pod(&json!({ "containers": [asks("a", &json!({ "cpu": "1", "memory": "1Gi" }), &json!({}))] }));
+    before["metadata"]["annotations"] = json!({ VCPUS: "8", "other": "x" });
+    let mut first = changed(&before);
+    assert_eq!(sizes(&first), [Some("8"), Some("1024"), None]);
+    assert_eq!(first["metadata"]["annotations"]["other"], "x");
+    let injected = asks("mesh", &json!({ "cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2" }), &json!({}));
+    first["spec"]["containers"].as_array_mut().unwrap().insert(0, injected);
+    let mut second = changed(&first);
+    assert_eq!(sizes(&second), [Some("8"), Some("2048"), Some("2")]);
+    // Another webhook set the memory in between: it is no longer ours.
+    second["metadata"]["annotations"][MEMORY] = "512".into();
+    second["spec"]["containers"][0] = asks("late", &json!({ "memory": "7Gi" }), &json!({}));
+    let third = changed(&second);
+    assert_eq!(sizes(&third), [Some("8"), Some("512"), None], "the GPUs went with their container: {third}");
+}
+
+#[test]
+fn what_is_injected_in_between_is_counted_and_what_a_limit_range_fills_in_is_not() {
+    let before = pod(&json!({
+        "containers": [asks("main", &json!({ "cpu": "2" }), &json!({ "cpu": "4" }))],
+        "initContainers": [asks("setup", &json!({ "cpu": "6" }), &json!({ "cpu": "6" }))],
+    }));
+    let mut first = changed(&before);
+    assert_eq!(sizes(&first)[0], Some("6"));
+    let defaults = json!({ "cpu": "1", VM: "1" });
+    first["spec"]["containers"][0]["resources"] = json!({ "requests": defaults, "limits": defaults });
+    let mut proxy = asks("proxy", &json!({ "cpu": "1" }), &json!({ "cpu": "1" }));
+    proxy["restartPolicy"] = "Always".into();
+    first["spec"]["initContainers"].as_array_mut().unwrap().insert(0, proxy);
+    let (second, warnings) = changed_by(Sizing::Kubernetes, &first);
+    assert_eq!(sizes(&second)[0], Some("7"), "setup needs 6 beside the proxy's 1");
+    assert!(!second["spec"].to_string().contains("\"cpu\""), "{second}");
+    assert!(warnings[0].contains("LimitRange"), "{warnings:?}");
+}
+
+#[test]
+fn there_is_one_vm_wherever_it_was_asked_for() {
+    let two = json!({ VM: "2" });
+    let before = pod(&json!({
+        "containers": [asks("new", &json!({}), &json!({})), asks("a", &two, &two)],
+        "initContainers": [asks("i", &two, &two)],
+    }));
+    let after = changed(&before);
+    assert_eq!(after["spec"].to_string().matches(VM).count(), 2, "one request, one limit: {after}");
+    assert_eq!(after["spec"]["containers"][0]["resources"]["limits"], json!({ VM: "1" }));
+}
+
+#[test]
+fn sums_beyond_64_bits_are_as_much_as_these_can_say() {
+    let huge = || asks("a", &json!({ "cpu": "9223372036854775807", "memory": "8Ei" }), &json!({}));
+    let before = pod(&json!({ "containers": [huge(), huge(), huge()] }));
+    for sizing in [Sizing::Kubernetes, Sizing::Sum] {
+        let (after, _) = changed_by(sizing, &before);
+        assert_eq!(sizes(&after)[..2], [Some("9223372036854775807"), Some("26388279066624")]);
+        assert_eq!(changed_by(sizing, &after).0, after);
+    }
+}
+
+#[test]
+fn what_is_no_quantity_is_refused_with_its_place() {
+    for (resources, problem) in [
+        (
+            json!({ "limits": { "cpu": "many" } }),
+            "spec.initContainers[0].resources.limits.cpu is not a quantity, such as 500m, 2 or 4Gi: correct the Pod",
+        ),
+        (
+            json!({ "requests": { "memory": "-1" } }),
+            "spec.initContainers[0].resources.requests.memory is below zero: correct the Pod",
+        ),
+        (
+            json!({ "requests": { GPU: [] } }),
+            "spec.initContainers[0].resources.requests.nvidia.com/gpu is not a quantity",
+        ),
+        (
+            json!({ "requests": "all" }),
+            "spec.initContainers[0].resources.requests is not a map: correct the Pod",
+        ),
+        (json!("all"), "spec.initContainers[0].resources is not a map: correct the Pod"),
+    ] {
+        let before = pod(&json!({
+            "containers": [{ "name": "a" }], "initContainers": [{ "name": "b", "resources": resources }],
+        }));
+        let told = look(&before, Sizing::Kubernetes).unwrap_err().to_string();
+        assert!(told.starts_with(problem), "{told}");
+    }
+    let numbers =
+        pod(&json!({ "containers": [asks("a", &json!({ "cpu": 2, "memory": 1.5e9 }), &json!({}))] }));
+    assert_eq!(sizes(&changed(&numbers)), [Some("2"), Some("1431"), None]);
+}
+
+#[test]
+fn a_marker_that_nobody_wrote_is_ignored_and_told() {
+    let mut before = pod(&json!({ "containers": [asks("a", &json!({ "cpu": "3" }), &json!({}))] }));
+    before["metadata"]["annotations"] = json!({ COUNTED: "yes" });
+    let (after, warnings) = changed_by(Sizing::Kubernetes, &before);
+    assert_eq!((sizes(&after)[0], warnings.len()), (Some("3"), 1));
+}
+
+#[test]
+fn annotations_are_made_where_there_are_none() {
+    let spec = json!({ "runtimeClassName": "kata-remote", "containers": [{ "name": "a" }] });
+    for before in [json!({ "spec": spec }), json!({ "metadata": { "annotations": null }, "spec": spec })] {
+        let after = changed(&before);
+        assert_eq!(after["metadata"]["annotations"], json!({ COUNTED: "//;a=////" }));
+        assert_eq!(GPUS, "io.katacontainers.config.hypervisor.default_gpus");
+    }
+}
+
+/// One container of a generated Pod: its role, and thousandths of cpu and of bytes.
+#[derive(Clone, Debug)]
+struct Generated {
+    role: Role,
+    cpu: (Option<u32>, Option<u32>),
+    memory: (Option<u32>, Option<u32>),
+    gpus: Option<u8>,
+    claims: bool,
+}
+
+fn generated() -> impl Strategy<Value = Generated> {
+    let amounts = || (option::of(0..9_000_u32), option::of(0..9_000_u32));
+    let role = prop_oneof![Just(Role::Container), Just(Role::Init), Just(Role::Sidecar)];
+    let rest = (option::of(0..3_u8), select(&[true, false][..]));
+    (role, amounts(), amounts(), rest).prop_map(|(role, cpu, memory, (gpus, claims))| Generated {
+        role,
+        cpu,
+        memory,
+        gpus,
+        claims,
+    })
+}
+
+fn written(containers: &[Generated], annotations: &[&str]) -> Value {
+    let object = |index: usize, it: &Generated| {
+        let list = |cpu: Option<u32>, memory: Option<u32>| {
+            let amounts = [
+                ("cpu", cpu.map(|cpu| format!("{cpu}m"))),
+                ("memory", memory.map(|memory| format!("{memory}Ki"))),
+                (GPU, it.gpus.map(|gpus| gpus.to_string())),
+                ("example.com/other", it.claims.then(|| "1".to_owned())),
+            ];
+            amounts.into_iter().filter_map(|(name, amount)| Some((name, amount?))).collect::<BTreeMap<_, _>>()
+        };
+        let mut object = json!({ "name": format!("c{index}"), "resources": {
+            "requests": list(it.cpu.0, it.memory.0), "limits": list(it.cpu.1, it.memory.1),
+        } });
+        // The API server drops empty lists.
+        object["resources"].as_object_mut().unwrap().retain(|_, list| list != &json!({}));
+        if it.claims {
+            object["resources"]["claims"] = json!([{ "name": "c" }]);
+        }
+        if it.role == Role::Sidecar {
+            object["restartPolicy"] = "Always".into();
+        }
+        object
+    };
+    let of = |init: bool| {
+        let of_kind = containers.iter().enumerate().filter(|(_, it)| (it.role != Role::Container) == init);
+        of_kind.map(|(index, it)| object(index, it)).collect::<Vec<_>>()
+    };
+    let mut pod =
+        pod(&json!({ "containers": of(false), "initContainers": of(true), "unknown": { "a": [1] } }));
+    pod["metadata"]["annotations"] =
+        annotations.iter().map(|key| ((*key).to_owned(), Value::from("77"))).collect::<Map<_, _>>().into();
+    pod
+}
+
+/// The most that runs at any moment, by stepping through the life of the Pod: who runs while the init container at each
+/// place does, and who runs in the end.
+fn naive(containers: &[Generated], amount: impl Fn(&Generated) -> u64) -> u64 {
+    let init: Vec<_> = containers.iter().filter(|it| it.role != Role::Container).collect();
+    let moments = (0..init.len()).map(|now| {
+        let runs =
+            |(place, it): &(usize, &&Generated)| *place == now || (*place < now && it.role == Role::Sidecar);
+        init.iter().enumerate().filter(runs).map(|(_, it)| amount(it)).sum::<u64>()
+    });
+    let last = containers.iter().filter(|it| it.role != Role::Init).map(&amount).sum();
+    moments.chain([last]).max().unwrap_or_default()
+}
+
+fn plain_sum(containers: &[Generated], amount: impl Fn(&Generated) -> u64) -> u64 {
+    containers.iter().map(amount).sum()
+}
+
+/// How containers add up.
+type Total = fn(&[Generated], &dyn Fn(&Generated) -> u64) -> u64;
+
+/// The rule for requests against limits, on totals.
+fn chosen(request: u64, limit: u64) -> u64 {
+    if request != 0 && limit >= request { limit } else { request }
+}
+
+proptest! {
+    #[test]
+    fn the_size_is_what_a_naive_model_of_the_scheduler_says(mut containers in vec(generated(), 1..8)) {
+        containers[0].role = Role::Container;
+        let rules: [(Sizing, Total); 2] =
+            [(Sizing::Kubernetes, |all, amount| naive(all, amount)), (Sizing::Sum, |all, amount| plain_sum(all, amount))];
+        for (sizing, total) in rules {
+            let of = |pair: fn(&Generated) -> (Option<u32>, Option<u32>)| {
+                let request = total(&containers, &|it| u64::from(pair(it).0.or(pair(it).1).unwrap_or_default()));
+                let limit = total(&containers, &|it| u64::from(pair(it).1.unwrap_or_default()));
+                chosen(request, limit)
+            };
+            let expected = [
+                of(|it| it.cpu).div_ceil(1000),
+                of(|it| it.memory).div_ceil(1024),
+                total(&containers, &|it| it.gpus.unwrap_or_default().into()),
+            ];
+            let (after, _) = changed_by(sizing, &written(&containers, &[]));
+            let told = sizes(&after).map(|size| size.map_or(0, |size| size.parse().unwrap()));
+            prop_assert_eq!(told, expected);
+        }
+    }
+
+    #[test]
+    fn a_second_look_changes_nothing(
+        mut containers in vec(generated(), 1..8),
+        own in subsequence(ANNOTATIONS.to_vec(), 0..=3),
+        sum in select(&[true, false][..]),
+    ) {
+        containers[0].role = Role::Container;
+        let sizing = if sum { Sizing::Sum } else { Sizing::Kubernetes };
+        let (after, _) = changed_by(sizing, &written(&containers, &own));
+        prop_assert_eq!(look(&after, sizing), Ok(Mutation::default()));
+    }
+
+    #[test]
+    fn what_comes_later_counts_as_if_it_had_been_there(
+        mut containers in vec(generated(), 2..8),
+        late in vec(select(&[true, false][..]), 8),
+        refill in option::of(1..9_000_u32),
+    ) {
+        containers[0].role = Role::Container;
+        let all = written(&containers, &[]);
+        let is_late = |container: &Value| {
+            let index: usize = container["name"].as_str().unwrap()[1..].parse().unwrap();
+            index > 0 && late[index]
+        };
+        let mut early = all.clone();
+        for list in ["containers", "initContainers"] {
+            early["spec"][list].as_array_mut().unwrap().retain(|container| !is_late(container));
+        }
+        let mut second = changed(&early);
+        for list in ["containers", "initContainers"] {
+            let seen: Vec<Value> = second["spec"][list].as_array().unwrap().clone();
+            let merged = all["spec"][list].as_array().unwrap().iter().map(|container| {
+                let Some(seen) = seen.iter().find(|seen| seen["name"] == container["name"]) else {
+                    return container.clone();
+                };
+                let mut seen = seen.clone();
+                if let Some(refill) = refill {
+                    seen["resources"]["requests"]["cpu"] = format!("{refill}m").into();
+                }
+                seen
+            });
+            second["spec"][list] = merged.collect();
+        }
+        prop_assert_eq!(changed(&second), changed(&all));
+    }
+
+    #[test]
+    fn the_order_of_containers_does_not_matter(mut containers in vec(generated(), 1..8)) {
+        containers[0].role = Role::Container;
+        let before = written(&containers, &[]);
+        let mut turned = before.clone();
+        turned["spec"]["containers"].as_array_mut().unwrap().reverse();
+        let (before, turned) = (changed(&before), changed(&turned));
+        prop_assert_eq!(sizes(&before), sizes(&turned));
+    }
+
+    #[test]
+    fn nothing_else_is_touched(
+        mut containers in vec(generated(), 1..8),
+        own in subsequence(ANNOTATIONS.to_vec(), 0..=3),
+    ) {
+        containers[0].role = Role::Container;
+        let before = written(&containers, &own);
+        let mut after = changed(&before);
+        for key in own {
+            prop_assert_eq!(&after["metadata"]["annotations"][key], "77");
+        }
+        let mut before = before;
+        for pod in [&mut before, &mut after] {
+            pod["metadata"]["annotations"].as_object_mut().unwrap().clear();
+            for list in ["containers", "initContainers"] {
+                for container in pod["spec"][list].as_array_mut().unwrap() {
+                    for amounts in LISTS {
+                        if let Some(amounts) = container["resources"][amounts].as_object_mut() {
+                            amounts.retain(|name, _| !MOVED.contains(&name.as_str()) && name != VM);
+                        }
+                        if container["resources"][amounts].as_object().is_none_or(Map::is_empty) {
+                            container["resources"].as_object_mut().unwrap().remove(amounts);
+                        }
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(before, after);
+    }
+}

@@ -1,0 +1,106 @@
+//! How large the VM of a Pod must be.
+
+use super::quantity::Amount;
+use crate::api::v1alpha1::Sizing;
+
+/// The extended resource that stands for GPUs.
+pub const GPU: &str = "nvidia.com/gpu";
+
+/// What a container can ask for that becomes a VM's: where it stands in the container's `resources`.
+pub(super) const FIELDS: [(&str, &str); 5] = [
+    ("requests", "cpu"),
+    ("limits", "cpu"),
+    ("requests", "memory"),
+    ("limits", "memory"),
+    // Requests and limits of extended resources are equal.
+    ("requests", GPU),
+];
+
+/// What a container, or the Pod as a whole, asks for: an amount for each of cpu request, cpu limit, memory request, memory
+/// limit and GPUs, in this order; none where it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand(pub [Option<Amount>; 5]);
+
+impl Demand {
+    /// The same with the requests that the API server adds where there is a limit alone, of cpu or of memory.
+    #[must_use]
+    pub(super) fn with_default_requests(self) -> Self {
+        let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
+        Self([cpu.or(cpu_limit), cpu_limit, memory.or(memory_limit), memory_limit, gpus])
+    }
+}
+
+/// When a container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// With the other containers, after all init containers.
+    Container,
+    /// By itself, before those that follow.
+    Init,
+    /// From its place among the init containers to the Pod's end.
+    Sidecar,
+}
+
+/// A VM's size; none where nothing was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Whole CPUs.
+    pub vcpus: Option<u64>,
+    /// Memory in MiB.
+    pub memory: Option<u64>,
+    /// GPUs.
+    pub gpus: Option<u64>,
+}
+
+/// The size of the VM for these containers, init containers and sidecars in their order, and for what the Pod as a whole
+/// asks for. Amounts beyond 64 bits are as much as 64 bits with a sign can say.
+///
+/// Requests and limits are added up apart from each other. The limit counts where it is not below a request, and there is
+/// one; else the request does.
+///
+/// By [`Sizing::Kubernetes`], what the Pod as a whole asks for takes the place of the containers' total.
+pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size {
+    // A limit of the Pod as a whole is its request, too, where no container says one.
+    let asked = |field: usize| containers.iter().any(|(_, demand)| demand.0[field].is_some());
+    let [cpu, cpu_limit, memory, memory_limit, _] = pod.0;
+    let pod = [
+        cpu.or(cpu_limit.filter(|_| !asked(0))),
+        cpu_limit,
+        memory.or(memory_limit.filter(|_| !asked(2))),
+        memory_limit,
+        None,
+    ];
+    let total = |field: usize| match sizing {
+        Sizing::Kubernetes => pod[field].unwrap_or_else(|| peak(containers, field)),
+        Sizing::Sum => containers.iter().map(|(_, demand)| amount(*demand, field)).sum(),
+    };
+    let [cpu, cpu_limit, memory, memory_limit, gpus] = [0, 1, 2, 3, 4].map(total);
+    let units = |amount: Amount, unit| Some(amount.in_units_of(unit)).filter(|units| *units > 0);
+    Size {
+        vcpus: units(larger(cpu, cpu_limit), 1),
+        memory: units(larger(memory, memory_limit), 1 << 20),
+        gpus: units(gpus, 1),
+    }
+}
+
+/// The most that is in use at once: by an init container with the sidecars before it, or by all containers and sidecars.
+fn peak(containers: &[(Role, Demand)], field: usize) -> Amount {
+    let (mut lasting, mut starting) = (Amount::default(), Amount::default());
+    for (role, demand) in containers {
+        let amount = amount(*demand, field);
+        if *role == Role::Init {
+            starting = starting.max(lasting + amount);
+        } else {
+            lasting = lasting + amount;
+        }
+    }
+    starting.max(lasting)
+}
+
+fn amount(demand: Demand, field: usize) -> Amount {
+    demand.0[field].unwrap_or_default()
+}
+
+fn larger(request: Amount, limit: Amount) -> Amount {
+    if request.is_zero() { request } else { request.max(limit) }
+}
