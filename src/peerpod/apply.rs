@@ -9,8 +9,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::api_call::{self, ApiError};
-use crate::api::v1alpha1::{FIELD_MANAGER, FINALIZER, PeerPod};
+use crate::{
+    api::v1alpha1::{FIELD_MANAGER, FINALIZER, PeerPod},
+    runtime::api_call::{self, ApiError},
+};
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

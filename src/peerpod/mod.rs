@@ -11,7 +11,6 @@
 //! Nothing sleeps inside a reconcile: whatever has to be waited for is looked at again later, by a trigger where there
 //! is one and by a timer in any case.
 
-mod api_call;
 mod apply;
 pub mod decide;
 mod index;

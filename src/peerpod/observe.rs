@@ -16,7 +16,6 @@ use kube::{
 use serde::Deserialize;
 
 use super::{
-    api_call::{self, ApiError},
     decide::{Facts, Machine, Owner, Sibling, hold},
     index::Index,
     progress::{Pass, Step},
@@ -24,6 +23,7 @@ use super::{
 use crate::{
     api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
+    runtime::api_call::{self, ApiError},
 };
 
 /// A Pod has one PeerPod, or a few after restarts of cloud-api-adaptor. Beyond this their machines are not asked for:

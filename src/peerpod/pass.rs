@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::{
     Context,
-    api_call::ApiError,
     apply::{self, Written},
     decide::{self, Decision, Facts, Release, Wait, decide},
     index, observe,
@@ -19,6 +18,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
+    runtime::api_call::ApiError,
 };
 
 /// How often something that needs somebody's help is looked at without being told to.

@@ -12,14 +12,13 @@ use kube::runtime::{events::EventType, reflector::ObjectRef};
 use tracing::{debug, info, warn};
 
 use super::{
-    api_call::ApiError,
     decide::{Decision, Wait},
     verdict::{Reason, Verdict, slow, verdict},
 };
 use crate::{
     api::v1alpha1::PeerPod,
     provider::ErrorClass,
-    runtime::{Metrics, metrics::Counted},
+    runtime::{Metrics, api_call::ApiError, metrics::Counted},
 };
 
 /// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.

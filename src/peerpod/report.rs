@@ -11,11 +11,13 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::{
-    api_call::{self, ApiError},
     progress::Telling,
     verdict::{Verdict, conditions, cut},
 };
-use crate::api::v1alpha1::{FIELD_MANAGER, PeerPod, PeerPodStatus};
+use crate::{
+    api::v1alpha1::{FIELD_MANAGER, PeerPod, PeerPodStatus},
+    runtime::api_call::{self, ApiError},
+};
 
 /// Room in an event's note, in bytes, as the API server has it.
 const NOTE_LIMIT: usize = 1024;

@@ -3,6 +3,7 @@
 //! None of it is global: whoever embeds a controller brings its own registry, its own tracing subscriber and its own
 //! signals, and uses from here what it likes.
 
+pub(crate) mod api_call;
 pub mod backoff;
 pub mod http;
 mod leadership;

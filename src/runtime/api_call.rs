@@ -9,7 +9,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Why a call to the API server failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ApiError {
+pub(crate) enum ApiError {
     /// It answered with an error, or could not be reached.
     #[error("the API server: {0}")]
     Failed(#[from] kube::Error),
@@ -20,18 +20,18 @@ pub(super) enum ApiError {
 
 impl ApiError {
     /// The HTTP status, where there was an answer.
-    pub(super) fn code(&self) -> Option<u16> {
+    pub(crate) fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 
     /// Whether nothing can be made in the namespace because it is being deleted.
-    pub(super) fn is_of_terminating_namespace(&self) -> bool {
+    pub(crate) fn is_of_terminating_namespace(&self) -> bool {
         self.causes().iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
 
     /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
     /// by the same code, but with causes.
-    pub(super) fn is_failed_test(&self) -> bool {
+    pub(crate) fn is_failed_test(&self) -> bool {
         self.code() == Some(422) && self.causes().is_empty()
     }
 
@@ -49,6 +49,6 @@ impl ApiError {
 }
 
 /// Waits for a call no longer than the deadline.
-pub(super) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
 }
