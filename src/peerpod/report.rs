@@ -12,11 +12,14 @@ use tracing::{debug, warn};
 
 use super::{
     progress::Telling,
-    verdict::{Verdict, conditions, cut},
+    verdict::{Verdict, conditions},
 };
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPod, PeerPodStatus},
-    runtime::api_call::{self, ApiError},
+    runtime::{
+        api_call::{self, ApiError},
+        text::cut,
+    },
 };
 
 /// Room in an event's note, in bytes, as the API server has it.

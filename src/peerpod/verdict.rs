@@ -8,6 +8,7 @@ use super::decide::{Decision, Refusal, Release, Wait};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
+    runtime::text::cut,
 };
 
 /// Room in a condition's message, in bytes. What a cloud says has no limit of its own.
@@ -160,12 +161,6 @@ pub(super) fn slow(deleted: Timestamp, standing: &str) -> Verdict {
     Verdict { reason: Reason::DeletionSlow, message: cut(&message, MESSAGE_LIMIT) }
 }
 
-/// The beginning of a text, of at most `limit` bytes.
-pub(super) fn cut(text: &str, limit: usize) -> String {
-    let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
-    text[..end].to_owned()
-}
-
 fn refused(refusal: &Refusal) -> (Reason, String) {
     let give_up = format!(
         "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
@@ -265,7 +260,5 @@ mod tests {
         let error = Error::new(ErrorClass::Transient, "é".repeat(1 << 20));
         let verdict = verdict(&Decision::Retry(error)).unwrap();
         assert_eq!(verdict.message.len(), MESSAGE_LIMIT);
-        assert_eq!(cut("short", 9), "short");
-        assert_eq!(cut(&format!("a{}", "é".repeat(9)), 4), "aé");
     }
 }

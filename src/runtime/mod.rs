@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod process;
 pub mod shutdown;
 pub mod telemetry;
+pub(crate) mod text;
 
 pub use backoff::Backoff;
 pub use leadership::Leadership;
