@@ -1,1 +1,51 @@
 //! The objects that one configuration needs, built from it. Pure *(no client)*.
+//!
+//! ```text
+//! daemon_set.rs  cloud-api-adaptor on every selected node
+//! cloud.rs       what it needs beside, cloud by cloud
+//! selection.rs   which nodes are selected
+//! settings.rs    what of its ConfigMap and Secret shapes the DaemonSet
+//! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
+//! names.rs       what they are called, and whose they are
+//! differs.rs     whether writing an object would change anything
+//! foreign.rs     cloud-api-adaptors that somebody else installed
+//! ```
+//!
+//! All are written by server-side apply: a field that is not built here belongs to whoever set it, and one that is not
+//! built any more goes.
+
+mod cloud;
+mod daemon_set;
+mod differs;
+mod foreign;
+mod names;
+mod selection;
+mod settings;
+pub mod webhook;
+
+pub use cloud::{InstanceType, instance_type};
+pub use daemon_set::{
+    DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
+};
+pub use differs::differs;
+pub use foreign::{Foreign, foreign_adaptors};
+pub use names::{CONFIG_LABEL, Names};
+pub use selection::NodeSelection;
+pub use settings::AdaptorSettings;
+
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// What the objects of one configuration are built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The configuration, as the API server gave it: with name and uid.
+    pub config: &'a PeerPodConfig,
+    /// The operator's own namespace, which is the configuration's and that of all its objects.
+    pub namespace: &'a str,
+    /// What its `ConfigMap` and Secret say.
+    pub settings: &'a AdaptorSettings,
+    /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] unless told otherwise.
+    pub adaptor_image: &'a str,
+    /// The operator's own image, which the webhook runs.
+    pub operator_image: &'a str,
+}

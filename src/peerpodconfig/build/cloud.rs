@@ -1,0 +1,151 @@
+//! What cloud-api-adaptor needs on one cloud and not on others.
+
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, ProjectedVolumeSource, SecretVolumeSource, ServiceAccountTokenProjection, Volume,
+    VolumeMount, VolumeProjection,
+};
+
+use super::AdaptorSettings;
+use crate::{api::v1alpha1::PeerPodConfigSpec, settings::CloudProvider};
+
+/// How long a token for a cloud is valid; the kubelet renews it long before.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// What becomes of `instanceType`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstanceType {
+    /// There is none.
+    Unset,
+    /// It reaches cloud-api-adaptor as the setting of this name.
+    Reaches(&'static str),
+    /// A setting of this name overrules it.
+    Overruled(&'static str),
+    /// cloud-api-adaptor has no such setting on this cloud.
+    NoEffect {
+        /// The cloud's name in `CLOUD_PROVIDER`; empty where none is set.
+        cloud: String,
+    },
+}
+
+/// What becomes of a configuration's `instanceType`. An empty one is none.
+pub fn instance_type(spec: &PeerPodConfigSpec, settings: &AdaptorSettings) -> InstanceType {
+    if spec.instance_type.as_deref().unwrap_or_default().is_empty() {
+        return InstanceType::Unset;
+    }
+    let key = match settings.cloud {
+        Some(CloudProvider::Aws | CloudProvider::Alibabacloud) => "PODVM_INSTANCE_TYPE",
+        Some(CloudProvider::Azure) => "AZURE_INSTANCE_SIZE",
+        Some(CloudProvider::Gcp) => "GCP_MACHINE_TYPE",
+        Some(CloudProvider::Ibmcloud) => "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME",
+        _ => return InstanceType::NoEffect { cloud: settings.cloud_name.clone() },
+    };
+    settings.instance_type_overruled_by.map_or(InstanceType::Reaches(key), InstanceType::Overruled)
+}
+
+/// A volume and where it is mounted.
+pub(super) type Mounted = (Volume, VolumeMount);
+
+/// The volumes that this cloud needs beside those that all do.
+pub(super) fn volumes(cloud: Option<CloudProvider>) -> Vec<Mounted> {
+    match cloud {
+        Some(CloudProvider::Libvirt) => vec![ssh_key()],
+        Some(CloudProvider::Byom) => {
+            vec![ssh_key(), secret("ssh-host-key-allowlist", "ssh-host-key-allowlist", "/etc/ssh-allowlist")]
+        }
+        Some(CloudProvider::Ibmcloud) => {
+            vec![token("vault-token", "iam", "vault-token", "/var/run/secrets/tokens")]
+        }
+        Some(CloudProvider::Alibabacloud) => {
+            let path = "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens";
+            vec![token("rrsa-oidc-token", "sts.aliyuncs.com", "token", path)]
+        }
+        Some(CloudProvider::Docker) => vec![
+            // No type: where DOCKER_HOST is another machine this one has no socket, and that is fine.
+            host_path("docker-socket", "/var/run/docker.sock", None),
+            host_path("docker-dir", "/var/lib/docker", None),
+        ],
+        Some(
+            CloudProvider::Aws
+            | CloudProvider::Azure
+            | CloudProvider::Gcp
+            | CloudProvider::IbmcloudPowervs
+            | CloudProvider::Vsphere,
+        )
+        | None => Vec::new(),
+    }
+}
+
+fn ssh_key() -> Mounted {
+    secret("ssh", "ssh-key-secret", "/root/.ssh")
+}
+
+/// A Secret that may be missing, readable for root alone: ssh takes no other keys.
+pub(super) fn secret(volume: &str, name: &str, path: &str) -> Mounted {
+    let source = SecretVolumeSource {
+        secret_name: Some(name.to_owned()),
+        default_mode: Some(0o600),
+        optional: Some(true),
+        ..SecretVolumeSource::default()
+    };
+    let (volume, mount) = mounted(volume, path);
+    (Volume { secret: Some(source), ..volume }, VolumeMount { read_only: Some(true), ..mount })
+}
+
+/// A folder or file of the node.
+pub(super) fn host_path(volume: &str, path: &str, type_: Option<&str>) -> Mounted {
+    let source = HostPathVolumeSource { path: path.to_owned(), type_: type_.map(str::to_owned) };
+    let (volume, mount) = mounted(volume, path);
+    (Volume { host_path: Some(source), ..volume }, mount)
+}
+
+/// A token of the ServiceAccount that this audience trusts.
+fn token(volume: &str, audience: &str, file: &str, path: &str) -> Mounted {
+    let token = ServiceAccountTokenProjection {
+        audience: Some(audience.to_owned()),
+        expiration_seconds: Some(TOKEN_SECONDS),
+        path: file.to_owned(),
+    };
+    let source = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
+    let projected = ProjectedVolumeSource { sources: Some(vec![source]), ..ProjectedVolumeSource::default() };
+    let (volume, mount) = mounted(volume, path);
+    (Volume { projected: Some(projected), ..volume }, VolumeMount { read_only: Some(true), ..mount })
+}
+
+fn mounted(name: &str, path: &str) -> Mounted {
+    let volume = Volume { name: name.to_owned(), ..Volume::default() };
+    let mount = VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() };
+    (volume, mount)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn becomes(cloud: &str, instance_type: &str) -> InstanceType {
+        let settings = AdaptorSettings {
+            cloud_name: cloud.into(),
+            cloud: cloud.parse().ok(),
+            ..AdaptorSettings::read(None, None, "")
+        };
+        let spec =
+            PeerPodConfigSpec { instance_type: Some(instance_type.into()), ..PeerPodConfigSpec::default() };
+        super::instance_type(&spec, &settings)
+    }
+
+    #[test]
+    fn an_instance_type_is_each_clouds_own_setting_or_without_effect() {
+        for (cloud, key) in [
+            ("aws", "PODVM_INSTANCE_TYPE"),
+            ("alibabacloud", "PODVM_INSTANCE_TYPE"),
+            ("azure", "AZURE_INSTANCE_SIZE"),
+            ("gcp", "GCP_MACHINE_TYPE"),
+            ("ibmcloud", "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME"),
+        ] {
+            assert_eq!(becomes(cloud, "large"), InstanceType::Reaches(key));
+            assert_eq!(becomes(cloud, ""), InstanceType::Unset);
+        }
+        for cloud in ["libvirt", "ibmcloud-powervs", "byom", "docker", "vsphere", "mine", ""] {
+            assert_eq!(becomes(cloud, "large"), InstanceType::NoEffect { cloud: cloud.into() });
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! cloud-api-adaptor on every selected node, and what its ServiceAccount is annotated with.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
+        core::v1::{
+            Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, EnvVarSource, HTTPGetAction,
+            ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, SecretEnvSource, SecurityContext,
+            ServiceAccount, VolumeMount,
+        },
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::api::ObjectMeta;
+
+use super::{
+    Inputs, InstanceType, Names, NodeSelection,
+    cloud::{self, Mounted},
+    instance_type,
+    names::Part,
+};
+use crate::api::v1alpha1::ImagePullPolicy;
+
+/// cloud-api-adaptor's image where nobody names another.
+pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-api-adaptor";
+
+/// The identity that cloud-api-adaptor runs under. It is part of the installation: the operator gives no rights.
+pub const SERVICE_ACCOUNT: &str = "cloud-api-adaptor";
+
+/// On cloud-api-adaptor's Pods, where its settings may restart it: the sum of those that it started with.
+pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";
+
+/// cloud-api-adaptor on every selected node.
+///
+/// Whatever changes the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses sight of its VMs.
+/// So the template follows from the configuration alone, and of the settings from `CLOUD_PROVIDER` and `PROBE_PORT`.
+pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
+    let (config, adaptor) = (inputs.config, &inputs.config.spec.adaptor);
+    let mut labels = adaptor.pod_labels.clone();
+    labels.extend(Part::Adaptor.labels(config));
+    let mut annotations = adaptor.pod_annotations.clone();
+    if adaptor.restart_on_settings_change {
+        annotations.insert(SETTINGS_HASH_ANNOTATION.to_owned(), inputs.settings.hash.clone());
+    }
+    DaemonSet {
+        metadata: Part::Adaptor.metadata(inputs, Names::of(config).adaptor),
+        spec: Some(DaemonSetSpec {
+            selector: Part::Adaptor.selector(config),
+            update_strategy: Some(adaptor.update_strategy.clone().unwrap_or_else(one_at_a_time)),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(labels),
+                    annotations: Some(annotations).filter(|it| !it.is_empty()),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod(inputs)),
+            },
+            ..DaemonSetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The annotations of cloud-api-adaptor's ServiceAccount, to be applied to the one that the installation made. There is
+/// one for all configurations, so these are the annotations of all: where two set one key, the first given wins.
+pub fn service_account<'a>(
+    inputs: impl IntoIterator<Item = &'a Inputs<'a>>,
+    namespace: &str,
+) -> ServiceAccount {
+    let mut annotations = std::collections::BTreeMap::new();
+    for inputs in inputs {
+        for (key, value) in &inputs.config.spec.adaptor.service_account_annotations {
+            annotations.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    ServiceAccount {
+        metadata: ObjectMeta {
+            name: Some(SERVICE_ACCOUNT.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            annotations: Some(annotations).filter(|it| !it.is_empty()),
+            ..ObjectMeta::default()
+        },
+        ..ServiceAccount::default()
+    }
+}
+
+fn one_at_a_time() -> DaemonSetUpdateStrategy {
+    DaemonSetUpdateStrategy {
+        type_: Some("RollingUpdate".to_owned()),
+        rolling_update: Some(RollingUpdateDaemonSet {
+            max_unavailable: Some(IntOrString::Int(1)),
+            ..RollingUpdateDaemonSet::default()
+        }),
+    }
+}
+
+fn pod(inputs: &Inputs) -> PodSpec {
+    let adaptor = &inputs.config.spec.adaptor;
+    let selection = NodeSelection::of(&inputs.config.spec);
+    let (volumes, mounts): (Vec<_>, Vec<_>) =
+        common_volumes().into_iter().chain(cloud::volumes(inputs.settings.cloud)).unzip();
+    PodSpec {
+        service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
+        // It makes network interfaces of the node, for the tunnels to its VMs.
+        host_network: Some(true),
+        dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
+        node_selector: selection.node_selector(),
+        affinity: selection.affinity(),
+        tolerations: Some(adaptor.tolerations.clone()).filter(|it| !it.is_empty()),
+        image_pull_secrets: Some(adaptor.image_pull_secrets.clone()).filter(|it| !it.is_empty()),
+        containers: vec![container(inputs, mounts)],
+        volumes: Some(volumes),
+        ..PodSpec::default()
+    }
+}
+
+/// What it needs on every cloud.
+fn common_volumes() -> Vec<Mounted> {
+    let with = |(volume, mount): Mounted, change: fn(&mut VolumeMount)| {
+        let mut mount = mount;
+        change(&mut mount);
+        (volume, mount)
+    };
+    vec![
+        cloud::host_path("pods-dir", "/run/peerpod", None),
+        // It must see the network namespaces that are made after it started.
+        with(cloud::host_path("netns", "/run/netns", None), |mount| {
+            mount.mount_propagation = Some("HostToContainer".to_owned());
+        }),
+        cloud::host_path("xtables-lock", "/run/xtables.lock", Some("FileOrCreate")),
+        with(cloud::host_path("lib-modules", "/lib/modules", None), |mount| mount.read_only = Some(true)),
+        cloud::host_path(
+            "kata-direct-volumes",
+            "/run/kata-containers/shared/direct-volumes",
+            Some("DirectoryOrCreate"),
+        ),
+        cloud::secret("auth-json", "auth-json-secret", "/root/containers"),
+        cloud::secret("certs", "certs-for-tls", "/etc/certificates"),
+    ]
+}
+
+fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
+    let adaptor = &inputs.config.spec.adaptor;
+    let image = adaptor.image.as_deref().unwrap_or(inputs.adaptor_image);
+    let policy = adaptor.image_pull_policy.map(|policy| match policy {
+        ImagePullPolicy::Always => "Always",
+        ImagePullPolicy::IfNotPresent => "IfNotPresent",
+        ImagePullPolicy::Never => "Never",
+    });
+    Container {
+        name: "cloud-api-adaptor".to_owned(),
+        image: Some(image.to_owned()),
+        image_pull_policy: policy.map(str::to_owned),
+        command: Some(vec!["/usr/local/bin/entrypoint.sh".to_owned()]),
+        env: Some(env(inputs)),
+        env_from: Some(env_from(inputs)),
+        resources: adaptor.resources.clone(),
+        security_context: Some(SecurityContext {
+            capabilities: Some(Capabilities {
+                add: Some(vec!["NET_ADMIN".to_owned(), "SYS_ADMIN".to_owned()]),
+                ..Capabilities::default()
+            }),
+            ..SecurityContext::default()
+        }),
+        // It answers when the peer pods of its node are ready again, which may take minutes.
+        startup_probe: Some(Probe {
+            http_get: Some(HTTPGetAction {
+                host: Some("127.0.0.1".to_owned()),
+                path: Some("/startup".to_owned()),
+                port: IntOrString::Int(inputs.settings.probe_port.into()),
+                ..HTTPGetAction::default()
+            }),
+            failure_threshold: Some(30),
+            period_seconds: Some(20),
+            ..Probe::default()
+        }),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}
+
+/// What is said here wins over the settings.
+fn env(inputs: &Inputs) -> Vec<EnvVar> {
+    let spec = &inputs.config.spec;
+    let value = |name: &str, value: &str| EnvVar {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        ..EnvVar::default()
+    };
+    let mut env = vec![
+        field("NODE_NAME", "spec.nodeName"),
+        field("POD_UID", "metadata.uid"),
+        // The operator advertises what nodes may run; two writers would fight.
+        value("PEERPODS_LIMIT_PER_NODE", "-1"),
+        value("RUNTIMECLASS_NAME", &spec.admission.runtime_class_name),
+    ];
+    if let (InstanceType::Reaches(key), Some(instance_type)) =
+        (instance_type(spec, inputs.settings), &spec.instance_type)
+    {
+        env.push(value(key, instance_type));
+    }
+    env
+}
+
+fn field(name: &str, path: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                api_version: Some("v1".to_owned()),
+                field_path: path.to_owned(),
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    }
+}
+
+/// The `ConfigMap` comes last, and the last wins.
+fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
+    let spec = &inputs.config.spec;
+    vec![
+        EnvFromSource {
+            secret_ref: Some(SecretEnvSource {
+                name: spec.cloud_secret_name.clone(),
+                ..SecretEnvSource::default()
+            }),
+            ..EnvFromSource::default()
+        },
+        EnvFromSource {
+            config_map_ref: Some(ConfigMapEnvSource {
+                name: spec.config_map_name.clone(),
+                ..ConfigMapEnvSource::default()
+            }),
+            ..EnvFromSource::default()
+        },
+    ]
+}

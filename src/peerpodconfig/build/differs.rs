@@ -1,0 +1,122 @@
+//! Whether applying an object would change what is there: where it would not, nothing is written.
+
+use serde_json::{Map, Value};
+
+/// What API servers take a missing part of a list's key for.
+const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
+
+/// Whether a server-side apply of `desired` by `manager`, forced, would change anything that people see in `current`.
+///
+/// It would where a field of `desired` is missing or is something else, and where `manager` applied a field before that
+/// `desired` has no more. What the API server filled in, and what others set beside, is no difference: `managedFields`
+/// of `current`, which must be there, say what is whose, and which lists are merged by what key. An empty
+/// object or list is the same as none, and the order of merged lists is nobody's.
+///
+/// What is replaced as a whole, such as an item of `tolerations`, is compared as a whole: of it `desired` must have
+/// what the API server would fill in. Where `manager` has applied nothing yet and something stands beside what is
+/// desired, this says yes once; afterwards it is known whose that is.
+pub fn differs(current: &Value, desired: &Value, manager: &str) -> bool {
+    let empty = Map::new();
+    let Some(desired) = desired.as_object() else { return true };
+    let owned = applied_by(current, manager).unwrap_or(&empty);
+    desired.iter().any(|(name, desired)| {
+        let owned = owned.get(&format!("f:{name}"));
+        match (name.as_str(), desired.as_object()) {
+            // Never one manager's alone, even where none has applied anything.
+            ("metadata", Some(desired)) => {
+                let owned = owned.and_then(Value::as_object).unwrap_or(&empty);
+                fields_differ(&current[name], desired, owned)
+            }
+            _ => value_differs(&current[name], desired, owned),
+        }
+    }) || owned.keys().any(|name| !has_field(desired, name))
+}
+
+/// The set of fields that this manager applied last, in the form of `fieldsV1`: an object's fields as `f:NAME`, items of
+/// a list as `k:KEY` or `v:VALUE`, and nothing below what is applied as a whole.
+fn applied_by<'a>(current: &'a Value, manager: &str) -> Option<&'a Map<String, Value>> {
+    let entries = current["metadata"]["managedFields"].as_array()?;
+    let mut own = entries.iter().filter(|entry| {
+        entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"].is_null()
+    });
+    own.next()?["fieldsV1"].as_object()
+}
+
+fn has_field(object: &Map<String, Value>, owned: &str) -> bool {
+    owned.strip_prefix("f:").is_none_or(|name| object.contains_key(name))
+}
+
+fn value_differs(current: &Value, desired: &Value, owned: Option<&Value>) -> bool {
+    let owned = owned.and_then(Value::as_object);
+    let merged = |prefix: &str| owned.filter(|it| it.keys().any(|key| key.starts_with(prefix)));
+    match desired {
+        // It claims no field, and takes none from others.
+        Value::Object(desired) if desired.is_empty() => !(current.is_object() || current.is_null()),
+        Value::Object(desired) if let Some(owned) = merged("f:") => fields_differ(current, desired, owned),
+        Value::Array(desired) if let Some(owned) = merged("k:") => items_differ(current, desired, owned),
+        Value::Array(desired) if let Some(owned) = merged("v:") => members_differ(current, desired, owned),
+        _ => !same(current, desired),
+    }
+}
+
+fn fields_differ(current: &Value, desired: &Map<String, Value>, owned: &Map<String, Value>) -> bool {
+    owned.keys().any(|name| !has_field(desired, name))
+        || desired
+            .iter()
+            .any(|(name, desired)| value_differs(&current[name], desired, owned.get(&format!("f:{name}"))))
+}
+
+/// Lists of objects that some of their fields tell apart.
+fn items_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>) -> bool {
+    let keys = owned.iter().filter_map(|(key, owned)| Some((key.strip_prefix("k:")?, owned)));
+    let keys: Vec<(Value, &Value)> =
+        keys.filter_map(|(key, owned)| Some((serde_json::from_str(key).ok()?, owned))).collect();
+    let current = current.as_array().map(Vec::as_slice).unwrap_or_default();
+    let find = |items: &'_ [Value], key: &Value| items.iter().position(|item| has_key(item, key));
+    keys.iter().any(|(key, _)| find(desired, key).is_none())
+        || desired.iter().any(|desired| {
+            let Some((key, owned)) = keys.iter().find(|(key, _)| has_key(desired, key)) else {
+                return !current.iter().any(|current| same(current, desired));
+            };
+            find(current, key).is_none_or(|index| value_differs(&current[index], desired, Some(owned)))
+        })
+}
+
+fn has_key(item: &Value, key: &Value) -> bool {
+    key.as_object().into_iter().flatten().all(|(name, value)| match &item[name] {
+        Value::Null => (name.as_str(), value.as_str()) == (DEFAULT_PROTOCOL.0, Some(DEFAULT_PROTOCOL.1)),
+        other => other == value,
+    })
+}
+
+/// Lists of values of which none is there twice.
+fn members_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>) -> bool {
+    let members = owned.keys().filter_map(|key| key.strip_prefix("v:"));
+    let mut members = members.filter_map(|value| serde_json::from_str::<Value>(value).ok());
+    let current = current.as_array().map(Vec::as_slice).unwrap_or_default();
+    members.any(|member| !desired.contains(&member)) || desired.iter().any(|it| !current.contains(it))
+}
+
+/// Whether two values mean the same, as a whole.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(fields), Value::Object(others)) => {
+            let value = |object: &Map<String, Value>, name| object.get(name).cloned().unwrap_or_default();
+            let names = fields.keys().chain(others.keys().filter(|name| !fields.contains_key(*name)));
+            names.into_iter().all(|name| same(&value(fields, name), &value(others, name)))
+        }
+        (Value::Array(items), Value::Array(others)) => {
+            items.len() == others.len() && items.iter().zip(others).all(|(a, b)| same(a, b))
+        }
+        (a, b) => a == b || (is_nothing(a) && is_nothing(b)),
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,205 @@
+//! cloud-api-adaptors that somebody else installed. Two on one node would share its socket and port.
+
+use std::{collections::BTreeMap, fmt};
+
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec},
+};
+use kube::ResourceExt as _;
+
+use super::{CONFIG_LABEL, NodeSelection, selection::requirement_holds};
+
+/// What cloud-api-adaptor's own installations, and the controller that this operator takes the place of, call theirs.
+const NAMES: [&str; 2] = ["cloud-api-adaptor-daemonset", "peerpodconfig-ctrl-caa-daemon"];
+
+/// The last part of every image's name, and the label `app` of the usual DaemonSet.
+const ADAPTOR: &str = "cloud-api-adaptor";
+
+/// A DaemonSet that is in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The selected nodes that it runs on, in order.
+    pub nodes: Vec<String>,
+}
+
+impl fmt::Display for Foreign {
+    /// What is in the way, and how to take over.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name, nodes } = self;
+        write!(
+            f,
+            "the DaemonSet {namespace}/{name}, which this operator did not make, runs cloud-api-adaptor on "
+        )?;
+        match &nodes[..] {
+            [node] => write!(f, "the selected node {node}")?,
+            nodes => {
+                let first = nodes.first().map(String::as_str).unwrap_or_default();
+                write!(f, "{} selected nodes, {first} among them", nodes.len())?;
+            }
+        }
+        write!(
+            f,
+            ". To take over, end the peer pods there, since their VMs lose the cloud-api-adaptor that serves them, and \
+             then run: kubectl --namespace {namespace} delete daemonset {name}"
+        )
+    }
+}
+
+/// The DaemonSets that run cloud-api-adaptor on selected nodes and were not made by this operator. Taints are not
+/// looked at: a node that is tainted now may be free of it later.
+pub fn foreign_adaptors<'a>(
+    daemon_sets: impl IntoIterator<Item = &'a DaemonSet>,
+    selection: &NodeSelection,
+    nodes: impl IntoIterator<Item = &'a Node>,
+) -> Vec<Foreign> {
+    let mut selected: Vec<_> = nodes.into_iter().filter(|node| selection.matches(node.labels())).collect();
+    selected.sort_by_key(|node| node.name_any());
+    let mut foreign: Vec<_> = daemon_sets
+        .into_iter()
+        .filter(|it| it.metadata.deletion_timestamp.is_none() && is_foreign_adaptor(it))
+        .map(|it| Foreign {
+            namespace: it.namespace().unwrap_or_default(),
+            name: it.name_any(),
+            nodes: selected.iter().filter(|node| runs_on(it, node)).map(|node| node.name_any()).collect(),
+        })
+        .filter(|it| !it.nodes.is_empty())
+        .collect();
+    foreign.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    foreign
+}
+
+fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
+    daemon_set.spec.as_ref()?.template.spec.as_ref()
+}
+
+fn is_foreign_adaptor(daemon_set: &DaemonSet) -> bool {
+    let labels = daemon_set.labels();
+    let images =
+        || pod(daemon_set).into_iter().flat_map(|pod| &pod.containers).filter_map(|it| it.image.as_deref());
+    !labels.contains_key(CONFIG_LABEL)
+        && (NAMES.contains(&daemon_set.name_any().as_str())
+            || labels.get("app").is_some_and(|app| app == ADAPTOR)
+            || images().any(|image| image.contains(ADAPTOR)))
+}
+
+fn runs_on(daemon_set: &DaemonSet, node: &Node) -> bool {
+    let Some(pod) = pod(daemon_set) else { return false };
+    let labels = node.labels();
+    let required = pod
+        .affinity
+        .as_ref()
+        .and_then(|it| it.node_affinity.as_ref())
+        .and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
+    pod.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+        && required
+            .is_none_or(|it| it.node_selector_terms.iter().any(|term| term_matches(term, node, labels)))
+}
+
+/// A term without any requirement matches no node.
+fn term_matches(term: &NodeSelectorTerm, node: &Node, labels: &BTreeMap<String, String>) -> bool {
+    let holds = |it: &NodeSelectorRequirement, value: Option<&String>| {
+        requirement_holds(&it.operator, it.values.as_deref().unwrap_or_default(), value)
+    };
+    let (expressions, fields) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
+    let (expressions, fields) = (expressions.unwrap_or_default(), fields.unwrap_or_default());
+    let name = node.name_any();
+    let field = |it: &NodeSelectorRequirement| (it.key == "metadata.name").then_some(&name);
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions.iter().all(|it| holds(it, labels.get(&it.key)))
+        && fields.iter().all(|it| holds(it, field(it)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn found(daemon_set: &Value) -> Vec<Foreign> {
+        let daemon_set: DaemonSet = serde_json::from_value(daemon_set.clone()).unwrap();
+        let node = |name: &str, labels: Value| -> Node {
+            serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } })).unwrap()
+        };
+        let nodes = [
+            node("b", json!({ "peer": "yes", "zone": "2" })),
+            node("a", json!({ "peer": "yes", "zone": "1" })),
+            node("c", json!({ "zone": "1" })),
+        ];
+        let spec = serde_json::from_value(json!({ "nodeSelector": { "peer": "yes" } })).unwrap();
+        foreign_adaptors([&daemon_set], &NodeSelection::of(&spec), &nodes)
+    }
+
+    fn daemon_set(metadata: &Value, pod: &Value) -> Value {
+        json!({
+            "metadata": metadata,
+            "spec": { "selector": {}, "template": { "spec": pod } },
+        })
+    }
+
+    fn names(daemon_set: &Value) -> Vec<String> {
+        found(daemon_set).into_iter().flat_map(|it| it.nodes).collect()
+    }
+
+    #[test]
+    fn what_others_installed_is_known_by_name_label_or_image() {
+        let plain = json!({ "containers": [{ "name": "x", "image": "x" }] });
+        let image = json!({ "containers": [{ "name": "x", "image": "r/org/cloud-api-adaptor:v1" }] });
+        for (metadata, pod) in [
+            (json!({ "name": "cloud-api-adaptor-daemonset" }), &plain),
+            (json!({ "name": "peerpodconfig-ctrl-caa-daemon" }), &plain),
+            (json!({ "name": "x", "labels": { "app": "cloud-api-adaptor" } }), &plain),
+            (json!({ "name": "x" }), &image),
+        ] {
+            assert_eq!(names(&daemon_set(&metadata, pod)), ["a", "b"]);
+        }
+        for (metadata, pod) in [
+            (json!({ "name": "x", "labels": { "app": "y" } }), &plain),
+            (json!({ "name": "x", "labels": { CONFIG_LABEL: "config" } }), &image),
+            (json!({ "name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z" }), &image),
+        ] {
+            assert_eq!(names(&daemon_set(&metadata, pod)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn only_selected_nodes_that_it_runs_on_count() {
+        let on = |placement: Value| {
+            let mut pod = json!({ "containers": [{ "name": "x", "image": "cloud-api-adaptor" }] });
+            pod.as_object_mut().unwrap().append(&mut placement.as_object().unwrap().clone());
+            names(&daemon_set(&json!({ "name": "x" }), &pod))
+        };
+        let term = |term: Value| {
+            json!({ "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": term,
+            } } } })
+        };
+        assert_eq!(on(json!({ "nodeSelector": { "zone": "1" } })), ["a"]);
+        assert_eq!(on(json!({ "nodeSelector": { "zone": "3" } })), [""; 0]);
+        let zone = json!({ "key": "zone", "operator": "In", "values": ["2"] });
+        assert_eq!(on(term(json!([{ "matchExpressions": [zone] }]))), ["b"]);
+        let name = json!({ "key": "metadata.name", "operator": "In", "values": ["a"] });
+        assert_eq!(on(term(json!([{ "matchFields": [name] }, { "matchExpressions": [zone] }]))), ["a", "b"]);
+        assert_eq!(on(term(json!([{ "matchFields": [name], "matchExpressions": [zone] }]))), [""; 0]);
+        assert_eq!(on(term(json!([{}]))), [""; 0]);
+    }
+
+    #[test]
+    fn people_are_told_how_to_take_over() {
+        let foreign = found(&daemon_set(
+            &json!({ "name": "cloud-api-adaptor-daemonset", "namespace": "caa" }),
+            &json!({ "containers": [] }),
+        ));
+        let text = foreign[0].to_string();
+        assert!(text.contains("caa/cloud-api-adaptor-daemonset"), "{text}");
+        assert!(text.contains("2 selected nodes, a among them"), "{text}");
+        assert!(
+            text.ends_with("kubectl --namespace caa delete daemonset cloud-api-adaptor-daemonset"),
+            "{text}"
+        );
+    }
+}

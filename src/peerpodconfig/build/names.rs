@@ -1,0 +1,145 @@
+//! What a configuration's objects are called, and how they say whose they are.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::{Resource as _, ResourceExt as _, api::ObjectMeta};
+
+use super::Inputs;
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// The label of every object that was made for a configuration: the configuration's name.
+pub const CONFIG_LABEL: &str = "peerpods.confidentialcontainers.org/config";
+
+/// The names of one configuration's objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The DaemonSet of cloud-api-adaptor.
+    pub adaptor: String,
+    /// The webhook's Deployment, Service and PodDisruptionBudget.
+    pub webhook: String,
+    /// What is not in a namespace: the webhook configuration, or the policy and its binding.
+    pub cluster_scoped: String,
+}
+
+impl Names {
+    /// The names for this configuration.
+    pub fn of(config: &PeerPodConfig) -> Self {
+        let base = base(&config.name_any());
+        Self {
+            adaptor: format!("{base}-cloud-api-adaptor"),
+            webhook: format!("{base}-webhook"),
+            cluster_scoped: format!("peer-pods-{base}"),
+        }
+    }
+}
+
+/// A configuration may be called what a Service may not: names with dots, or that begin with a digit. Such a name is
+/// replaced by its letters with the sum of the true one behind, since `a.b` and `a-b` are two.
+fn base(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    let letters = name.replace(|c| !plain(c), "-");
+    format!("c-{letters}-{:08x}", fnv1a(name))
+}
+
+/// FNV-1a: short, and the same in every version of every library.
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Which of a configuration's programs an object is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// cloud-api-adaptor.
+    Adaptor,
+    /// The admission webhook.
+    Webhook,
+}
+
+impl Part {
+    /// The labels by which the Pods of this part are selected. They never change: a selector is immutable.
+    pub(super) fn selector_labels(self, config: &PeerPodConfig) -> BTreeMap<String, String> {
+        let (name, component) = match self {
+            Self::Adaptor => ("cloud-api-adaptor", "adaptor"),
+            Self::Webhook => ("peerpod-operator", "webhook"),
+        };
+        [
+            ("app.kubernetes.io/name", name),
+            ("app.kubernetes.io/component", component),
+            (CONFIG_LABEL, &config.name_any()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+    }
+
+    /// The labels of every object of this part.
+    pub(super) fn labels(self, config: &PeerPodConfig) -> BTreeMap<String, String> {
+        let further = [
+            ("app.kubernetes.io/instance", config.name_any()),
+            ("app.kubernetes.io/part-of", "peer-pods".to_owned()),
+            ("app.kubernetes.io/managed-by", "peerpod-operator".to_owned()),
+        ];
+        let further = further.map(|(key, value)| (key.to_owned(), value));
+        further.into_iter().chain(self.selector_labels(config)).collect()
+    }
+
+    /// Selects the Pods of this part.
+    pub(super) fn selector(self, config: &PeerPodConfig) -> LabelSelector {
+        LabelSelector { match_labels: Some(self.selector_labels(config)), ..LabelSelector::default() }
+    }
+
+    /// The metadata of an object in the namespace: it goes with its configuration.
+    pub(super) fn metadata(self, inputs: &Inputs, name: String) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name),
+            namespace: Some(inputs.namespace.to_owned()),
+            labels: Some(self.labels(inputs.config)),
+            owner_references: inputs.config.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        }
+    }
+
+    /// The metadata of an object that is in no namespace. What is in one cannot own it; it is found again by its label.
+    pub(super) fn cluster_scoped(self, inputs: &Inputs) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(Names::of(inputs.config).cluster_scoped),
+            labels: Some(self.labels(inputs.config)),
+            ..ObjectMeta::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(name: &str) -> Names {
+        Names::of(&PeerPodConfig::new(name, crate::api::v1alpha1::PeerPodConfigSpec::default()))
+    }
+
+    #[test]
+    fn objects_are_named_after_their_configuration() {
+        let names = names("config");
+        assert_eq!(names.adaptor, "config-cloud-api-adaptor");
+        assert_eq!(
+            (names.webhook.as_str(), names.cluster_scoped.as_str()),
+            ("config-webhook", "peer-pods-config")
+        );
+    }
+
+    #[test]
+    fn what_cannot_name_a_service_is_replaced_and_two_names_stay_two() {
+        for name in ["a.b", "a-b", "1a", "c-a-b", &"9".repeat(40), &"x".repeat(40)] {
+            let service = names(name).webhook;
+            assert!(service.len() <= 63, "{service}");
+            assert!(service.starts_with(|c: char| c.is_ascii_lowercase()), "{service}");
+            assert!(!service.contains('.'), "{service}");
+        }
+        assert_ne!(names("a.b"), names("a-b"));
+        assert_ne!(names("a.b-c"), names("a-b.c"));
+        assert_eq!(names("a.b").webhook, "c-a-b-108bf50c-webhook");
+    }
+}

@@ -1,0 +1,175 @@
+//! Which nodes a configuration selects.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+};
+
+use crate::api::v1alpha1::PeerPodConfigSpec;
+
+/// The nodes that run peer pods where nothing else is said: those with this label, empty.
+const DEFAULT_LABEL: &str = "node.kubernetes.io/worker";
+
+/// The nodes of a configuration: those that match both parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSelection {
+    labels: BTreeMap<String, String>,
+    selector: LabelSelector,
+}
+
+impl NodeSelection {
+    /// What a configuration selects. An empty `nodeSelector` says nothing; an empty `labelSelector` selects every node,
+    /// as such selectors do everywhere.
+    pub fn of(spec: &PeerPodConfigSpec) -> Self {
+        let labels = spec.node_selector.clone().unwrap_or_default();
+        match (&spec.label_selector, labels.is_empty()) {
+            (Some(selector), _) => Self { labels, selector: selector.clone() },
+            (None, false) => Self { labels, selector: LabelSelector::default() },
+            (None, true) => Self {
+                labels: [(DEFAULT_LABEL.to_owned(), String::new())].into(),
+                selector: LabelSelector::default(),
+            },
+        }
+    }
+
+    /// Whether a node with these labels is selected. An operator that Kubernetes does not know selects nothing.
+    pub fn matches(&self, node: &BTreeMap<String, String>) -> bool {
+        let labels = self.labels.iter().chain(self.selector.match_labels.iter().flatten());
+        labels.into_iter().all(|(key, value)| node.get(key) == Some(value))
+            && self.requirements().all(|it| {
+                requirement_holds(&it.operator, it.values.as_deref().unwrap_or_default(), node.get(&it.key))
+            })
+    }
+
+    /// The flat part, for a Pod's `nodeSelector`.
+    pub(super) fn node_selector(&self) -> Option<BTreeMap<String, String>> {
+        Some(self.labels.clone()).filter(|labels| !labels.is_empty())
+    }
+
+    /// The rest, for a Pod's `affinity`. The operators of the two kinds of selectors mean the same.
+    pub(super) fn affinity(&self) -> Option<Affinity> {
+        let labels =
+            self.selector.match_labels.iter().flatten().map(|(key, value)| NodeSelectorRequirement {
+                key: key.clone(),
+                operator: "In".to_owned(),
+                values: Some(vec![value.clone()]),
+            });
+        let further = self.requirements().map(|it| NodeSelectorRequirement {
+            key: it.key.clone(),
+            operator: it.operator.clone(),
+            values: it.values.clone().filter(|values| !values.is_empty()),
+        });
+        let requirements: Vec<_> = labels.chain(further).collect();
+        if requirements.is_empty() {
+            return None;
+        }
+        let term = NodeSelectorTerm { match_expressions: Some(requirements), ..NodeSelectorTerm::default() };
+        let required = NodeSelector { node_selector_terms: vec![term] };
+        Some(Affinity {
+            node_affinity: Some(NodeAffinity {
+                required_during_scheduling_ignored_during_execution: Some(required),
+                ..NodeAffinity::default()
+            }),
+            ..Affinity::default()
+        })
+    }
+
+    fn requirements(&self) -> impl Iterator<Item = &LabelSelectorRequirement> {
+        self.selector.match_expressions.iter().flatten()
+    }
+}
+
+/// Whether a label that is there, or is not, meets a requirement of a node selector.
+pub(super) fn requirement_holds(operator: &str, values: &[String], label: Option<&String>) -> bool {
+    let among = |label: &String| values.contains(label);
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    match operator {
+        "In" => label.is_some_and(among),
+        "NotIn" => !label.is_some_and(among),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => number(label).zip(number(values.first())).is_some_and(|(label, bound)| label > bound),
+        "Lt" => number(label).zip(number(values.first())).is_some_and(|(label, bound)| label < bound),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn selection(spec: Value) -> NodeSelection {
+        NodeSelection::of(&serde_json::from_value(spec).unwrap())
+    }
+
+    fn selects(spec: Value, labels: &[(&str, &str)]) -> bool {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        selection(spec).matches(&labels.collect())
+    }
+
+    #[test]
+    fn workers_are_selected_where_nothing_is_said() {
+        for spec in [json!({}), json!({ "nodeSelector": {} })] {
+            assert!(selects(spec.clone(), &[("node.kubernetes.io/worker", "")]));
+            assert!(!selects(spec.clone(), &[("node.kubernetes.io/worker", "yes")]));
+            assert!(!selects(spec.clone(), &[]));
+            let selection = selection(spec);
+            assert_eq!(selection.node_selector().unwrap()["node.kubernetes.io/worker"], "");
+            assert_eq!(selection.affinity(), None);
+        }
+    }
+
+    #[test]
+    fn a_node_matches_both_selectors_with_every_operator() {
+        let spec = |expression: Value| {
+            json!({
+                "nodeSelector": { "zone": "a" },
+                "labelSelector": { "matchLabels": { "kind": "metal" }, "matchExpressions": [expression] },
+            })
+        };
+        let base = [("zone", "a"), ("kind", "metal")];
+        let with = |further: (&'static str, &'static str)| [base[0], base[1], further];
+        let expressions = [
+            (json!({ "key": "x", "operator": "In", "values": ["1", "2"] }), [true, false, false]),
+            (json!({ "key": "x", "operator": "NotIn", "values": ["1", "2"] }), [false, true, true]),
+            (json!({ "key": "x", "operator": "Exists" }), [true, true, false]),
+            (json!({ "key": "x", "operator": "DoesNotExist" }), [false, false, true]),
+            (json!({ "key": "x", "operator": "Almost" }), [false, false, false]),
+        ];
+        for (expression, expected) in expressions {
+            let spec = spec(expression);
+            assert_eq!(selects(spec.clone(), &with(("x", "1"))), expected[0], "{spec}");
+            assert_eq!(selects(spec.clone(), &with(("x", "3"))), expected[1], "{spec}");
+            assert_eq!(selects(spec.clone(), &base), expected[2], "{spec}");
+            assert!(!selects(spec.clone(), &[("zone", "a"), ("x", "1")]), "{spec}");
+            assert!(!selects(spec.clone(), &[("kind", "metal"), ("x", "1")]), "{spec}");
+            let affinity = serde_json::to_value(selection(spec.clone()).affinity()).unwrap();
+            let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+            let expected = json!([{ "matchExpressions": [
+                { "key": "kind", "operator": "In", "values": ["metal"] },
+                spec["labelSelector"]["matchExpressions"][0],
+            ] }]);
+            assert_eq!(terms, &expected);
+        }
+    }
+
+    #[test]
+    fn an_empty_label_selector_selects_every_node() {
+        let spec = json!({ "labelSelector": {} });
+        assert!(selects(spec.clone(), &[]));
+        assert_eq!((selection(spec.clone()).node_selector(), selection(spec).affinity()), (None, None));
+    }
+
+    #[test]
+    fn bounds_compare_whole_numbers() {
+        let holds =
+            |operator, label: &str| requirement_holds(operator, &["5".to_owned()], Some(&label.to_owned()));
+        assert_eq!([holds("Gt", "6"), holds("Gt", "5"), holds("Gt", "x")], [true, false, false]);
+        assert_eq!([holds("Lt", "4"), holds("Lt", "5"), holds("Lt", "x")], [true, false, false]);
+        assert!(!requirement_holds("Gt", &[], Some(&"6".to_owned())));
+    }
+}

@@ -1,0 +1,141 @@
+//! What of cloud-api-adaptor's `ConfigMap` and Secret concerns its DaemonSet.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use ring::digest::{Context, SHA256};
+
+use crate::settings::CloudProvider;
+
+/// cloud-api-adaptor's own default of `PROBE_PORT`.
+const PROBE_PORT: u16 = 8000;
+
+/// What the settings say that shapes the Pod itself, so that a change of it alone needs a new Pod, and a sum of them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdaptorSettings {
+    /// `CLOUD_PROVIDER`, as it stands there; empty where nothing does.
+    pub cloud_name: String,
+    /// The same, where it is one that cloud-api-adaptor has. Others may come from a plugin.
+    pub cloud: Option<CloudProvider>,
+    /// `PROBE_PORT`, where the startup probe asks; cloud-api-adaptor's default where that is no port.
+    pub probe_port: u16,
+    /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, where it is set.
+    pub instance_type_overruled_by: Option<&'static str>,
+    /// The sum (SHA-256) of every key and value, in hexadecimal digits.
+    pub hash: String,
+}
+
+impl AdaptorSettings {
+    /// Reads both objects, either of which may be missing. Where both have a key the `ConfigMap` wins, as it does in
+    /// cloud-api-adaptor's environment.
+    ///
+    /// `salt` keeps a short Secret from being guessed from the sum of it that is on the Pods: anything that differs from
+    /// one installation to the next and stays the same, such as the configuration's uid.
+    pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>, salt: &str) -> Self {
+        let text = |key: &str| {
+            let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
+            let credentials = || secret.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key));
+            let credentials = || credentials().map(|value| String::from_utf8_lossy(&value.0).into_owned());
+            settings.or_else(credentials).unwrap_or_default().trim().to_owned()
+        };
+        let cloud_name = text("CLOUD_PROVIDER");
+        let cloud = cloud_name.parse().ok();
+        let overruled = cloud == Some(CloudProvider::Alibabacloud) && !text("INSTANCE_TYPE").is_empty();
+        Self {
+            cloud,
+            probe_port: text("PROBE_PORT").parse().ok().filter(|port| *port > 0).unwrap_or(PROBE_PORT),
+            instance_type_overruled_by: overruled.then_some("INSTANCE_TYPE"),
+            hash: hash(config_map, secret, salt),
+            cloud_name,
+        }
+    }
+}
+
+fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>, salt: &str) -> String {
+    let mut sum = Context::new(&SHA256);
+    // With its length before it no text runs into the next.
+    let mut add = |bytes: &[u8]| {
+        sum.update(&(bytes.len() as u64).to_be_bytes());
+        sum.update(bytes);
+    };
+    add(salt.as_bytes());
+    for (key, value) in config_map.iter().flat_map(|it| it.data.iter().flatten()) {
+        add(b"setting");
+        add(key.as_bytes());
+        add(value.as_bytes());
+    }
+    for (key, value) in config_map.iter().flat_map(|it| it.binary_data.iter().flatten()) {
+        add(b"binary setting");
+        add(key.as_bytes());
+        add(&value.0);
+    }
+    for (key, value) in secret.iter().flat_map(|it| it.data.iter().flatten()) {
+        add(b"credential");
+        add(key.as_bytes());
+        add(&value.0);
+    }
+    let mut digits = String::new();
+    for byte in sum.finish().as_ref() {
+        // Writing to a String cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(settings: &Value, credentials: &Value) -> AdaptorSettings {
+        let config_map = serde_json::from_value(json!({ "data": settings })).unwrap();
+        let secret = serde_json::from_value(json!({ "data": credentials })).unwrap();
+        AdaptorSettings::read(Some(&config_map), Some(&secret), "uid")
+    }
+
+    #[test]
+    fn the_config_map_wins_as_in_the_environment_of_cloud_api_adaptor() {
+        // YXdz is aws.
+        let settings = read(&json!({ "CLOUD_PROVIDER": "libvirt\n" }), &json!({ "CLOUD_PROVIDER": "YXdz" }));
+        assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("libvirt", Some(CloudProvider::Libvirt)));
+        let settings = read(&json!({}), &json!({ "CLOUD_PROVIDER": "YXdz" }));
+        assert_eq!(settings.cloud, Some(CloudProvider::Aws));
+        let settings = read(&json!({ "CLOUD_PROVIDER": "mine" }), &json!({}));
+        assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("mine", None));
+        let none = AdaptorSettings::read(None, None, "uid");
+        assert_eq!((none.cloud_name.as_str(), none.cloud, none.probe_port), ("", None, 8000));
+    }
+
+    #[test]
+    fn a_port_that_is_none_is_the_default() {
+        for (text, port) in [("9000", 9000), ("", 8000), ("0", 8000), ("99999", 8000), ("x", 8000)] {
+            assert_eq!(read(&json!({ "PROBE_PORT": text }), &json!({})).probe_port, port, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_sum_changes_with_every_key_and_value_and_with_nothing_else() {
+        let base = read(&json!({ "a": "b", "c": "d" }), &json!({ "e": "Zg==" })).hash;
+        assert_eq!(base.len(), 64);
+        assert_eq!(read(&json!({ "c": "d", "a": "b" }), &json!({ "e": "Zg==" })).hash, base);
+        for (settings, credentials) in [
+            (json!({ "a": "b", "c": "x" }), &json!({ "e": "Zg==" })),
+            (json!({ "a": "bc", "": "d" }), &json!({ "e": "Zg==" })),
+            (json!({ "a": "b" }), &json!({ "e": "Zg==" })),
+            (json!({ "a": "b", "c": "d", "e": "f" }), &json!({})),
+            (json!({ "a": "b", "c": "d" }), &json!({ "e": "eA==" })),
+        ] {
+            assert_ne!(read(&settings, credentials).hash, base, "{settings}");
+        }
+        assert_ne!(AdaptorSettings::read(None, None, "a").hash, AdaptorSettings::read(None, None, "b").hash);
+    }
+
+    #[test]
+    fn what_overrules_an_instance_type_is_told() {
+        let settings = read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "INSTANCE_TYPE": "x" }), &json!({}));
+        assert_eq!(settings.instance_type_overruled_by, Some("INSTANCE_TYPE"));
+        let settings = read(&json!({ "CLOUD_PROVIDER": "aws", "INSTANCE_TYPE": "x" }), &json!({}));
+        assert_eq!(settings.instance_type_overruled_by, None);
+    }
+}

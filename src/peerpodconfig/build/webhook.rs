@@ -1,0 +1,284 @@
+//! The admission webhook: the operator's own image in a Deployment of its own, and what leads the API server to it.
+
+use k8s_openapi::{
+    ByteString,
+    api::{
+        admissionregistration::v1::{
+            MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+            ServiceReference, WebhookClientConfig,
+        },
+        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
+        core::v1::{
+            Capabilities, ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource,
+            HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
+            ResourceRequirements, SeccompProfile, SecurityContext, Service, ServicePort, ServiceSpec,
+            TopologySpreadConstraint,
+        },
+        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+        util::intstr::IntOrString,
+    },
+};
+use kube::api::ObjectMeta;
+
+use super::{Inputs, Names, names::Part};
+use crate::api::v1alpha1::Sizing;
+
+/// The name of the webhook within its configuration, as upstream's is called.
+pub const WEBHOOK: &str = "mwebhook.peerpods.io";
+
+/// Where the webhook takes reviews of Pods.
+pub const PATH: &str = "/mutate-v1-pod";
+
+/// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
+pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
+
+const PORT: i32 = 9443;
+
+/// Any user but root; the image has one of this number.
+const USER: i64 = 65_532;
+
+/// How long the API server waits for an answer, which takes milliseconds. Whoever makes a Pod waits as long.
+const TIMEOUT_SECONDS: i32 = 5;
+
+/// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
+pub fn deployment(inputs: &Inputs) -> Deployment {
+    let config = inputs.config;
+    Deployment {
+        metadata: Part::Webhook.metadata(inputs, Names::of(config).webhook),
+        spec: Some(DeploymentSpec {
+            replicas: Some(config.spec.admission.replicas),
+            selector: Part::Webhook.selector(config),
+            strategy: Some(DeploymentStrategy {
+                type_: Some("RollingUpdate".to_owned()),
+                rolling_update: Some(RollingUpdateDeployment {
+                    max_surge: Some(IntOrString::Int(1)),
+                    max_unavailable: Some(IntOrString::Int(0)),
+                }),
+            }),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(Part::Webhook.labels(config)),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod(inputs)),
+            },
+            ..DeploymentSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Where the API server finds the webhook's Pods.
+pub fn service(inputs: &Inputs) -> Service {
+    Service {
+        metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
+        spec: Some(ServiceSpec {
+            selector: Some(Part::Webhook.selector_labels(inputs.config)),
+            ports: Some(vec![ServicePort {
+                name: Some("webhook".to_owned()),
+                port: 443,
+                protocol: Some("TCP".to_owned()),
+                target_port: Some(IntOrString::String("webhook".to_owned())),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// One Pod at a time may be evicted, and one that is not ready always.
+pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
+    PodDisruptionBudget {
+        metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
+        spec: Some(PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            selector: Some(Part::Webhook.selector(inputs.config)),
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// What makes the API server ask the webhook, about peer pods alone: while it is down no other Pod is held up.
+///
+/// Without `ca_bundle` the field is not part of the object, so that whoever applied it keeps it.
+pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
+    let strings = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    let webhook = MutatingWebhook {
+        name: WEBHOOK.to_owned(),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: WebhookClientConfig {
+            ca_bundle,
+            service: Some(ServiceReference {
+                name: Names::of(inputs.config).webhook,
+                namespace: inputs.namespace.to_owned(),
+                path: Some(PATH.to_owned()),
+                port: Some(443),
+            }),
+            url: None,
+        },
+        failure_policy: Some("Fail".to_owned()),
+        match_conditions: Some(vec![MatchCondition {
+            name: "runtime-class".to_owned(),
+            expression: runtime_class_condition(&inputs.config.spec.admission.runtime_class_name),
+        }]),
+        namespace_selector: Some(other_namespaces(inputs)),
+        reinvocation_policy: Some("IfNeeded".to_owned()),
+        rules: Some(vec![RuleWithOperations {
+            api_groups: strings(&[""]),
+            api_versions: strings(&["v1"]),
+            operations: strings(&["CREATE"]),
+            resources: strings(&["pods"]),
+            scope: Some("Namespaced".to_owned()),
+        }]),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+        ..MutatingWebhook::default()
+    };
+    MutatingWebhookConfiguration {
+        metadata: Part::Webhook.cluster_scoped(inputs),
+        webhooks: Some(vec![webhook]),
+    }
+}
+
+/// A Pod of this runtime class, in CEL. Most Pods have no runtime class, and asking for a field that is not there would
+/// fail.
+pub fn runtime_class_condition(runtime_class: &str) -> String {
+    // Strings of JSON are strings of CEL.
+    format!("object.spec.?runtimeClassName.orValue(\"\") == {}", serde_json::Value::from(runtime_class))
+}
+
+/// Every namespace but the operator's own, `kube-system` and those that the configuration excludes.
+pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
+    let mut excluded = inputs.config.spec.admission.excluded_namespaces.clone();
+    excluded.extend([inputs.namespace.to_owned(), "kube-system".to_owned()]);
+    excluded.sort();
+    excluded.dedup();
+    LabelSelector {
+        match_expressions: Some(vec![LabelSelectorRequirement {
+            key: "kubernetes.io/metadata.name".to_owned(),
+            operator: "NotIn".to_owned(),
+            values: Some(excluded),
+        }]),
+        ..LabelSelector::default()
+    }
+}
+
+fn pod(inputs: &Inputs) -> PodSpec {
+    PodSpec {
+        service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
+        // A node that fails should not take all with it; one node alone may have all.
+        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            max_skew: 1,
+            when_unsatisfiable: "ScheduleAnyway".to_owned(),
+            label_selector: Some(Part::Webhook.selector(inputs.config)),
+            ..TopologySpreadConstraint::default()
+        }]),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                ..SeccompProfile::default()
+            }),
+            ..PodSecurityContext::default()
+        }),
+        containers: vec![container(inputs)],
+        ..PodSpec::default()
+    }
+}
+
+fn container(inputs: &Inputs) -> Container {
+    let admission = &inputs.config.spec.admission;
+    let sizing = match admission.sizing {
+        Sizing::Kubernetes => "kubernetes",
+        Sizing::Sum => "sum",
+    };
+    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+    Container {
+        name: "webhook".to_owned(),
+        image: Some(inputs.operator_image.to_owned()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        args: Some(vec![
+            "webhook".to_owned(),
+            format!("--addr=0.0.0.0:{PORT}"),
+            format!("--runtime-class={}", admission.runtime_class_name),
+            format!("--extended-resource={}", admission.extended_resource),
+            format!("--sizing={sizing}"),
+            "--log-format=json".to_owned(),
+        ]),
+        env: Some(env(inputs)),
+        ports: Some(vec![ContainerPort {
+            name: Some("webhook".to_owned()),
+            container_port: PORT,
+            protocol: Some("TCP".to_owned()),
+            ..ContainerPort::default()
+        }]),
+        liveness_probe: Some(probe("/healthz", 10)),
+        readiness_probe: Some(probe("/readyz", 5)),
+        // No limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
+        resources: Some(ResourceRequirements {
+            requests: Some([quantity("cpu", "10m"), quantity("memory", "16Mi")].into()),
+            limits: Some([quantity("memory", "64Mi")].into()),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                ..Capabilities::default()
+            }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+/// Its namespace and name, and the demands on TLS that cloud-api-adaptor's settings make.
+fn env(inputs: &Inputs) -> Vec<EnvVar> {
+    let from =
+        |name: &str, source| EnvVar { name: name.to_owned(), value_from: Some(source), ..EnvVar::default() };
+    let field = |path: &str| EnvVarSource {
+        field_ref: Some(ObjectFieldSelector {
+            api_version: Some("v1".to_owned()),
+            field_path: path.to_owned(),
+        }),
+        ..EnvVarSource::default()
+    };
+    let setting = |key: &str| EnvVarSource {
+        config_map_key_ref: Some(ConfigMapKeySelector {
+            name: inputs.config.spec.config_map_name.clone(),
+            key: key.to_owned(),
+            optional: Some(true),
+        }),
+        ..EnvVarSource::default()
+    };
+    vec![
+        from("PEERPOD_OPERATOR_NAMESPACE", field("metadata.namespace")),
+        from("POD_NAME", field("metadata.name")),
+        from("TLS_MIN_VERSION", setting("TLS_MIN_VERSION")),
+        from("TLS_CIPHER_SUITES", setting("TLS_CIPHER_SUITES")),
+    ]
+}
+
+fn probe(path: &str, period_seconds: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::String("webhook".to_owned()),
+            scheme: Some("HTTPS".to_owned()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period_seconds),
+        ..Probe::default()
+    }
+}
