@@ -1,6 +1,7 @@
 //! The typed objects of an installation. Whoever prints them (`cargo xtask manifests`) decides where they go.
 
 mod deployment;
+pub mod guard;
 mod rbac;
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -39,7 +40,7 @@ pub fn peerpod_crd() -> Result<Value, Error> {
 
 /// Everything that is installed, in the order in which it must exist.
 pub fn objects() -> Result<Vec<Manifest>, Error> {
-    Ok(vec![
+    let mut objects = vec![
         Manifest { file: "peerpods", object: peerpod_crd()? },
         Manifest { file: "namespace", object: serde_json::to_value(namespace())? },
         Manifest { file: "serviceaccount", object: serde_json::to_value(service_account())? },
@@ -48,7 +49,9 @@ pub fn objects() -> Result<Vec<Manifest>, Error> {
         Manifest { file: "role", object: serde_json::to_value(role())? },
         Manifest { file: "rolebinding", object: serde_json::to_value(role_binding())? },
         Manifest { file: "deployment", object: serde_json::to_value(deployment())? },
-    ])
+    ];
+    objects.extend(guard::objects(guard::Action::default())?);
+    Ok(objects)
 }
 
 /// The namespace of everything that is installed. cloud-api-adaptor's own Pods there are privileged.

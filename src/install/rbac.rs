@@ -21,7 +21,7 @@ pub fn cluster_role() -> ClusterRole {
 pub fn cluster_role_binding() -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: cluster_scoped(),
-        role_ref: reference_to("ClusterRole"),
+        role_ref: reference_to("ClusterRole", NAME),
         subjects: Some(vec![operator()]),
     }
 }
@@ -33,7 +33,11 @@ pub fn role() -> Role {
 
 /// Gives the role to the operator's ServiceAccount.
 pub fn role_binding() -> RoleBinding {
-    RoleBinding { metadata: metadata(NAME), role_ref: reference_to("Role"), subjects: Some(vec![operator()]) }
+    RoleBinding {
+        metadata: metadata(NAME),
+        role_ref: reference_to("Role", NAME),
+        subjects: Some(vec![operator()]),
+    }
 }
 
 fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
@@ -48,7 +52,7 @@ fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
     permissions.iter().map(rule).collect()
 }
 
-fn reference_to(kind: &str) -> RoleRef {
+pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {
     RoleRef {
         #[allow(
             clippy::useless_conversion,
@@ -56,7 +60,7 @@ fn reference_to(kind: &str) -> RoleRef {
         )]
         api_group: "rbac.authorization.k8s.io".to_owned().into(),
         kind: kind.to_owned(),
-        name: NAME.to_owned(),
+        name: name.to_owned(),
     }
 }
 

@@ -47,7 +47,7 @@ use self::{
     verdict::Reason,
 };
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION},
+    api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
     provider::Clouds,
     runtime::{Backoff, Leadership, Metrics},
@@ -58,7 +58,11 @@ pub const NAME: &str = "peerpod";
 
 /// What the controller may do in the cluster, and what for.
 pub const PERMISSIONS: &[Permission] = &[
-    Permission::new("confidentialcontainers.org", &["peerpods"], &["list", "watch", "patch", "delete"]),
+    Permission::new(
+        "confidentialcontainers.org",
+        &["peerpods"],
+        &["list", "watch", "patch", "delete", RELEASE_VERB],
+    ),
     Permission::new("confidentialcontainers.org", &["peerpods/status"], &["patch"]),
     Permission::new("", &["pods"], &["get", "list", "watch"]),
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),

@@ -11,6 +11,7 @@ mod crd;
 mod far_host;
 mod faults;
 mod garbage_collection;
+mod guard;
 mod leadership;
 mod lifecycle;
 mod observability;

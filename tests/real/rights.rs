@@ -8,7 +8,7 @@ use testbed::{Kubelet, Request, wait};
 use crate::support::{Scene, alone, next_second};
 
 /// One of everything that the operator decides. Gives the namespace that went meanwhile.
-async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
+pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     // Delete and release.
     let normal = scene.pod_with_vm("normal").await?;
     scene.pods.delete("normal").await?;

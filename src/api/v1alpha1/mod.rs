@@ -19,5 +19,15 @@ pub const RELEASE_ANNOTATION: &str = "peerpods.confidentialcontainers.org/releas
 /// The one value of [`RELEASE_ANNOTATION`] that has an effect.
 pub const RELEASE_ABANDON: &str = "abandon";
 
+/// The right to create a [`PeerPod`] and to change its spec or its owner: a verb on `peerpods` that the API server itself
+/// knows nothing of, and that the guard (a validating admission policy of the installation) asks for.
+pub const RECORD_VERB: &str = "record";
+
+/// The right to take [`FINALIZER`] away; see [`RECORD_VERB`].
+pub const RELEASE_VERB: &str = "release";
+
+/// The right to set [`RELEASE_ABANDON`]; see [`RECORD_VERB`].
+pub const ABANDON_VERB: &str = "abandon";
+
 /// The field manager of everything this operator writes.
 pub const FIELD_MANAGER: &str = "peerpod-operator";

@@ -1,0 +1,227 @@
+//! A guard at the door: a PeerPod names a machine that is going to be deleted with the cloud's credentials, so only those
+//! who hold a right for it write what counts in one. Whoever asks, the API server's own authorizer answers: there is no
+//! list of names.
+//!
+//! | what is written | the verb on `peerpods` that it takes |
+//! |---|---|
+//! | a new PeerPod, another spec, another owner | `record` |
+//! | no owner | `record`, or the right to delete Pods in the namespace (who has it may orphan a PeerPod anyway, and the garbage collector does) |
+//! | no finalizer of cloud-api-adaptor's | `release` |
+//! | the annotation that abandons the machine | `abandon` |
+//!
+//! Everything else is left to the ordinary rights. A deletion is, since the operator judges it by the Pod.
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{
+        MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
+    },
+    rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject},
+};
+use kube::{Resource as _, api::ObjectMeta};
+use serde_json::{Error, to_value};
+
+use super::{Manifest, metadata, rbac::reference_to};
+use crate::{
+    NAMESPACE,
+    api::v1alpha1::{
+        ABANDON_VERB, FINALIZER, PeerPod, RECORD_VERB, RELEASE_ABANDON, RELEASE_ANNOTATION, RELEASE_VERB,
+    },
+    peerpodconfig::build::SERVICE_ACCOUNT,
+};
+
+/// The name of the policy and of its binding.
+pub const NAME: &str = "peerpod-guard";
+
+/// The role of cloud-api-adaptor, beside its other rights: `record` and `release`.
+pub const RECORDER: &str = "peerpod-recorder";
+
+/// The role of people who look after PeerPods in all respects. Bound to nobody; a cluster administrator has its rights.
+pub const ADMINISTRATOR: &str = "peerpod-administrator";
+
+/// What happens to a write without the right to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// It takes place; its author is warned, and the audit log says so. A cloud-api-adaptor under an account that nobody
+    /// expected is heard of this way, and none of its machines goes unrecorded.
+    #[default]
+    Warn,
+    /// It is refused.
+    Deny,
+}
+
+/// Everything that the guard consists of.
+pub(super) fn objects(action: Action) -> Result<Vec<Manifest>, Error> {
+    Ok(vec![
+        Manifest { file: "clusterrole-recorder", object: to_value(recorder())? },
+        Manifest { file: "clusterrolebinding-recorder", object: to_value(recorder_binding())? },
+        Manifest { file: "clusterrole-administrator", object: to_value(administrator())? },
+        Manifest { file: "validatingadmissionpolicy", object: to_value(policy())? },
+        Manifest { file: "validatingadmissionpolicybinding", object: to_value(binding(action))? },
+    ])
+}
+
+/// What is asked of whom.
+pub fn policy() -> ValidatingAdmissionPolicy {
+    ValidatingAdmissionPolicy {
+        metadata: cluster_scoped(NAME),
+        spec: Some(ValidatingAdmissionPolicySpec {
+            // How hard a failure is to be taken is the binding's to say.
+            failure_policy: Some("Fail".to_owned()),
+            match_constraints: Some(MatchResources {
+                resource_rules: Some(vec![NamedRuleWithOperations {
+                    api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
+                    api_versions: Some(vec!["*".to_owned()]),
+                    operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                    resources: Some(vec![PeerPod::plural(&()).into_owned()]),
+                    ..NamedRuleWithOperations::default()
+                }]),
+                ..MatchResources::default()
+            }),
+            variables: Some(variables()),
+            validations: Some(validations()),
+            ..ValidatingAdmissionPolicySpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Where the policy is in force (everywhere), and how.
+#[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
+pub fn binding(action: Action) -> ValidatingAdmissionPolicyBinding {
+    let actions: [&str; 2] = match action {
+        Action::Warn => ["Warn", "Audit"],
+        Action::Deny => ["Deny", "Audit"],
+    };
+    ValidatingAdmissionPolicyBinding {
+        metadata: cluster_scoped(NAME),
+        spec: ValidatingAdmissionPolicyBindingSpec {
+            policy_name: NAME.to_owned().into(),
+            validation_actions: actions.map(str::to_owned).to_vec().into(),
+            ..ValidatingAdmissionPolicyBindingSpec::default()
+        }
+        .into(),
+    }
+}
+
+/// The role [`RECORDER`].
+pub fn recorder() -> ClusterRole {
+    role(RECORDER, &[RECORD_VERB, RELEASE_VERB])
+}
+
+/// Gives cloud-api-adaptor the role [`RECORDER`].
+pub fn recorder_binding() -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: cluster_scoped(RECORDER),
+        role_ref: reference_to("ClusterRole", RECORDER),
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: SERVICE_ACCOUNT.to_owned(),
+            namespace: Some(NAMESPACE.to_owned()),
+            ..Subject::default()
+        }]),
+    }
+}
+
+/// The role [`ADMINISTRATOR`].
+pub fn administrator() -> ClusterRole {
+    let ordinary = ["get", "list", "watch", "create", "patch", "update", "delete"];
+    role(ADMINISTRATOR, &[&ordinary[..], &[RECORD_VERB, RELEASE_VERB, ABANDON_VERB]].concat())
+}
+
+fn role(name: &str, verbs: &[&str]) -> ClusterRole {
+    ClusterRole {
+        metadata: cluster_scoped(name),
+        rules: Some(vec![PolicyRule {
+            api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
+            resources: Some(vec![PeerPod::plural(&()).into_owned()]),
+            verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+            ..PolicyRule::default()
+        }]),
+        ..ClusterRole::default()
+    }
+}
+
+/// What the validations compare. An owner is its identity and whether it is the controller; `blockOwnerDeletion` is the
+/// garbage collector's to change. `former` are the values before the write, and nothing where the object is new.
+fn variables() -> Vec<Variable> {
+    let identities = |object: &str| {
+        format!(
+            "{object}.metadata.?ownerReferences.orValue([]).map(owner, [owner.apiVersion, owner.kind, owner.name, \
+             owner.uid, owner.?controller.orValue(false)])"
+        )
+    };
+    let holds = |finalizers: &str| format!("'{FINALIZER}' in {finalizers}.metadata.?finalizers.orValue([])");
+    let abandons = |object: &str| {
+        format!("{object}.metadata.?annotations[?'{RELEASE_ANNOTATION}'].orValue('') == '{RELEASE_ABANDON}'")
+    };
+    [
+        ("isNew", "request.operation == 'CREATE'".to_owned()),
+        ("owners", identities("object")),
+        ("formerOwners", format!("variables.isNew ? [] : {}", identities("oldObject"))),
+        // Those that stayed, in their order: which one counts depends on it.
+        ("keptOwners", "variables.formerOwners.filter(it, it in variables.owners)".to_owned()),
+        (
+            "records",
+            "variables.isNew || object.?spec != oldObject.?spec || variables.owners != variables.keptOwners"
+                .to_owned(),
+        ),
+        ("disowns", "size(variables.keptOwners) < size(variables.formerOwners)".to_owned()),
+        ("releases", format!("!variables.isNew && {} && !({})", holds("oldObject"), holds("object"))),
+        ("abandons", format!("{} && (variables.isNew || !({}))", abandons("object"), abandons("oldObject"))),
+    ]
+    .map(|(name, expression)| Variable { name: name.to_owned(), expression })
+    .into()
+}
+
+fn validations() -> Vec<Validation> {
+    let may = |verb: &str| format!("authorizer.requestResource.check('{verb}').allowed()");
+    let who_else = format!(
+        "cloud-api-adaptor has it by the ClusterRole {RECORDER}: if this is cloud-api-adaptor under an account of its \
+         own, bind that role to it."
+    );
+    let people = format!("The ClusterRole {ADMINISTRATOR} gives it.");
+    let delete_pods =
+        "authorizer.group('').resource('pods').namespace(request.namespace).check('delete').allowed()";
+    [
+        (
+            format!("!variables.records || {}", may(RECORD_VERB)),
+            format!(
+                "may not create a PeerPod or change its spec or owner, since the machine that it names will be deleted: \
+                 this takes the right to {RECORD_VERB} peerpods. {who_else}"
+            ),
+        ),
+        (
+            format!("!variables.disowns || {} || {delete_pods}", may(RECORD_VERB)),
+            format!(
+                "may not take a PeerPod from its Pod, since nobody would delete its machine then: this takes the right \
+                 to {RECORD_VERB} peerpods or to delete pods. {who_else}"
+            ),
+        ),
+        (
+            format!("!variables.releases || {}", may(RELEASE_VERB)),
+            format!(
+                "may not take the finalizer {FINALIZER} from a PeerPod, since nobody would delete its machine then: \
+                 this takes the right to {RELEASE_VERB} peerpods. {who_else}"
+            ),
+        ),
+        (
+            format!("!variables.abandons || {}", may(ABANDON_VERB)),
+            format!(
+                "may not abandon the machine of a PeerPod ({RELEASE_ANNOTATION}={RELEASE_ABANDON}), since it would \
+                 stay and cost: this takes the right to {ABANDON_VERB} peerpods. {people}"
+            ),
+        ),
+    ]
+    .map(|(expression, message)| Validation {
+        expression,
+        message_expression: Some(format!("request.userInfo.username + ' {message}'")),
+        reason: Some("Forbidden".to_owned()),
+        ..Validation::default()
+    })
+    .into()
+}
+
+fn cluster_scoped(name: &str) -> ObjectMeta {
+    ObjectMeta { namespace: None, ..metadata(name) }
+}

@@ -1,0 +1,224 @@
+//! Who may write what in a PeerPod: the generated admission policy on the real API server, against somebody who has all the
+//! ordinary rights to PeerPods and none of those that the guard asks for.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt as _};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    install::guard::{self, Action},
+};
+use serde_json::{Value, json, to_value};
+use testbed::{Testbed, Vm, peerpod_object, wait};
+
+use crate::{
+    rights::all_decisions,
+    support::{Scene, alone, beside_others},
+};
+
+const STRANGER: &str = "stranger";
+
+/// How the guard names the stranger.
+const NAMED: &str = "system:serviceaccount:confidential-containers-system:stranger may not";
+
+/// Somebody who may do all to PeerPods that Kubernetes itself knows of, and read Pods.
+struct Stranger {
+    kubeconfig: PathBuf,
+}
+
+impl Stranger {
+    async fn join(testbed: &Testbed) -> Result<Self> {
+        let may = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
+        let ordinary = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+        let objects = [
+            json!({
+                "apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": { "name": STRANGER, "namespace": NAMESPACE },
+            }),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": { "name": STRANGER },
+                "rules": [
+                    may("confidentialcontainers.org", &["peerpods"], &ordinary),
+                    may("", &["pods"], &["get", "list"]),
+                ],
+            }),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": { "name": STRANGER },
+                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": STRANGER },
+                "subjects": [{ "kind": "ServiceAccount", "name": STRANGER, "namespace": NAMESPACE }],
+            }),
+        ];
+        testbed.apply(STRANGER, &objects).await?;
+        Ok(Self { kubeconfig: testbed.kubeconfig_of(STRANGER).await? })
+    }
+
+    /// kubectl under the stranger's own rights. A warning is a failure for kubectl, and the write took place all the same.
+    async fn kubectl(&self, scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
+        let kubeconfig = self.kubeconfig.to_str().context("UTF-8")?;
+        let own = ["--warnings-as-errors", "--kubeconfig", kubeconfig];
+        scene.kubectl(&[&own, arguments].concat()).await
+    }
+
+    /// What the API server says to this.
+    async fn told(&self, scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
+        let answer = self.kubectl(scene, arguments).await;
+        let error = answer.err().with_context(|| format!("nothing was said to {arguments:?}"))?;
+        Ok(format!("{error:#}"))
+    }
+
+    /// Creates an object.
+    async fn create(&self, scene: &Scene<'_>, object: &Value, options: &[&str]) -> Result<String> {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("peerpod.json");
+        std::fs::write(&file, object.to_string())?;
+        let arguments = ["create", "--filename", file.to_str().context("UTF-8")?];
+        self.told(scene, &[&arguments, options].concat()).await
+    }
+}
+
+/// Lets the guard refuse, and waits until it does.
+async fn deny(scene: &Scene<'_>, stranger: &Stranger) -> Result<()> {
+    scene.testbed.apply("guard", &[to_value(guard::binding(Action::Deny))?]).await?;
+    let pod = scene.pods.run("bait").await?;
+    let object = peerpod_object(&pod, "libvirt", "");
+    wait::eventually("the guard refuses", wait::DEADLINE, async || {
+        let told = stranger.create(scene, &unblocking(object.clone()), &["--dry-run=server"]).await?;
+        ensure!(told.contains("denied request"), "{told}");
+        Ok(())
+    })
+    .await
+}
+
+/// The same, without what takes a right to the owner.
+fn unblocking(mut peerpod: Value) -> Value {
+    peerpod["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
+    peerpod
+}
+
+/// What a stranger must not do to a PeerPod, and the words of the answer.
+fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
+    let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "other", "uid": other_pod_uid });
+    let release = json!({ "peerpods.confidentialcontainers.org/release": "abandon" });
+    [
+        (
+            "re-points",
+            json!({ "metadata": { "ownerReferences": [owner] } }).to_string(),
+            "change its spec or owner",
+        ),
+        (
+            "disowns",
+            json!({ "metadata": { "ownerReferences": null } }).to_string(),
+            "take a PeerPod from its Pod",
+        ),
+        (
+            "strips",
+            json!({ "metadata": { "finalizers": ["x/y"] } }).to_string(),
+            "take the finalizer peer.pod/finalizer",
+        ),
+        ("abandons", json!({ "metadata": { "annotations": release } }).to_string(), "abandon the machine"),
+        // The schema forbids another spec, and none at all is the first step to it.
+        ("empties", json!({ "spec": null }).to_string(), "change its spec or owner"),
+    ]
+}
+
+async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) -> Result<()> {
+    let (vm, other) = (scene.pod_with_vm("web").await?, scene.pods.run("other").await?);
+    let told = stranger.create(scene, &unblocking(peerpod_object(&other, "libvirt", "17")), &[]).await?;
+    for words in [NAMED, "create a PeerPod", "record peerpods", "bind that role to it"] {
+        assert!(told.contains(words), "{words:?} is not in {told}");
+    }
+    for (attack, patch, words) in attacks(&other.uid().context("an uid")?) {
+        let arguments = ["patch", "peerpod", &vm.name(), "--type=merge", "--patch", &patch];
+        let told = stranger.told(scene, &arguments).await?;
+        for words in ["Forbidden", "denied request", NAMED, words] {
+            assert!(told.contains(words), "{attack}: {words:?} is not in {told}");
+        }
+    }
+    let unchanged = scene.peerpods.get(&vm.name()).await?;
+    assert_eq!(unchanged.resource_version(), vm.peerpod.resource_version());
+    // What counts for nothing is anybody's who may write at all.
+    for harmless in [["label", "a=b"], ["annotate", "peerpods.confidentialcontainers.org/release=later"]] {
+        let [verb, value] = harmless;
+        stranger.kubectl(scene, &[verb, "peerpod", &vm.name(), value]).await?;
+    }
+    scene.pods.delete("web").await?;
+    scene.released(&vm.name()).await
+}
+
+/// Deletes a Pod as its owner would; the garbage collector does the rest.
+async fn delete_pod(scene: &Scene<'_>, name: &str, cascade: &str) -> Result<Vm> {
+    let vm = scene.pod_with_vm(name).await?;
+    scene.kubectl(&["delete", "pod", name, &format!("--cascade={cascade}")]).await?;
+    Ok(vm)
+}
+
+#[test]
+fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes() -> Result<()> {
+    alone(async |alone| {
+        let scene = alone.scene();
+        let stranger = Stranger::join(scene.testbed).await?;
+        deny(&scene, &stranger).await?;
+        a_strangers_writes_are_refused(&scene, &stranger).await?;
+
+        // cloud-api-adaptor records and releases; the garbage collector deletes, and a Pod waits for its PeerPod.
+        let vm = scene.pod_with_vm("stopped").await?;
+        scene.caa.stop_vm(&vm, scene.host).await?;
+        scene.pods.delete("stopped").await?;
+        scene.released(&vm.name()).await?;
+        for cascade in ["background", "foreground"] {
+            let vm = delete_pod(&scene, cascade, cascade).await?;
+            scene.released(&vm.name()).await?;
+            scene.vanished(&vm).await?;
+        }
+        // It orphans, which leaves an administrator to say what is to happen.
+        let orphan = delete_pod(&scene, "orphan", "orphan").await?.name();
+        let what = "the PeerPod is an orphan";
+        let orphaned = |it: &PeerPod| it.owner_references().is_empty();
+        wait::present(&scene.peerpods, &orphan, what, wait::DEADLINE, orphaned).await?;
+        scene
+            .kubectl(&["annotate", "peerpod", &orphan, "peerpods.confidentialcontainers.org/release=abandon"])
+            .await?;
+        scene.kubectl(&["delete", "peerpod", &orphan, "--wait=false"]).await?;
+        scene.released(&orphan).await?;
+        // A namespace goes with all that is in it.
+        let going = scene.elsewhere().await?;
+        let vm = going.pod_with_vm("web").await?;
+        scene.testbed.cluster().kubectl(&["delete", "namespace", &going.namespace, "--wait=false"]).await?;
+        let namespaces: Api<Namespace> = Api::all(scene.testbed.client());
+        wait::gone(&namespaces, &going.namespace, wait::DEADLINE).await?;
+        going.vanished(&vm).await?;
+        // And the operator does whatever it does.
+        Box::pin(all_decisions(&scene)).await.map(drop)
+    })
+}
+
+#[test]
+fn by_default_a_stranger_is_warned_and_nobody_else_is() -> Result<()> {
+    beside_others(async |scene| {
+        let stranger = Stranger::join(scene.testbed).await?;
+        let (web, other) = (scene.pods.run("web").await?, scene.pods.run("other").await?);
+        // kubectl knows no object whose answer came with a warning from one that was refused: the object tells.
+        let told = stranger.create(scene, &unblocking(peerpod_object(&web, "nonsense", "i-1")), &[]).await?;
+        assert!(told.contains("Warning") && told.contains(NAMED), "{told}");
+        let created = scene.peerpods.list(&kube::api::ListParams::default()).await?.items;
+        let name = created.first().context("it was created")?.name_any();
+        for (attack, patch, words) in attacks(&other.uid().context("an uid")?) {
+            let arguments = ["patch", "peerpod", &name, "--type=merge", "--patch", &patch];
+            let told = stranger.told(scene, &arguments).await?;
+            for words in ["Warning", NAMED, words] {
+                assert!(told.contains(words), "{attack}: {words:?} is not in {told}");
+            }
+        }
+        let changed = scene.peerpods.get(&name).await?;
+        assert!(changed.owner_references().is_empty(), "{changed:?}");
+        assert_eq!((changed.finalizers(), changed.annotations().len()), (&["x/y".to_owned()][..], 1));
+        let recorded = scene.caa.record(&web, "nonsense", "i-2").await?.name_any();
+        let harmless = ["--warnings-as-errors", "label", "peerpod", &recorded, "a=b"];
+        scene.kubectl(&harmless).await.map(drop)
+    })
+}
