@@ -35,6 +35,11 @@ impl ApiError {
         self.code() == Some(422) && self.causes().is_empty()
     }
 
+    /// Whether this field was refused.
+    pub(crate) fn is_of_field(&self, field: &str) -> bool {
+        self.causes().iter().any(|cause| cause.field == field)
+    }
+
     fn status(&self) -> Option<&Status> {
         match self {
             Self::Failed(kube::Error::Api(status)) => Some(status),

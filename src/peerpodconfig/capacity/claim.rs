@@ -1,0 +1,63 @@
+//! What one configuration asks of the nodes. Pure *(no client)*.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    limit::{self, BadLimit},
+    node::is_extended,
+    selection::{BadSelector, Selection},
+};
+use crate::api::v1alpha1::{Distribution, PeerPodConfig};
+
+/// What one configuration asks of the nodes.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The configuration's name.
+    pub name: String,
+    /// When it was made. Of two that select a node the older one has it.
+    pub created: Option<Timestamp>,
+    /// Whether it is being deleted, and so selects no nodes any more.
+    pub deleted: bool,
+    /// The nodes.
+    pub selection: Result<Selection, BadSelector>,
+    /// How many VMs; `None`: nothing is to be advertised.
+    pub limit: Result<Option<u32>, BadLimit>,
+    /// What the limit counts.
+    pub distribution: Distribution,
+    /// The extended resource that stands for one VM.
+    pub resource: String,
+}
+
+/// The name of a resource that is not an extended one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "spec.admission.extendedResource is \"{0}\": it must have a domain that is not Kubernetes' own, such as kata.peerpods.io/vm"
+)]
+pub struct BadResource(pub String);
+
+impl Claim {
+    /// That of this configuration.
+    pub fn of(config: &PeerPodConfig) -> Self {
+        let spec = &config.spec;
+        Self {
+            name: config.name_any(),
+            created: config.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            deleted: config.metadata.deletion_timestamp.is_some(),
+            selection: Selection::of(spec),
+            limit: limit::parse(spec.limit.as_ref()),
+            distribution: spec.distribution,
+            resource: spec.admission.extended_resource.clone(),
+        }
+    }
+
+    /// Why its resource can be advertised by no node; `None` where it can.
+    pub(super) fn bad_resource(&self) -> Option<BadResource> {
+        (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
+    }
+
+    /// Orders claims: the older one first, and where that is equal, by name.
+    pub(super) fn precedence(&self) -> (Option<Timestamp>, &str) {
+        (self.created, &self.name)
+    }
+}

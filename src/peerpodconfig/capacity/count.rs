@@ -1,0 +1,159 @@
+//! How many peer pods run on which node *(client required)*.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use kube::{Api, Client, Resource, api::ListParams};
+use serde::{Deserialize, Serialize};
+
+use super::{node::whole, plan::InUse};
+use crate::runtime::api_call::{self, ApiError};
+
+/// Of up to so many nodes each is asked for by itself. Beyond that one list of all Pods costs less.
+const FEW: usize = 16;
+
+/// How many of these lists are under way at once.
+const IN_FLIGHT: usize = 4;
+
+/// How many Pods one page of the long list brings.
+const PAGE: u32 = 500;
+
+/// Pods that have a node and may run there.
+const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// As much of a Pod as is read.
+#[derive(Clone, Debug, Resource, Serialize, Deserialize)]
+#[resource(inherit = Pod)]
+struct PodView {
+    metadata: ObjectMeta,
+    spec: SpecView,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SpecView {
+    node_name: Option<String>,
+    containers: Vec<ContainerView>,
+    init_containers: Vec<ContainerView>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerView {
+    resources: ResourcesView,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ResourcesView {
+    requests: BTreeMap<String, Quantity>,
+}
+
+/// Counts on these nodes, beside what was counted before, or on all.
+pub(super) async fn count(
+    client: &Client,
+    nodes: &[Arc<str>],
+    all: bool,
+    resources: &BTreeSet<&str>,
+    counted: &mut InUse,
+) -> Result<(), ApiError> {
+    let pods: Api<PodView> = Api::all(client.clone());
+    if all || nodes.len() > FEW {
+        *counted = InUse::of_all(on_all_nodes(&pods, resources).await?);
+        return Ok(());
+    }
+    let lists = stream::iter(nodes.iter().map(|node| on_node(&pods, node.clone(), resources)));
+    let found: Vec<_> = lists.buffer_unordered(IN_FLIGHT).try_collect().await?;
+    for (node, in_use) in found {
+        counted.add(node, in_use);
+    }
+    Ok(())
+}
+
+async fn on_node(
+    pods: &Api<PodView>,
+    node: Arc<str>,
+    resources: &BTreeSet<&str>,
+) -> Result<(Arc<str>, BTreeMap<String, u32>), ApiError> {
+    let params = ListParams::default().fields(&format!("spec.nodeName={node},{RUNNING}"));
+    let mut in_use = BTreeMap::new();
+    for pod in api_call::bounded(pods.list(&params)).await? {
+        add(&pod.spec, resources, &mut in_use);
+    }
+    Ok((node, in_use))
+}
+
+async fn on_all_nodes(
+    pods: &Api<PodView>,
+    resources: &BTreeSet<&str>,
+) -> Result<HashMap<Arc<str>, BTreeMap<String, u32>>, ApiError> {
+    let mut params = ListParams::default().fields(&format!("spec.nodeName!=,{RUNNING}")).limit(PAGE);
+    let mut in_use = HashMap::<_, BTreeMap<_, _>>::new();
+    loop {
+        let page = api_call::bounded(pods.list(&params)).await?;
+        for PodView { spec, .. } in page.items {
+            if resources.iter().any(|resource| requested(&spec, resource) > 0)
+                && let Some(node) = spec.node_name.as_deref()
+            {
+                add(&spec, resources, in_use.entry(node.into()).or_default());
+            }
+        }
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok(in_use),
+        }
+    }
+}
+
+fn add(pod: &SpecView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, u32>) {
+    for resource in resources {
+        let requested = requested(pod, resource);
+        if requested > 0 {
+            let sum = in_use.entry((*resource).to_owned()).or_default();
+            *sum = sum.saturating_add(requested);
+        }
+    }
+}
+
+/// How much of an extended resource a Pod asks for. Peer pods ask for one, on one container. Where there are more, this
+/// is at least what a kubelet counts, which lets init containers take turns.
+fn requested(pod: &SpecView, resource: &str) -> u32 {
+    let containers = pod.containers.iter().chain(&pod.init_containers);
+    let requests = containers.filter_map(|container| container.resources.requests.get(resource));
+    requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pod_asks_for_is_summed_over_its_containers() {
+        let pod: PodView = serde_json::from_value(json!({
+            "metadata": { "name": "a" },
+            "spec": {
+                "nodeName": "n",
+                "containers": [
+                    { "name": "x", "resources": { "requests": { "x.y/vm": "1", "cpu": "100m" } } },
+                    { "name": "y" },
+                    { "name": "z", "resources": { "requests": { "x.y/vm": "2" }, "limits": { "x.y/vm": "2" } } },
+                ],
+            },
+            "status": { "phase": "Running" },
+        }))
+        .unwrap();
+        let resources = BTreeSet::from(["x.y/vm", "x.y/other"]);
+        let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
+        add(&pod.spec, &resources, &mut in_use);
+        assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 7)]));
+    }
+}

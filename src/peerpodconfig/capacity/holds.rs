@@ -1,0 +1,148 @@
+//! Two who disagree about a node do not take turns without end. *(no client)*
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::plan::NodeWrite;
+use crate::runtime::Backoff;
+
+/// What a node that was corrected once and reset again waits for at first, at most.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// What it waits for at last.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// A node that nobody reset for so long starts anew.
+const PEACE: Duration = Duration::from_secs(600);
+
+/// What was written to which node. The first reset of a node is corrected at once, further ones after holds that double.
+#[derive(Debug)]
+pub(super) struct Holds {
+    hasher: RandomState,
+    last: Mutex<HashMap<Arc<str>, Last>>,
+    backoff: Backoff<Arc<str>>,
+}
+
+/// The last write to a node.
+#[derive(Debug)]
+struct Last {
+    content: u64,
+    at: Instant,
+    /// When the same may be written again.
+    again: Instant,
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), last: Mutex::default(), backoff: Backoff::new(FIRST, LONGEST) }
+    }
+}
+
+impl Holds {
+    /// Takes a write for written, unless the same was written before, others undid it, and that happens too often: then
+    /// says how long it must wait. One that says something else than the last is no answer to anybody, and need not.
+    pub(super) fn admit(&self, write: &NodeWrite, now: Instant) -> Result<(), Duration> {
+        let content = self.hasher.hash_one(write);
+        let mut table = self.table();
+        let again = match table.get(&write.node) {
+            Some(last) if last.content == content => {
+                let hold = last.again.saturating_duration_since(now);
+                if !hold.is_zero() {
+                    return Err(hold);
+                }
+                now + self.backoff.failed(&write.node)
+            }
+            _ => {
+                self.backoff.succeeded(&write.node);
+                now
+            }
+        };
+        table.insert(write.node.clone(), Last { content, at: now, again });
+        Ok(())
+    }
+
+    /// It was not written after all.
+    pub(super) fn not_written(&self, node: &Arc<str>) {
+        self.table().remove(node);
+    }
+
+    /// Forgets what was long ago.
+    pub(super) fn sweep(&self, now: Instant) {
+        let mut table = self.table();
+        table.retain(|_, last| now.saturating_duration_since(last.at) < PEACE);
+        self.backoff.retain(|node| table.contains_key(node));
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Last>> {
+        // Whatever was interrupted, a table of times is whole.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(node: &str, vms: u32) -> NodeWrite {
+        NodeWrite {
+            node: node.into(),
+            uid: "u".into(),
+            resources: [("x.y/vm".to_owned(), Some(vms))].into(),
+            mark: Some("x.y/vm".to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_first_reset_is_corrected_at_once_and_further_ones_ever_more_slowly() {
+        let (holds, start) = (Holds::default(), Instant::now());
+        let mut now = start;
+        let mut written = 0;
+        // Somebody resets the node every 100 ms, for an hour.
+        while now < start + Duration::from_secs(3600) {
+            holds.sweep(now);
+            match holds.admit(&write("a", 3), now) {
+                Ok(()) => written += 1,
+                Err(hold) => assert!(hold <= LONGEST),
+            }
+            if now == start + Duration::from_millis(100) {
+                assert_eq!(written, 2, "the first reset");
+            }
+            now += Duration::from_millis(100);
+        }
+        // Delays are drawn between half of the first hold and the longest so far.
+        assert!((10..80).contains(&written), "{written}");
+    }
+
+    #[test]
+    fn other_nodes_new_decisions_and_failed_writes_do_not_wait() {
+        let (holds, now) = (Holds::default(), Instant::now());
+        for _ in 0..2 {
+            holds.admit(&write("a", 3), now).unwrap();
+        }
+        assert!(holds.admit(&write("a", 3), now).is_err());
+        holds.admit(&write("b", 3), now).unwrap();
+        holds.admit(&write("a", 4), now).unwrap();
+        for _ in 0..5 {
+            holds.admit(&write("a", 5), now).unwrap();
+            holds.not_written(&"a".into());
+        }
+    }
+
+    #[test]
+    fn after_a_time_of_peace_a_node_starts_anew() {
+        let (holds, now) = (Holds::default(), Instant::now());
+        while holds.admit(&write("a", 3), now).is_ok() {}
+        let later = now + PEACE;
+        holds.sweep(later);
+        assert!(holds.table().is_empty() && holds.backoff.failures(&"a".into()) == 0);
+        for _ in 0..2 {
+            holds.admit(&write("a", 3), later).unwrap();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How many VMs a configuration asks for. Pure *(no client)*.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::{api::v1alpha1::MOST_VMS, runtime::text::cut};
+
+/// How many bytes of a text that is no limit are shown: enough to recognise it by.
+const SHOWN: usize = 40;
+
+/// A limit that says nothing of use. Nodes keep what they advertise until it is mended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadLimit {
+    /// It is below 0.
+    #[error(
+        "spec.limit is {0}: it must be a whole number from 0 to {MOST_VMS}; nodes keep what they advertise until then"
+    )]
+    Negative(String),
+    /// It is above [`MOST_VMS`].
+    #[error("spec.limit is {0}: it must be {MOST_VMS} at most; nodes keep what they advertise until then")]
+    TooLarge(String),
+    /// It is a text that is no whole number.
+    #[error(
+        "spec.limit is \"{0}\": it must be a whole number from 0 to {MOST_VMS}, such as 10; nodes keep what they advertise until then"
+    )]
+    NotANumber(String),
+}
+
+/// Reads a `spec.limit`; `None` where there is none. The schema refuses bad ones, but objects may be older than it.
+pub fn parse(limit: Option<&IntOrString>) -> Result<Option<u32>, BadLimit> {
+    let Some(limit) = limit else { return Ok(None) };
+    let text = match limit {
+        IntOrString::Int(number) => number.to_string(),
+        IntOrString::String(text) => text.trim().to_owned(),
+    };
+    let digits = text.strip_prefix('-').unwrap_or(&text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(BadLimit::NotANumber(cut(&text, SHOWN)));
+    }
+    if digits.len() < text.len() {
+        return Err(BadLimit::Negative(cut(&text, SHOWN)));
+    }
+    // Digits alone that are no u32 are too many.
+    match text.parse() {
+        Ok(vms) if vms <= MOST_VMS => Ok(Some(vms)),
+        _ => Err(BadLimit::TooLarge(cut(&text, SHOWN))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(text: &str) -> Result<Option<u32>, BadLimit> {
+        parse(Some(&IntOrString::String(text.to_owned())))
+    }
+
+    #[test]
+    fn numbers_and_texts_of_numbers_are_limits() {
+        assert_eq!(parse(None), Ok(None));
+        assert_eq!(parse(Some(&IntOrString::Int(10))), Ok(Some(10)));
+        for (given, vms) in [("10", 10), ("0", 0), ("007", 7), (" 3 ", 3), ("1000000", MOST_VMS)] {
+            assert_eq!(text(given), Ok(Some(vms)), "{given}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_told_apart() {
+        assert_eq!(parse(Some(&IntOrString::Int(-1))), Err(BadLimit::Negative("-1".into())));
+        assert_eq!(text("-99999999999999999999"), Err(BadLimit::Negative("-99999999999999999999".into())));
+        for given in ["1000001", "4294967296", "99999999999999999999"] {
+            assert_eq!(text(given), Err(BadLimit::TooLarge(given.into())));
+        }
+        for given in ["", "-", "ten", "1e3", "1.5", "+1", "0x10", "--1", "١"] {
+            assert_eq!(text(given), Err(BadLimit::NotANumber(given.into())));
+        }
+        let message = text("ten").unwrap_err().to_string();
+        assert!(message.contains(r#""ten""#) && message.contains("from 0 to 1000000"), "{message}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_an_answer_of_bounded_length(given in ".{0,300}") {
+            if let Err(problem) = text(&given) {
+                prop_assert!(problem.to_string().chars().count() < 250);
+            }
+        }
+    }
+}

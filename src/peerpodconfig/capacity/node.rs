@@ -1,0 +1,269 @@
+//! What is kept of a node: a few hundred bytes of the tens of thousands that it has. *(no client)*
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::core::v1::Node as FullNode,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+
+/// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
+/// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
+/// a resource that somebody else advertises is left alone.
+pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
+
+/// As much of a Node as is read from the API server. The rest is not even decoded.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = FullNode)]
+pub(super) struct NodeView {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(super) status: StatusView,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct StatusView {
+    pub(super) capacity: BTreeMap<String, Quantity>,
+    pub(super) allocatable: BTreeMap<String, Quantity>,
+}
+
+/// What is kept of a node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    name: Arc<str>,
+    uid: Box<str>,
+    version: Option<u64>,
+    /// Each as `key=value`: a key has no `=`.
+    labels: Box<[Arc<str>]>,
+    resources: Box<[(Arc<str>, Level)]>,
+    mark: Option<Arc<str>>,
+}
+
+/// How much of an extended resource a node has. Numbers that are none of ours, such as those beyond 32 bits, are
+/// [`u32::MAX`], which no share is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    /// In `status.capacity`.
+    pub capacity: Option<u32>,
+    /// In `status.allocatable`, which is what the scheduler reads. A kubelet makes it from the capacity.
+    pub allocatable: Option<u32>,
+}
+
+impl Level {
+    /// That of a node that advertises so many, or none.
+    pub fn of(vms: Option<u32>) -> Self {
+        Self { capacity: vms, allocatable: vms }
+    }
+}
+
+impl Node {
+    pub(super) fn new(view: &NodeView, texts: &mut Texts) -> Self {
+        let metadata = &view.metadata;
+        let labels = metadata.labels.iter().flatten();
+        let mark = metadata.annotations.as_ref().and_then(|all| all.get(MARK));
+        let StatusView { capacity, allocatable } = &view.status;
+        let mut resources = BTreeMap::<_, Level>::new();
+        for (name, quantity) in capacity.iter().filter(|(name, _)| is_extended(name)) {
+            resources.entry(name).or_default().capacity = Some(whole(quantity));
+        }
+        for (name, quantity) in allocatable.iter().filter(|(name, _)| is_extended(name)) {
+            resources.entry(name).or_default().allocatable = Some(whole(quantity));
+        }
+        Self {
+            name: metadata.name.as_deref().unwrap_or_default().into(),
+            uid: metadata.uid.as_deref().unwrap_or_default().into(),
+            version: metadata.resource_version.as_deref().and_then(|version| version.parse().ok()),
+            labels: labels.map(|(key, value)| texts.share(&format!("{key}={value}"))).collect(),
+            resources: resources.into_iter().map(|(name, level)| (texts.share(name), level)).collect(),
+            mark: mark.map(|mark| texts.share(mark)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Its uid: another one of the same name has another.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find_map(|label| label.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// How much of an extended resource it has.
+    pub fn level(&self, resource: &str) -> Level {
+        let found = self.resources.iter().find(|(name, _)| &**name == resource);
+        found.map(|(_, level)| *level).unwrap_or_default()
+    }
+
+    /// The extended resource that this operator made it advertise. An annotation that names a resource of the node itself,
+    /// such as its memory, is not this operator's.
+    pub fn mark(&self) -> Option<&str> {
+        self.mark.as_deref().filter(|mark| is_extended(mark))
+    }
+
+    /// Whether anything that is kept differs, but for the time it was read.
+    pub(super) fn differs(&self, other: &Self) -> bool {
+        let Self { name, uid, version: _, labels, resources, mark } = self;
+        (name, uid, labels, resources, mark)
+            != (&other.name, &other.uid, &other.labels, &other.resources, &other.mark)
+    }
+
+    /// Whether this is a newer state of the same node than the other one. Where that cannot be told, it is.
+    pub(super) fn supersedes(&self, other: &Self) -> bool {
+        self.uid != other.uid || !matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
+    }
+}
+
+/// Texts that many nodes have in common, each kept once.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    all: HashSet<Arc<str>>,
+    swept: usize,
+}
+
+impl Texts {
+    fn share(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.all.get(text) {
+            return known.clone();
+        }
+        // Texts of nodes that are gone go as well, now and then: so their number stays below twice that of those in use.
+        if self.all.len() >= 2 * self.swept.max(64) {
+            self.all.retain(|text| Arc::strong_count(text) > 1);
+            self.swept = self.all.len();
+        }
+        let text = Arc::<str>::from(text);
+        self.all.insert(text.clone());
+        text
+    }
+}
+
+/// Whether a resource is an extended one: it has a domain, which is not Kubernetes' own. (Quotas of extended resources
+/// are named `requests.` and their name.)
+pub(super) fn is_extended(resource: &str) -> bool {
+    resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("requests.")
+}
+
+/// Reads the whole number that the quantity of an extended resource is. The API server writes 1000 as 1k.
+pub(super) fn whole(Quantity(text): &Quantity) -> u32 {
+    let (digits, suffix) = text.split_at(text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match suffix {
+        "" => Some(1),
+        "k" => Some(1000),
+        "M" => Some(1_000_000),
+        "G" => Some(1_000_000_000),
+        "Ki" => Some(1 << 10),
+        "Mi" => Some(1 << 20),
+        "Gi" => Some(1 << 30),
+        _ => suffix.strip_prefix(['e', 'E']).and_then(|power| 10_u32.checked_pow(power.parse().ok()?)),
+    };
+    let number =
+        digits.parse::<u32>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    number.unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A node from the JSON of its labels, capacity and so on.
+    pub(in super::super) fn view(name: &str, fields: &Value) -> NodeView {
+        let version = fields["version"].as_u64().map(|version| version.to_string());
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": name,
+                "uid": fields["uid"].as_str().unwrap_or(name),
+                "resourceVersion": version,
+                "labels": fields["labels"],
+                "annotations": fields["mark"].as_str().map(|mark| json!({ MARK: mark })),
+            },
+            "status": {
+                "capacity": fields.get("capacity").cloned().unwrap_or(json!({})),
+                "allocatable": fields.get("allocatable").or(fields.get("capacity")).cloned().unwrap_or(json!({})),
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn quantities_are_read_as_the_api_server_writes_them() {
+        for (text, number) in [
+            ("0", 0),
+            ("7", 7),
+            ("1k", 1000),
+            ("12k", 12_000),
+            ("1M", 1_000_000),
+            ("1Ki", 1024),
+            ("1e3", 1000),
+            ("2E2", 200),
+            ("4294967295", u32::MAX),
+            ("4294967296", u32::MAX),
+            ("5G", u32::MAX),
+            ("1e99", u32::MAX),
+            ("-1", u32::MAX),
+            ("1500m", u32::MAX),
+            ("", u32::MAX),
+        ] {
+            assert_eq!(whole(&Quantity(text.into())), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_read_from_its_full_self() {
+        let view: NodeView = serde_json::from_value(json!({
+            "metadata": {
+                "name": "a", "uid": "u", "resourceVersion": "12",
+                "labels": { "zone": "x", "zone2": "y", "empty": "" },
+                "annotations": { MARK: "x.y/vm", "other": "z" },
+            },
+            "spec": { "unschedulable": true },
+            "status": {
+                "capacity": { "cpu": "4", "x.y/vm": "3", "kubernetes.io/z": "1" },
+                "allocatable": { "cpu": "3900m", "x.y/vm": "2" },
+                "images": [{ "names": ["n"] }],
+            },
+        }))
+        .unwrap();
+        let node = Node::new(&view, &mut Texts::default());
+        assert_eq!((node.name().as_ref(), node.uid(), node.version), ("a", "u", Some(12)));
+        assert_eq!((node.label("zone"), node.label("empty"), node.label("zon")), (Some("x"), Some(""), None));
+        assert_eq!(node.level("x.y/vm"), Level { capacity: Some(3), allocatable: Some(2) });
+        assert_eq!((node.level("cpu"), node.resources.len()), (Level::default(), 1));
+        assert_eq!(node.mark(), Some("x.y/vm"));
+        let bare = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        assert_eq!(Node::new(&bare, &mut Texts::default()).label("zone"), None);
+    }
+
+    #[test]
+    fn a_mark_that_names_a_resource_of_the_node_itself_is_not_believed() {
+        for mark in ["cpu", "memory", "kubernetes.io/batch"] {
+            assert_eq!(Node::new(&view("a", &json!({ "mark": mark })), &mut Texts::default()).mark(), None);
+        }
+    }
+
+    #[test]
+    fn texts_are_kept_once_and_go_with_their_nodes() {
+        let mut texts = Texts::default();
+        let labels = |name: &str| view(name, &json!({ "labels": { "host": name, "os": "linux" } }));
+        let first = Node::new(&labels("first"), &mut texts);
+        let second = Node::new(&labels("second"), &mut texts);
+        assert!(Arc::ptr_eq(&first.labels[1], &second.labels[1]));
+        for number in 0..1000 {
+            drop(Node::new(&labels(&number.to_string()), &mut texts));
+        }
+        assert!(texts.all.len() < 200, "{}", texts.all.len());
+        assert!(Arc::ptr_eq(&texts.share("host=first"), &first.labels[0]));
+    }
+}

@@ -1,0 +1,230 @@
+//! All nodes, as a watch keeps them.
+
+use std::{
+    collections::BTreeMap,
+    future::ready,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures::{Stream, StreamExt, TryStreamExt};
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::sync::Notify;
+use tracing::warn;
+
+use super::node::{Node, NodeView, Texts};
+
+/// How many nodes one page of a list brings. Each is tens of kilobytes until it is decoded.
+const PAGE: u32 = 100;
+
+/// All nodes of the cluster. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    known: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Table,
+    /// Whether a list has been whole once.
+    known: bool,
+    /// What a list that is still arriving has brought so far.
+    arriving: Table,
+    texts: Texts,
+}
+
+type Table = BTreeMap<Arc<str>, Arc<Node>>;
+
+impl Nodes {
+    /// The nodes, and the watch that keeps them *(client required)*: a stream without end that must be polled. It yields
+    /// when all nodes have been seen, and then whenever something changed that is kept of one: it joined, left, was
+    /// recreated, or has other labels, extended resources or another [mark](super::MARK). Heartbeats, readiness and cordons
+    /// are no such changes, nor is what was [written](Self::wrote) meanwhile.
+    pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
+        let nodes = Self::default();
+        let api: Api<NodeView> = Api::all(client);
+        let seen = nodes.clone();
+        let changes = watcher(api, watcher::Config::default().page_size(PAGE))
+            .default_backoff()
+            .inspect_err(|error| warn!(%error, "watching nodes failed; trying again"))
+            .filter_map(move |event| ready(event.ok().filter(|event| seen.take(event)).map(drop)));
+        (nodes, changes)
+    }
+
+    /// All nodes by name; `None` until all have been seen.
+    pub fn snapshot(&self) -> Option<Vec<Arc<Node>>> {
+        let state = self.state();
+        state.known.then(|| state.current.values().cloned().collect())
+    }
+
+    /// Waits until all nodes have been seen. The watch must be polled meanwhile.
+    pub async fn wait_until_known(&self) {
+        loop {
+            let known = self.0.known.notified();
+            if self.state().known {
+                return;
+            }
+            known.await;
+        }
+    }
+
+    /// Takes over what the watch saw; whether it matters.
+    fn take(&self, event: &Event<NodeView>) -> bool {
+        let state = &mut *self.state();
+        match event {
+            Event::Init => state.arriving = Table::new(),
+            Event::InitApply(view) => {
+                let node = Node::new(view, &mut state.texts);
+                state.arriving.insert(node.name().clone(), Arc::new(node));
+            }
+            Event::InitDone => {
+                let before = std::mem::replace(&mut state.current, std::mem::take(&mut state.arriving));
+                // What was written while the list was under way is newer than the list.
+                for (name, node) in before {
+                    if let Some(listed) = state.current.get_mut(&name)
+                        && !listed.supersedes(&node)
+                    {
+                        *listed = node;
+                    }
+                }
+                state.known = true;
+                self.0.known.notify_waiters();
+                return true;
+            }
+            Event::Apply(view) => {
+                let node = Node::new(view, &mut state.texts);
+                match state.current.get_mut(node.name()) {
+                    Some(before) if !node.supersedes(before) => {}
+                    Some(before) => {
+                        let matters = node.differs(before);
+                        *before = Arc::new(node);
+                        return matters;
+                    }
+                    None => {
+                        state.current.insert(node.name().clone(), Arc::new(node));
+                        return true;
+                    }
+                }
+            }
+            Event::Delete(view) => {
+                let name = view.metadata.name.as_deref().unwrap_or_default();
+                return state.current.remove(name).is_some();
+            }
+        }
+        false
+    }
+
+    /// Takes over the answer to a write, which the watch will bring later. So the next plan is made on it, and nothing is
+    /// written twice. A node that is gone by now does not come back by this.
+    pub(super) fn wrote(&self, view: &NodeView) {
+        let state = &mut *self.state();
+        let node = Node::new(view, &mut state.texts);
+        if let Some(before) = state.current.get_mut(node.name())
+            && before.uid() == node.uid()
+            && node.supersedes(before)
+        {
+            *before = Arc::new(node);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whatever was interrupted, a table of nodes is whole.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{super::node::tests::view, *};
+
+    const VM: &str = "kata.peerpods.io/vm";
+
+    fn with(names: &[&str]) -> Nodes {
+        let nodes = Nodes::default();
+        assert!(!nodes.take(&Event::Init));
+        for name in names {
+            assert!(!nodes.take(&Event::InitApply(view(name, &json!({ "version": 1 })))));
+        }
+        assert!(nodes.snapshot().is_none() && nodes.take(&Event::InitDone));
+        nodes
+    }
+
+    fn apply(nodes: &Nodes, name: &str, fields: &Value) -> bool {
+        nodes.take(&Event::Apply(view(name, fields)))
+    }
+
+    fn names(nodes: &Nodes) -> Vec<String> {
+        nodes.snapshot().unwrap().iter().map(|node| node.name().to_string()).collect()
+    }
+
+    fn capacity(nodes: &Nodes, name: &str) -> Option<u32> {
+        nodes.snapshot().unwrap().iter().find(|node| &**node.name() == name).unwrap().level(VM).capacity
+    }
+
+    #[test]
+    fn only_what_is_kept_matters() {
+        let nodes = with(&["a"]);
+        assert!(!apply(&nodes, "a", &json!({ "version": 2 })), "a heartbeat");
+        for (version, (what, fields)) in (3..).zip([
+            ("labels", json!({ "labels": { "zone": "x" } })),
+            ("advertised", json!({ "labels": { "zone": "x" }, "capacity": { VM: "3" } })),
+            ("reset", json!({ "labels": { "zone": "x" }, "capacity": { VM: "0" } })),
+            ("stripped", json!({ "labels": { "zone": "x" } })),
+            ("marked", json!({ "labels": { "zone": "x" }, "mark": VM })),
+            ("recreated", json!({ "labels": { "zone": "x" }, "mark": VM, "uid": "another" })),
+        ]) {
+            let mut fields = fields;
+            fields["version"] = version.into();
+            assert!(apply(&nodes, "a", &fields), "{what}");
+            assert!(!apply(&nodes, "a", &fields), "{what} again");
+        }
+        assert!(apply(&nodes, "b", &json!({})), "joined");
+        assert_eq!(names(&nodes), ["a", "b"]);
+        assert!(nodes.take(&Event::Delete(view("b", &json!({})))), "left");
+        assert!(!nodes.take(&Event::Delete(view("b", &json!({})))));
+    }
+
+    #[test]
+    fn what_was_written_counts_until_something_newer_is_seen() {
+        let nodes = with(&["a"]);
+        nodes.wrote(&view("a", &json!({ "version": 5, "capacity": { VM: "3" } })));
+        assert!(!apply(&nodes, "a", &json!({ "version": 4 })), "an older state");
+        assert!(!apply(&nodes, "a", &json!({ "version": 5, "capacity": { VM: "3" } })), "the write itself");
+        assert_eq!(capacity(&nodes, "a"), Some(3));
+        assert!(apply(&nodes, "a", &json!({ "version": 6, "capacity": { VM: "0" } })));
+        nodes.wrote(&view("a", &json!({ "version": 5, "capacity": { VM: "3" } })));
+        assert_eq!(capacity(&nodes, "a"), Some(0), "an answer that came late");
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_not_written_back() {
+        let nodes = with(&["a", "b"]);
+        nodes.take(&Event::Delete(view("a", &json!({}))));
+        nodes.wrote(&view("a", &json!({ "version": 9 })));
+        nodes.wrote(&view("b", &json!({ "version": 9, "uid": "an older one", "capacity": { VM: "3" } })));
+        assert_eq!((names(&nodes), capacity(&nodes, "b")), (vec!["b".to_owned()], None));
+    }
+
+    #[test]
+    fn a_new_list_replaces_all_but_what_was_written_since() {
+        let nodes = with(&["a", "gone"]);
+        nodes.take(&Event::Init);
+        nodes.take(&Event::InitApply(view("a", &json!({ "version": 2 }))));
+        nodes.take(&Event::InitApply(view("new", &json!({ "version": 2 }))));
+        nodes.wrote(&view("a", &json!({ "version": 3, "capacity": { VM: "3" } })));
+        assert_eq!(names(&nodes), ["a", "gone"]);
+        assert!(nodes.take(&Event::InitDone));
+        assert_eq!((names(&nodes), capacity(&nodes, "a")), (vec!["a".into(), "new".into()], Some(3)));
+    }
+}

@@ -1,0 +1,243 @@
+//! What is to be written to which node. Pure *(no client)*.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    claim::Claim,
+    node::{Level, Node},
+    spread::{Place, spread},
+    summary::Summary,
+};
+use crate::api::v1alpha1::Distribution;
+
+/// One write to one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeWrite {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// The node's uid: one that was recreated meanwhile is not meant.
+    pub uid: Box<str>,
+    /// Extended resources, each with what is to be advertised of it; `None`: its key goes.
+    pub resources: BTreeMap<String, Option<u32>>,
+    /// The [mark](super::MARK) to leave; `None`: it goes.
+    pub mark: Option<String>,
+}
+
+/// What is to be done about the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// One write for each node that is not as it should be: first those that take VMs away, then those that give some.
+    pub writes: Vec<NodeWrite>,
+    /// How each configuration stands, in the order of the claims.
+    pub summaries: Vec<Summary>,
+    /// Nodes of which it must be known how many peer pods run there before anything is written.
+    pub uncounted: Vec<Arc<str>>,
+}
+
+/// How many peer pods run on nodes, by the extended resource that they ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    nodes: HashMap<Arc<str>, BTreeMap<String, u32>>,
+    /// Whether nodes that are not named have none.
+    complete: bool,
+}
+
+impl InUse {
+    /// Of every node.
+    pub fn of_all(nodes: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
+        Self { nodes, complete: true }
+    }
+
+    /// Of a further node.
+    pub fn add(&mut self, node: Arc<str>, resources: BTreeMap<String, u32>) {
+        self.nodes.insert(node, resources);
+    }
+
+    /// `None` where it is not known.
+    fn get(&self, node: &str, resource: &str) -> Option<u32> {
+        match self.nodes.get(node) {
+            Some(resources) => Some(resources.get(resource).copied().unwrap_or(0)),
+            None => self.complete.then_some(0),
+        }
+    }
+}
+
+/// What a node should advertise of its claim's resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// So many, or nothing, whoever advertises some.
+    Share(Option<u32>),
+    /// Nothing of what is marked as ours; what others advertise is their business.
+    Withdraw,
+    /// What it does now.
+    Keep,
+}
+
+/// Makes the plan from all claims and all nodes. Nothing may be written while there are
+/// [uncounted](Plan::uncounted) nodes: count their peer pods and plan again. Which are asked for is a matter of the nodes
+/// whose number would change; where nothing is to be done, none is.
+pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
+    let mut summaries: Vec<_> = claims.iter().map(Summary::of).collect();
+    let owners = owners(claims, nodes, &mut summaries);
+    let mut aims = vec![Aim::Withdraw; nodes.len()];
+    let mut uncounted = BTreeSet::new();
+    for (index, claim) in claims.iter().enumerate() {
+        let owned: Vec<_> = (0..nodes.len()).filter(|&node| owners[node] == Some(index)).collect();
+        let summary = &mut summaries[index];
+        for (&node, aim) in owned.iter().zip(aims_of(claim, &owned, nodes, in_use, summary)) {
+            aims[node] = aim;
+            let level = nodes[node].level(&claim.resource);
+            summary.advertised += u64::from(level.allocatable.unwrap_or(0));
+            if needs_count(aim, level) && in_use.get(nodes[node].name(), &claim.resource).is_none() {
+                uncounted.insert(nodes[node].name().clone());
+            }
+        }
+    }
+    // A selector that cannot be read may mean any node.
+    let unclear: BTreeSet<_> = claims
+        .iter()
+        .filter(|claim| !claim.deleted && claim.selection.is_err())
+        .map(|claim| claim.resource.as_str())
+        .collect();
+    let mut writes = Vec::new();
+    for ((node, &owner), aim) in nodes.iter().zip(&owners).zip(aims) {
+        let claim = owner.map(|index| &claims[index]);
+        let is_unclear = match claim {
+            Some(claim) => claim.bad_resource().is_some(),
+            None => node.mark().is_some_and(|mark| unclear.contains(mark)),
+        };
+        if is_unclear {
+            continue;
+        }
+        if let Some(write) = write(node, claim.map(|claim| claim.resource.as_str()), aim) {
+            let gives = write.resources.iter().any(|(name, vms)| *vms > node.level(name).allocatable);
+            for (index, (summary, claim)) in summaries.iter_mut().zip(claims).enumerate() {
+                let is_removed = write.resources.get(&claim.resource) == Some(&None);
+                summary.pending += usize::from(owner == Some(index) || is_removed);
+            }
+            writes.push((gives, write));
+        }
+    }
+    writes.sort_by_key(|(gives, _)| *gives);
+    Plan {
+        writes: writes.into_iter().map(|(_, write)| write).collect(),
+        summaries,
+        uncounted: uncounted.into_iter().collect(),
+    }
+}
+
+/// The claim that has each node: of those that select it, the oldest.
+fn owners(claims: &[Claim], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
+    let mut order: Vec<_> = (0..claims.len()).filter(|&index| !claims[index].deleted).collect();
+    order.sort_by_key(|&index| claims[index].precedence());
+    let selections: Vec<_> =
+        order.iter().filter_map(|&index| Some((index, claims[index].selection.as_ref().ok()?))).collect();
+    let owner = |node: &Arc<Node>| {
+        let mut selecting =
+            selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
+        let (owner, _) = *selecting.next()?;
+        summaries[owner].nodes += 1;
+        for (younger, _) in selecting {
+            summaries[*younger].nodes += 1;
+            *summaries[*younger].overlaps.entry(claims[owner].name.clone()).or_default() += 1;
+        }
+        Some(owner)
+    };
+    nodes.iter().map(owner).collect()
+}
+
+/// The aim of each node that a claim has.
+fn aims_of(
+    claim: &Claim,
+    owned: &[usize],
+    nodes: &[Arc<Node>],
+    in_use: &InUse,
+    summary: &mut Summary,
+) -> Vec<Aim> {
+    let limit = match claim.limit {
+        _ if claim.bad_resource().is_some() => return vec![Aim::Keep; owned.len()],
+        Err(_) => return vec![Aim::Keep; owned.len()],
+        Ok(None) => return vec![Aim::Withdraw; owned.len()],
+        // No peer pod is to start any more. Those that run do not mind a resource that is not there.
+        Ok(Some(0)) => return vec![Aim::Share(None); owned.len()],
+        Ok(Some(limit)) => limit,
+    };
+    let places: Vec<_> = owned
+        .iter()
+        .map(|&node| Place {
+            name: nodes[node].name(),
+            current: nodes[node].level(&claim.resource).capacity.unwrap_or(0),
+            in_use: in_use.get(nodes[node].name(), &claim.resource).unwrap_or(0),
+        })
+        .collect();
+    let shares: Vec<_> = match claim.distribution {
+        Distribution::Total => {
+            let spread = spread(limit, &places);
+            summary.beyond = spread.beyond;
+            spread.shares
+        }
+        Distribution::PerNode => {
+            let beyond = places.iter().map(|place| u64::from(place.in_use.saturating_sub(limit)));
+            summary.beyond = beyond.sum();
+            places.iter().map(|place| place.in_use.max(limit)).collect()
+        }
+    };
+    let (least, most) = (shares.iter().min(), shares.iter().max());
+    summary.uneven = summary.beyond > 0 || most.zip(least).is_some_and(|(most, least)| most - least > 1);
+    summary.without = shares.iter().filter(|share| **share == 0).count();
+    // A kubelet that restarts refuses running Pods where the resource is there and too small; where it is not, it does not
+    // look. So there is no share of 0.
+    shares.into_iter().map(|share| Aim::Share(Some(share).filter(|share| *share > 0))).collect()
+}
+
+/// Whether more peer pods may run on a node than it is to advertise. That cannot be where it advertises no fewer than it
+/// did: only as many were scheduled. But whoever reset a node did not ask what runs there.
+fn needs_count(aim: Aim, level: Level) -> bool {
+    match aim {
+        Aim::Share(share) => {
+            let reset = level.capacity.unwrap_or(0) == 0;
+            level != Level::of(share) && if reset { share.is_some() } else { share < level.capacity }
+        }
+        Aim::Withdraw | Aim::Keep => false,
+    }
+}
+
+/// What makes a node as it should be, unless it is. `resource` is that of its claim.
+fn write(node: &Node, resource: Option<&str>, aim: Aim) -> Option<NodeWrite> {
+    let marked = node.mark();
+    let mut resources = BTreeMap::new();
+    if let Some(former) = marked.filter(|mark| Some(*mark) != resource) {
+        resources.insert(former.to_owned(), None);
+    }
+    let mut mark = None;
+    if let Some(resource) = resource {
+        let is_ours = marked == Some(resource);
+        let level = node.level(resource);
+        let share = match aim {
+            Aim::Share(share) => Some(share),
+            Aim::Withdraw => is_ours.then_some(None),
+            // Nothing is better than a resource that is there and too small.
+            Aim::Keep => (is_ours && level.capacity == Some(0)).then_some(None),
+        };
+        mark = match share {
+            Some(share) => share.map(|_| resource.to_owned()),
+            None => is_ours.then(|| resource.to_owned()),
+        };
+        if let Some(share) = share {
+            resources.insert(resource.to_owned(), share);
+        }
+    }
+    let differs = resources.iter().any(|(name, vms)| node.level(name) != Level::of(*vms));
+    (differs || marked != mark.as_deref()).then(|| NodeWrite {
+        node: node.name().clone(),
+        uid: node.uid().into(),
+        resources,
+        mark,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,408 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{
+    super::node::{Texts, tests::view},
+    *,
+};
+use crate::api::v1alpha1::PeerPodConfig;
+
+const VM: &str = "kata.peerpods.io/vm";
+
+/// Nodes as plain facts, which writes change as the API server would.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cluster(BTreeMap<String, Facts>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Facts {
+    labels: BTreeMap<String, String>,
+    resources: BTreeMap<String, u32>,
+    mark: Option<String>,
+    /// Peer pods that run.
+    runs: u32,
+}
+
+impl Cluster {
+    fn workers(count: usize) -> Self {
+        Self((0..count).map(|number| (format!("node-{number}"), Facts::worker())).collect())
+    }
+
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        let node = |(name, facts): (&String, &Facts)| {
+            let capacity: BTreeMap<_, _> =
+                facts.resources.iter().map(|(name, vms)| (name, vms.to_string())).collect();
+            let fields = json!({ "labels": facts.labels, "capacity": capacity, "mark": facts.mark });
+            Arc::new(Node::new(&view(name, &fields), &mut Texts::default()))
+        };
+        self.0.iter().map(node).collect()
+    }
+
+    fn of(&mut self, name: &str) -> &mut Facts {
+        self.0.get_mut(name).unwrap()
+    }
+
+    /// What is advertised of the usual resource; 0 where there is none.
+    fn shares(&self) -> Vec<u32> {
+        self.0.values().map(|facts| facts.resources.get(VM).copied().unwrap_or(0)).collect()
+    }
+
+    /// What a pass does; its plan.
+    fn pass(&mut self, claims: &[Claim]) -> Plan {
+        let mut in_use = InUse::default();
+        let mut rounds = 0;
+        let plan = loop {
+            let plan = plan(claims, &self.nodes(), &in_use);
+            if plan.uncounted.is_empty() {
+                break plan;
+            }
+            rounds += 1;
+            assert!(rounds <= self.0.len(), "each round asks for others");
+            for node in &plan.uncounted {
+                in_use.add(node.clone(), [(VM.to_owned(), self.0[&**node].runs)].into());
+            }
+        };
+        for write in &plan.writes {
+            let facts = self.of(&write.node);
+            for (resource, vms) in &write.resources {
+                match vms {
+                    Some(vms) => facts.resources.insert(resource.clone(), *vms),
+                    None => facts.resources.remove(resource),
+                };
+            }
+            facts.mark.clone_from(&write.mark);
+        }
+        plan
+    }
+}
+
+impl Facts {
+    fn worker() -> Self {
+        Self { labels: [("node.kubernetes.io/worker".to_owned(), String::new())].into(), ..Self::default() }
+    }
+
+    fn advertises(resource: &str, vms: u32) -> Self {
+        Self { resources: [(resource.to_owned(), vms)].into(), ..Self::worker() }
+    }
+}
+
+fn claim(name: &str, spec: &Value) -> Claim {
+    let config: PeerPodConfig = serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1",
+        "kind": "PeerPodConfig",
+        "metadata": { "name": name },
+        "spec": spec,
+    }))
+    .unwrap();
+    Claim::of(&config)
+}
+
+fn limit(limit: &Value) -> Claim {
+    claim("config", &json!({ "limit": limit }))
+}
+
+fn deleted(claim: Claim) -> Claim {
+    Claim { deleted: true, ..claim }
+}
+
+#[test]
+fn ten_over_three_nodes_and_then_nothing_more_is_written() {
+    let mut cluster = Cluster::workers(3);
+    let claims = [limit(&json!(10))];
+    let plan = cluster.pass(&claims);
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (3, 3));
+    assert_eq!(cluster.shares(), [4, 3, 3]);
+    let plan = cluster.pass(&claims);
+    assert!(plan.writes.is_empty() && plan.uncounted.is_empty());
+    let summary = &plan.summaries[0];
+    assert_eq!((summary.nodes, summary.advertised, summary.pending), (3, 10, 0));
+    assert_eq!(summary.capacity().message, "10 VMs on 3 nodes");
+    assert!(summary.capacity().holds);
+}
+
+#[test]
+fn a_node_that_joins_leaves_or_is_recreated_costs_the_fewest_writes() {
+    let mut cluster = Cluster::workers(5);
+    let claims = [limit(&json!(10))];
+    cluster.pass(&claims);
+    cluster.0.insert("late".into(), Facts::worker());
+    // What is taken away goes first.
+    let writes = cluster.pass(&claims).writes;
+    assert_eq!((writes.len(), &*writes[0].node, &*writes[1].node), (2, "node-4", "late"));
+    assert_eq!(cluster.shares(), [1, 2, 2, 2, 2, 1]);
+    cluster.0.remove("late");
+    assert_eq!(cluster.pass(&claims).writes.len(), 1);
+    *cluster.of("node-2") = Facts::worker();
+    assert_eq!(cluster.pass(&claims).writes.len(), 1);
+    assert_eq!(cluster.shares(), [2; 5]);
+}
+
+#[test]
+fn a_node_that_was_reset_or_stripped_is_put_right() {
+    let claims = [limit(&json!(10))];
+    for reset in [Some(0), None, Some(99)] {
+        let mut cluster = Cluster::workers(3);
+        cluster.pass(&claims);
+        let advertised = cluster.shares();
+        let resources = &mut cluster.of("node-1").resources;
+        resources.clear();
+        resources.extend(reset.map(|vms| (VM.to_owned(), vms)));
+        assert_eq!(cluster.pass(&claims).writes.len(), 1, "{reset:?}");
+        assert_eq!(cluster.shares(), advertised);
+    }
+    // A kubelet has not yet followed.
+    let mut cluster = Cluster::workers(1);
+    cluster.pass(&claims);
+    let fields = json!({ "capacity": { VM: "10" }, "allocatable": {}, "mark": VM, "labels": cluster.of("node-0").labels });
+    let node = Node::new(&view("node-0", &fields), &mut Texts::default());
+    assert_eq!(plan(&claims, &[node.into()], &InUse::default()).uncounted, []);
+    let node = Node::new(&view("node-0", &fields), &mut Texts::default());
+    assert_eq!(plan(&claims, &[node.into()], &InUse::default()).writes.len(), 1);
+}
+
+#[test]
+fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other() {
+    let mut cluster = Cluster::workers(2);
+    cluster.0.insert("foreign".into(), Facts { labels: BTreeMap::new(), ..Facts::advertises(VM, 7) });
+    let claims = [limit(&json!(10))];
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [7, 5, 5]);
+    cluster.of("node-0").labels.clear();
+    assert_eq!(cluster.pass(&claims).writes.len(), 2);
+    assert_eq!(cluster.shares(), [7, 0, 10]);
+    assert_eq!(cluster.of("node-0"), &Facts::default());
+    let plan = cluster.pass(&[deleted(claims[0].clone())]);
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (1, 1));
+    let plan = cluster.pass(&[deleted(claims[0].clone())]);
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (0, 0));
+    assert_eq!(cluster.shares(), [7, 0, 0]);
+    // The same without any configuration: one that went while nobody watched.
+    cluster.pass(&claims);
+    cluster.pass(&[]);
+    assert_eq!(cluster.shares(), [7, 0, 0]);
+}
+
+#[test]
+fn what_somebody_else_advertised_on_selected_nodes_is_taken_over() {
+    let mut cluster = Cluster::workers(2);
+    *cluster.of("node-0") = Facts::advertises(VM, 5);
+    *cluster.of("node-1") = Facts::advertises(VM, 10);
+    let claims = [limit(&json!(10))];
+    assert_eq!(cluster.pass(&claims).writes.len(), 2, "the mark alone is a write");
+    assert_eq!(cluster.shares(), [5, 5]);
+    cluster.pass(&[deleted(claims[0].clone())]);
+    assert_eq!(cluster.shares(), [0, 0]);
+}
+
+#[test]
+fn another_resource_takes_the_place_of_the_former_by_one_write() {
+    let mut cluster = Cluster::workers(2);
+    let mut claims = [limit(&json!(10))];
+    cluster.pass(&claims);
+    claims[0].resource = "example.org/vm".into();
+    assert_eq!(cluster.pass(&claims).writes.len(), 2);
+    for facts in cluster.0.values() {
+        assert_eq!(facts.resources, [("example.org/vm".to_owned(), 5)].into());
+        assert_eq!(facts.mark.as_deref(), Some("example.org/vm"));
+    }
+    claims[0].resource = "memory".into();
+    let plan = cluster.pass(&claims);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.summaries[0].capacity().reason, "InvalidResource");
+}
+
+#[test]
+fn the_older_of_two_has_the_nodes_that_both_select() {
+    let mut cluster = Cluster::workers(3);
+    cluster.of("node-2").labels.insert("zone".into(), "x".into());
+    let at = |seconds| Some(jiff::Timestamp::from_second(seconds).unwrap());
+    let all = Claim { created: at(2), ..claim("all", &json!({ "limit": 4 })) };
+    let zone = claim("zone", &json!({ "limit": 9, "nodeSelector": { "zone": "x" } }));
+    let zone = Claim { created: at(1), ..zone };
+    for claims in [[all.clone(), zone.clone()], [zone.clone(), all.clone()]] {
+        cluster.pass(&claims);
+        assert_eq!(cluster.shares(), [2, 2, 9]);
+        let summaries = cluster.pass(&claims).summaries;
+        let summary = summaries.iter().find(|summary| summary.name == "all").unwrap();
+        assert_eq!((summary.nodes, summary.advertised), (3, 4));
+        let conflict = summary.conflict().unwrap();
+        assert!(conflict.contains("1 to PeerPodConfig zone"), "{conflict}");
+        assert!(summaries.iter().any(|summary| summary.name == "zone" && summary.conflict().is_none()));
+    }
+    // With the older one's deletion the younger has them.
+    let plan = cluster.pass(&[all.clone(), deleted(zone.clone())]);
+    assert_eq!(cluster.shares(), [2, 1, 1]);
+    assert_eq!(plan.summaries[1].pending, 0, "none of its nodes is left to be cleared");
+    let twin = Claim { created: at(2), ..claim("twin", &json!({ "limit": 1 })) };
+    let summaries = cluster.pass(&[twin, all]).summaries;
+    assert_eq!(summaries[0].capacity().reason, "Overlap");
+}
+
+#[test]
+fn every_limit_has_its_meaning() {
+    let reason = |cluster: &mut Cluster, value: Value| {
+        let claims = [limit(&value)];
+        cluster.pass(&claims);
+        let verdict = cluster.pass(&claims).summaries[0].capacity();
+        (cluster.shares(), verdict.reason, verdict.holds)
+    };
+    let mut cluster = Cluster::workers(3);
+    assert_eq!(reason(&mut cluster, json!("2")), (vec![1, 1, 0], "FewerThanNodes", true));
+    assert!(!cluster.of("node-2").resources.contains_key(VM), "never a share of 0");
+    for bad in [json!(-1), json!("ten"), json!("99999999")] {
+        assert_eq!(reason(&mut cluster, bad), (vec![1, 1, 0], "InvalidLimit", false));
+    }
+    // Nothing is better than too little: the limit is unknown.
+    cluster.of("node-0").resources.insert(VM.into(), 0);
+    reason(&mut cluster, json!(-1));
+    assert!(!cluster.of("node-0").resources.contains_key(VM));
+    assert_eq!(reason(&mut cluster, json!(3)).0, [1, 1, 1]);
+    assert_eq!(reason(&mut cluster, json!(0)), (vec![0, 0, 0], "LimitIsZero", true));
+    assert_eq!(reason(&mut cluster, json!(1_000_000)).0.iter().sum::<u32>(), 1_000_000);
+    *cluster.of("node-2") = Facts::advertises(VM, 7);
+    assert_eq!(reason(&mut cluster, Value::Null), (vec![0, 0, 7], "NoLimit", false));
+    cluster.0.clear();
+    assert_eq!(reason(&mut cluster, json!(3)), (vec![], "NoNodes", false));
+}
+
+#[test]
+fn a_limit_for_each_node_is_that_of_each() {
+    let mut cluster = Cluster::workers(3);
+    let claims = [claim("config", &json!({ "limit": 4, "distribution": "PerNode" }))];
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [4, 4, 4]);
+    cluster.of("node-1").runs = 4;
+    let claims = [claim("config", &json!({ "limit": 3, "distribution": "PerNode" }))];
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [3, 4, 3]);
+    let summary = &cluster.pass(&claims).summaries[0];
+    assert_eq!((summary.beyond, summary.uneven, summary.capacity().reason), (1, true, "MoreInUse"));
+}
+
+#[test]
+fn no_node_advertises_fewer_than_run_there() {
+    let mut cluster = Cluster::workers(1);
+    let claims = [limit(&json!(10))];
+    cluster.pass(&claims);
+    cluster.of("node-0").runs = 8;
+    for late in ["node-1", "node-2"] {
+        cluster.0.insert(late.into(), Facts::worker());
+    }
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [8, 1, 1]);
+    let plan = cluster.pass(&claims);
+    assert!(plan.writes.is_empty() && plan.summaries[0].uneven);
+    // Whoever reset it did not ask what runs there.
+    cluster.of("node-0").resources.insert(VM.into(), 0);
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [8, 1, 1]);
+    cluster.of("node-0").runs = 0;
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [4, 3, 3]);
+}
+
+#[test]
+fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
+    let mut cluster = Cluster::workers(2);
+    let good = limit(&json!(4));
+    cluster.pass(std::slice::from_ref(&good));
+    let selector = json!({ "matchExpressions": [{ "key": "a", "operator": "Near" }] });
+    let bad = claim("config", &json!({ "limit": 9, "labelSelector": selector }));
+    let plan = cluster.pass(std::slice::from_ref(&bad));
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.summaries[0].capacity().reason, "InvalidSelector");
+    assert_eq!(cluster.shares(), [2, 2]);
+    // Its deletion is not held up by that.
+    cluster.pass(&[deleted(bad)]);
+    assert_eq!(cluster.shares(), [0, 0]);
+}
+
+fn facts() -> impl Strategy<Value = Facts> {
+    let vms = prop_oneof![2 => Just(None), 3 => (0_u32..8).prop_map(Some)];
+    let resources = (vms.clone(), vms).prop_map(|(vm, other)| {
+        let both = [(VM, vm), ("example.org/vm", other)];
+        both.into_iter().filter_map(|(name, vms)| Some((name.to_owned(), vms?))).collect()
+    });
+    let mark = prop::option::of(prop::sample::select(vec![VM.to_owned(), "example.org/vm".into()]));
+    let labels = (any::<bool>(), any::<bool>()).prop_map(|(worker, zone)| {
+        let mut labels = if worker { Facts::worker().labels } else { BTreeMap::new() };
+        labels.extend(zone.then(|| ("zone".to_owned(), "x".to_owned())));
+        labels
+    });
+    (labels, resources, mark, prop_oneof![2 => Just(0), 1 => 0_u32..6])
+        .prop_map(|(labels, resources, mark, runs)| Facts { labels, resources, mark, runs })
+}
+
+fn claims() -> impl Strategy<Value = Vec<Claim>> {
+    let limit = prop::sample::select(vec![json!(null), json!(0), json!("7"), json!(12), json!("x")]);
+    let selectors = prop::sample::select(vec![
+        json!({}),
+        json!({ "nodeSelector": { "zone": "x" } }),
+        json!({ "labelSelector": {} }),
+    ]);
+    let resource = prop::sample::select(vec![VM, "example.org/vm"]);
+    let one = (limit, selectors, resource, any::<bool>(), any::<bool>(), 0..3_i64);
+    let one = one.prop_map(|(limit, mut spec, resource, total, deleted, created)| {
+        spec["limit"] = limit;
+        spec["distribution"] = json!(if total { "Total" } else { "PerNode" });
+        spec["admission"] = json!({ "extendedResource": resource });
+        let created = jiff::Timestamp::from_second(created).ok();
+        Claim { created, deleted, ..claim("", &spec) }
+    });
+    prop::collection::vec(one, 0..4).prop_map(|mut claims| {
+        for (index, claim) in claims.iter_mut().enumerate() {
+            claim.name = format!("config-{index}");
+        }
+        claims
+    })
+}
+
+proptest! {
+    #[test]
+    fn from_any_state_one_pass_brings_peace(
+        nodes in prop::collection::vec(facts(), 0..8),
+        claims in claims(),
+    ) {
+        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
+        let mut cluster = Cluster(nodes.collect());
+        let before = cluster.clone();
+        let first = cluster.pass(&claims);
+        let mut written: Vec<_> = first.writes.iter().map(|write| &write.node).collect();
+        written.sort();
+        written.dedup();
+        prop_assert_eq!(written.len(), first.writes.len(), "a node is written once");
+        let after = cluster.clone();
+        let second = cluster.pass(&claims);
+        prop_assert!(second.writes.is_empty(), "{:?}", second.writes);
+        prop_assert!(second.summaries.iter().all(|summary| summary.pending == 0));
+        prop_assert_eq!(&cluster, &after);
+        for (name, facts) in &cluster.0 {
+            // Whatever we leave is marked as ours, and is never a share of 0.
+            let mark = facts.mark.as_deref();
+            prop_assert!(mark.is_none_or(|mark| facts.resources.get(mark).is_some_and(|vms| *vms > 0)) || first.writes.iter().all(|write| *write.node != **name));
+            for (resource, vms) in &before.0[name].resources {
+                let was_ours = before.0[name].mark.as_ref() == Some(resource);
+                let is_claimed = claims.iter().any(|claim| !claim.deleted && claim.resource == *resource);
+                prop_assert!(was_ours || is_claimed || facts.resources.get(resource) == Some(vms), "foreign");
+            }
+        }
+    }
+
+    #[test]
+    fn after_all_are_deleted_nothing_marked_is_left(
+        nodes in prop::collection::vec(facts(), 0..8),
+        claims in claims(),
+    ) {
+        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
+        let mut cluster = Cluster(nodes.collect());
+        cluster.pass(&claims);
+        let marked: Vec<_> = cluster.0.iter().filter_map(|(name, facts)| Some((name.clone(), facts.mark.clone()?))).collect();
+        let gone: Vec<_> = claims.into_iter().map(deleted).collect();
+        cluster.pass(&gone);
+        for (name, mark) in marked {
+            prop_assert!(!cluster.of(&name).resources.contains_key(&mark));
+        }
+        prop_assert!(cluster.0.values().all(|facts| facts.mark.is_none()));
+    }
+}

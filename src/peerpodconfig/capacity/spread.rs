@@ -1,0 +1,83 @@
+//! Which node gets how many of a limited number of VMs. Pure *(no client)*.
+
+/// A node that takes part in a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Its name, which decides where nothing else does.
+    pub name: &'a str,
+    /// How many VMs it advertises now; 0 where it advertises none.
+    pub current: u32,
+    /// How many peer pods run there.
+    pub in_use: u32,
+}
+
+/// A distribution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// The share of each place, in the order of the places.
+    pub shares: Vec<u32>,
+    /// How many peer pods run beyond the limit: by so much the shares sum to more than it.
+    pub beyond: u64,
+}
+
+/// Distributes `limit` VMs over these nodes.
+///
+/// - The shares sum to `limit`, unless more peer pods run than that.
+/// - No share is below the peer pods that run on its node: a kubelet that restarts refuses running Pods for which there
+///   is no room.
+/// - Of any two shares one is larger by 2 or more only if that many peer pods run there.
+/// - Among all such distributions it is one that moves the fewest VMs from what is advertised now, and of those one that
+///   changes the fewest nodes. What is left to choose, names decide; the order of `places` decides nothing.
+///
+/// It takes O(n log n) for n nodes.
+pub fn spread(limit: u32, places: &[Place<'_>]) -> Spread {
+    let needed = total(places, 0);
+    if places.is_empty() || needed > u64::from(limit) {
+        let shares = places.iter().map(|place| place.in_use).collect();
+        return Spread { shares, beyond: needed.saturating_sub(limit.into()) };
+    }
+    let level = level(limit, places);
+    let mut shares: Vec<_> = places.iter().map(|place| place.in_use.max(level)).collect();
+    // Fewer than may have one more, or the level would be higher.
+    let left = u64::from(limit) - total(places, level);
+    let mut takers: Vec<_> = (0..places.len()).filter(|&index| places[index].in_use <= level).collect();
+    takers
+        .sort_unstable_by_key(|&index| (cost_of_one_more(level, places[index].current), places[index].name));
+    for (_, index) in (0..left).zip(takers) {
+        shares[index] += 1;
+    }
+    Spread { shares, beyond: 0 }
+}
+
+/// The sum of the shares when every node has `level`, or as many as run there.
+fn total(places: &[Place<'_>], level: u32) -> u64 {
+    places.iter().map(|place| u64::from(place.in_use.max(level))).sum()
+}
+
+/// The most that every node can have. There is a node, and `limit` is enough for level 0.
+fn level(limit: u32, places: &[Place<'_>]) -> u32 {
+    let (mut enough, mut most) = (0, limit);
+    while enough < most {
+        let middle = enough + (most - enough).div_ceil(2);
+        if total(places, middle) <= u64::from(limit) {
+            enough = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    enough
+}
+
+/// What it costs that a node gets one more than `level` instead of `level`, in comparison: one that has more now loses
+/// one less, one that has less now gains one more. In either case a node that could stay as it is comes first to do so.
+fn cost_of_one_more(level: u32, current: u32) -> u8 {
+    match current.checked_sub(level) {
+        Some(1) => 0,
+        Some(2..) => 1,
+        None => 2,
+        Some(0) => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests;
