@@ -5,6 +5,7 @@
 //! ([`support::alone`]).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod capacity;
 mod check;
 mod crash;
 mod crd;

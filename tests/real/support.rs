@@ -121,6 +121,17 @@ pub fn alone_with(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
+    on_own_cluster(async |testbed| on(testbed, start, test).await)
+}
+
+/// Runs a test on a cluster that it has to itself meanwhile, without libvirtd and operator.
+pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
+    on_own_cluster(async |testbed| {
+        timeout(LIMIT, test(testbed)).await.context("the test takes too long").flatten()
+    })
+}
+
+fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let _turn = TURNS.acquire().await?;
         let free = FREE.lock().await.pop();
@@ -129,7 +140,7 @@ pub fn alone_with(
             None => new_testbed(None).await?,
         };
         clear(&testbed).await.context("clearing away what the test before left")?;
-        on(&mut testbed, start, test).await?;
+        work(&mut testbed).await?;
         // After a failure nobody knows in which state a cluster is.
         FREE.lock().await.push(testbed);
         Ok(())

@@ -69,7 +69,7 @@ pub(super) async fn count(
         *counted = InUse::of_all(on_all_nodes(&pods, resources).await?);
         return Ok(());
     }
-    let lists = stream::iter(nodes.iter().map(|node| on_node(&pods, node.clone(), resources)));
+    let lists = stream::iter(nodes.to_vec()).map(|node| on_node(&pods, node, resources));
     let found: Vec<_> = lists.buffer_unordered(IN_FLIGHT).try_collect().await?;
     for (node, in_use) in found {
         counted.add(node, in_use);

@@ -1,0 +1,380 @@
+//! VMs on nodes, without an operator: the part of it that advertises them, with its own rights and no more.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    peerpodconfig::capacity::{Capacity, Claim, MARK, PERMISSIONS, Summary},
+};
+use serde_json::{Value, json};
+use testbed::{
+    Request, Testbed,
+    wait::{self, DEADLINE},
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+
+use crate::support::without_operator;
+
+/// The extended resource.
+const VM: &str = "kata.peerpods.io/vm";
+
+/// The ServiceAccount that it all happens under.
+const ACCOUNT: &str = "capacity";
+
+/// How soon a reset is put right.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Who advertises, and the nodes.
+struct Stage<'a> {
+    testbed: &'a Testbed,
+    nodes: Api<Node>,
+    claims: watch::Sender<Vec<Claim>>,
+    summaries: watch::Receiver<Vec<Summary>>,
+    /// Ends with the stage.
+    _tasks: JoinSet<()>,
+    asked: usize,
+}
+
+impl<'a> Stage<'a> {
+    async fn new(testbed: &'a Testbed) -> Result<Self> {
+        let (capacity, changes) = Capacity::watch(client(testbed).await?);
+        let (claims, mut wanted) = watch::channel(Vec::new());
+        let (told, summaries) = watch::channel(Vec::new());
+        let news = Arc::new(Notify::new());
+        let mut tasks = JoinSet::new();
+        let seen = news.clone();
+        tasks.spawn(changes.for_each(move |()| std::future::ready(seen.notify_one())));
+        tasks.spawn(async move {
+            let mut again = None;
+            loop {
+                let later = tokio::time::sleep(again.unwrap_or(DEADLINE));
+                tokio::select! {
+                    () = news.notified() => {}
+                    changed = wanted.changed() => if changed.is_err() { return },
+                    () = later => {}
+                }
+                let claims = wanted.borrow_and_update().clone();
+                let pass = capacity.pass(&claims).await.expect("Pods can be listed");
+                again = pass.as_ref().and_then(|pass| pass.again);
+                if let Some(pass) = pass {
+                    assert!(pass.written.failed.is_empty(), "{:?}", pass.written);
+                    told.send_replace(pass.summaries);
+                }
+            }
+        });
+        let nodes = Api::all(testbed.client());
+        let asked = requests(testbed)?.len();
+        Ok(Self { testbed, nodes, claims, summaries, _tasks: tasks, asked })
+    }
+
+    /// Adds a worker that no kubelet runs on, so it is never ready.
+    async fn join(&self, name: &str) -> Result<()> {
+        let labels = json!({ "node.kubernetes.io/worker": "" });
+        let node = serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } }))?;
+        self.nodes.create(&PostParams::default(), &node).await.with_context(|| format!("adding {name}"))?;
+        Ok(())
+    }
+
+    async fn leave(&self, name: &str) -> Result<()> {
+        self.nodes
+            .delete(name, &DeleteParams::default())
+            .await
+            .with_context(|| format!("removing {name}"))?;
+        wait::gone(&self.nodes, name, DEADLINE).await
+    }
+
+    /// Asks for these VMs.
+    fn want(&self, specs: &[Value]) -> Result<()> {
+        self.claims.send_replace(specs.iter().map(claim).collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    /// Waits until a node advertises so many VMs, or none; how long that took.
+    async fn advertises(&self, name: &str, vms: Option<&str>) -> Result<Duration> {
+        let start = Instant::now();
+        let what = format!("{name} advertises {vms:?}");
+        let holds = |node: &Node| {
+            let mark =
+                node.metadata.annotations.iter().flatten().any(|(key, value)| key == MARK && value == VM);
+            levels(node) == [vms, vms].map(|vms| vms.map(str::to_owned)) && mark == vms.is_some()
+        };
+        wait::present(&self.nodes, name, &what, DEADLINE, holds).await?;
+        Ok(start.elapsed())
+    }
+
+    /// Waits until these nodes advertise these VMs.
+    async fn shares(&self, expected: &[(&str, &str)]) -> Result<()> {
+        for (name, vms) in expected {
+            self.advertises(name, Some(vms)).await?;
+        }
+        Ok(())
+    }
+
+    /// Somebody else writes the resource of a node.
+    async fn reset(&self, name: &str, vms: Option<&str>) -> Result<()> {
+        let level = json!({ VM: vms });
+        self.patch_status(name, &json!({ "capacity": level, "allocatable": level })).await
+    }
+
+    async fn patch_status(&self, name: &str, status: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.nodes.patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    async fn label(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
+        self.nodes.patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The nodes that were written to since this was asked for last, once a summary says that all is done.
+    async fn written(&mut self) -> Result<Vec<String>> {
+        let settled = |summaries: &Vec<Summary>| summaries.iter().all(|summary| summary.pending == 0);
+        tokio::time::timeout(DEADLINE, self.summaries.wait_for(settled)).await??;
+        let requests = requests(self.testbed)?;
+        let new = &requests[self.asked..];
+        self.asked = requests.len();
+        for request in new {
+            ensure!((request.resource.as_str(), request.code) == ("nodes/status", 200), "{request:?}");
+        }
+        let mut names: Vec<_> = new.iter().map(|request| request.name.clone()).collect();
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// A client with the rights of this part, and no more.
+async fn client(testbed: &Testbed) -> Result<kube::Client> {
+    let rule = |permission: &peerpod_operator::permissions::Permission| json!({ "apiGroups": [permission.group], "resources": permission.resources, "verbs": permission.verbs });
+    let rules: Vec<_> = PERMISSIONS.iter().map(rule).collect();
+    let subject = json!({ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE });
+    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT });
+    let rbac = "rbac.authorization.k8s.io/v1";
+    let metadata = json!({ "name": ACCOUNT });
+    let account = json!({ "name": ACCOUNT, "namespace": NAMESPACE });
+    let objects = [
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": account }),
+        json!({ "apiVersion": rbac, "kind": "ClusterRole", "metadata": metadata, "rules": rules }),
+        json!({
+            "apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": role, "subjects": [subject],
+        }),
+    ];
+    testbed.apply("capacity", &objects).await?;
+    testbed.client_of(ACCOUNT).await
+}
+
+/// What was written, or tried to, under the ServiceAccount so far.
+fn requests(testbed: &Testbed) -> Result<Vec<Request>> {
+    let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
+    let mut requests = testbed.audit().context("the cluster keeps no audit log")?.requests(&mut 0)?;
+    requests.retain(|request| request.user == user && request.is_write());
+    Ok(requests)
+}
+
+fn claim(spec: &Value) -> Result<Claim> {
+    let config = serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1",
+        "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "deletionTimestamp": spec["deleted"] },
+        "spec": spec,
+    }))?;
+    Ok(Claim::of(&config))
+}
+
+/// What a node has of the resource, in capacity and allocatable.
+fn levels(node: &Node) -> [Option<String>; 2] {
+    let status = node.status.clone().unwrap_or_default();
+    [status.capacity, status.allocatable].map(|level| Some(level?.remove(VM)?.0))
+}
+
+#[test]
+fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Result<()> {
+    without_operator(async |testbed| {
+        let mut stage = Stage::new(testbed).await?;
+        for name in ["a", "b", "c"] {
+            stage.join(name).await?;
+        }
+        stage.join("foreign").await?;
+        stage.label("foreign", "node.kubernetes.io/worker", None).await?;
+        stage.reset("foreign", Some("7")).await?;
+        stage.want(&[json!({ "limit": 10 })])?;
+        stage.shares(&[("a", "4"), ("b", "3"), ("c", "3")]).await?;
+        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+
+        // Heartbeats and cordons wake nobody; a node that joins costs two writes.
+        let ready =
+            json!({ "type": "Ready", "status": "Unknown", "lastHeartbeatTime": "2026-01-01T00:00:00Z" });
+        stage.patch_status("a", &json!({ "conditions": [ready] })).await?;
+        let cordon = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
+        stage.nodes.patch("b", &PatchParams::default(), &cordon).await?;
+        stage.join("d").await?;
+        stage.shares(&[("a", "2"), ("b", "3"), ("c", "3"), ("d", "2")]).await?;
+        assert_eq!(stage.written().await?, ["a", "d"]);
+
+        // The API server writes 1000 as 1k.
+        stage.want(&[json!({ "limit": 1000, "distribution": "PerNode" })])?;
+        stage.shares(&[("a", "1k"), ("b", "1k"), ("c", "1k"), ("d", "1k")]).await?;
+        assert_eq!(stage.written().await?.len(), 4);
+
+        stage.want(&[json!({ "limit": "8" })])?;
+        stage.shares(&[("a", "2"), ("b", "2"), ("c", "2"), ("d", "2")]).await?;
+        stage.label("d", "node.kubernetes.io/worker", None).await?;
+        stage.advertises("d", None).await?;
+        stage.shares(&[("a", "3"), ("b", "3"), ("c", "2")]).await?;
+        stage.leave("b").await?;
+        stage.shares(&[("a", "4"), ("c", "4")]).await?;
+        stage.join("b").await?;
+        stage.advertises("b", Some("2")).await?;
+        stage.written().await?;
+
+        stage.want(&[json!({ "limit": "8", "deleted": "2026-01-01T00:00:00Z" })])?;
+        for name in ["a", "b", "c"] {
+            stage.advertises(name, None).await?;
+        }
+        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+        assert_eq!(levels(&stage.nodes.get("foreign").await?), [Some("7".to_owned()), Some("7".to_owned())]);
+        for name in ["a", "b", "c", "d", "foreign"] {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_reset_is_put_right_within_two_seconds_and_a_fight_is_not_taken_up() -> Result<()> {
+    without_operator(async |testbed| {
+        let mut stage = Stage::new(testbed).await?;
+        for name in ["a", "b", "c"] {
+            stage.join(name).await?;
+        }
+        stage.want(&[json!({ "limit": 9 })])?;
+        stage.shares(&[("a", "3"), ("b", "3"), ("c", "3")]).await?;
+        stage.written().await?;
+        for (name, vms) in [("a", Some("0")), ("b", None)] {
+            stage.reset(name, vms).await?;
+            let took = stage.advertises(name, Some("3")).await?;
+            ensure!(took < SOON, "{name}, set to {vms:?}, was put right after {took:?}");
+        }
+        // What a cloud-api-adaptor does that ends: the capacity alone goes, and a kubelet is to follow.
+        stage.patch_status("c", &json!({ "capacity": { VM: null } })).await?;
+        let took = stage.advertises("c", Some("3")).await?;
+        ensure!(took < SOON, "the capacity was put right after {took:?}");
+        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+
+        // The second reset of one node waits for seconds, and is put right all the same.
+        let start = Instant::now();
+        let mut resets = 0;
+        while start.elapsed() < Duration::from_secs(3) {
+            stage.reset("a", Some("0")).await?;
+            resets += 1;
+        }
+        stage.shares(&[("a", "3"), ("b", "3"), ("c", "3")]).await?;
+        let written = stage.written().await?;
+        ensure!(written.len() <= 3 && written.iter().all(|name| name == "a"), "{resets} resets: {written:?}");
+        for name in ["a", "b", "c"] {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn peer_pods_that_run_keep_their_room() -> Result<()> {
+    without_operator(async |testbed| {
+        let namespace = testbed.namespace("capacity").await?;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), &namespace);
+        let mut stage = Stage::new(testbed).await?;
+        // More than are asked for one by one.
+        let names: Vec<_> = (0..20).map(|number| format!("many-{number:02}")).collect();
+        for name in &names {
+            stage.join(name).await?;
+        }
+        stage.want(&[json!({ "limit": 80 })])?;
+        for name in &names {
+            stage.advertises(name, Some("4")).await?;
+        }
+        assert_eq!(stage.written().await?, names);
+        for (node, count) in [("many-00", 3), ("many-01", 2)] {
+            for number in 0..count {
+                let request = BTreeMap::from([(VM, "1")]);
+                let resources = json!({ "requests": request, "limits": request });
+                let pod = serde_json::from_value(json!({
+                    "metadata": { "name": format!("{node}-{number}") },
+                    "spec": {
+                        "nodeName": node,
+                        "tolerations": [{ "operator": "Exists" }],
+                        "containers": [{ "name": "main", "image": "any", "resources": resources }],
+                    },
+                }))?;
+                pods.create(&PostParams::default(), &pod).await?;
+            }
+        }
+        let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+        pods.patch_status("many-01-0", &PatchParams::default(), &ended).await?;
+        stage.want(&[json!({ "limit": 22 })])?;
+        stage.advertises("many-00", Some("3")).await?;
+        for name in &names[1..] {
+            stage.advertises(name, Some("1")).await?;
+        }
+        assert_eq!(stage.written().await?, names);
+        // Few nodes change: each is asked for by itself. The one that is reset has room for what runs there again.
+        stage.reset("many-00", Some("0")).await?;
+        stage.advertises("many-00", Some("3")).await?;
+        // All peer pods of it go, and the next look evens it out.
+        for number in 0..3 {
+            pods.delete(&format!("many-00-{number}"), &DeleteParams::default().grace_period(0)).await?;
+        }
+        stage.want(&[json!({ "limit": "22" })])?;
+        for (name, vms) in [("many-00", "2"), ("many-01", "2"), ("many-02", "1"), ("many-19", "1")] {
+            stage.advertises(name, Some(vms)).await?;
+        }
+        for name in &names {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()> {
+    without_operator(async |testbed| {
+        let stage = Stage::new(testbed).await?;
+        stage.join("twin").await?;
+        let (capacity, changes) = Capacity::watch(client(testbed).await?);
+        {
+            // Whoever sees no more changes acts on what was.
+            let mut changes = std::pin::pin!(changes);
+            changes.next().await.context("the first list")?;
+            stage.leave("twin").await?;
+            stage.join("twin").await?;
+            let pass =
+                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            let written = pass.written;
+            ensure!(
+                (written.written, written.outdated) == (0, 1) && written.failed.is_empty(),
+                "{written:?}"
+            );
+            stage.leave("twin").await?;
+            let pass =
+                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            ensure!(pass.written.outdated == 1, "{:?}", pass.written);
+        }
+        Ok(())
+    })
+}
