@@ -1,12 +1,14 @@
 //! cloud-api-adaptor on every selected node, and what its ServiceAccount is annotated with.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
             Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, EnvVarSource, HTTPGetAction,
             ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, SecretEnvSource, SecurityContext,
-            ServiceAccount, VolumeMount,
+            ServiceAccount, Toleration, VolumeMount,
         },
     },
     apimachinery::pkg::util::intstr::IntOrString,
@@ -67,7 +69,7 @@ pub fn service_account<'a>(
     inputs: impl IntoIterator<Item = &'a Inputs<'a>>,
     namespace: &str,
 ) -> ServiceAccount {
-    let mut annotations = std::collections::BTreeMap::new();
+    let mut annotations = BTreeMap::new();
     for inputs in inputs {
         for (key, value) in &inputs.config.spec.adaptor.service_account_annotations {
             annotations.entry(key.clone()).or_insert_with(|| value.clone());
@@ -106,11 +108,24 @@ fn pod(inputs: &Inputs) -> PodSpec {
         dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
         node_selector: selection.node_selector(),
         affinity: selection.affinity(),
-        tolerations: Some(adaptor.tolerations.clone()).filter(|it| !it.is_empty()),
+        tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
+            .filter(|it: &Vec<_>| !it.is_empty()),
         image_pull_secrets: Some(adaptor.image_pull_secrets.clone()).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, mounts)],
         volumes: Some(volumes),
         ..PodSpec::default()
+    }
+}
+
+/// A toleration as the API server stores it: what is empty is left out, and would be taken for a difference.
+fn stored(toleration: &Toleration) -> Toleration {
+    let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    Toleration {
+        key: said(&toleration.key),
+        operator: said(&toleration.operator),
+        value: said(&toleration.value),
+        effect: said(&toleration.effect),
+        toleration_seconds: toleration.toleration_seconds,
     }
 }
 
@@ -236,3 +251,6 @@ fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
         },
     ]
 }
+
+#[cfg(test)]
+mod tests;

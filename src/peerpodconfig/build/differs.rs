@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::webhook::quantity::Amount;
+
 /// What API servers take a missing part of a list's key for.
 const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 
@@ -9,8 +11,9 @@ const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 ///
 /// It would where a field of `desired` is missing or is something else, and where `manager` applied a field before that
 /// `desired` has no more. What the API server filled in, and what others set beside, is no difference: `managedFields`
-/// of `current`, which must be there, say what is whose, and which lists are merged by what key. An empty
-/// object or list is the same as none, and the order of merged lists is nobody's.
+/// of `current`, which must be there, say what is whose, and which lists are merged by what key. Amounts in `limits` and
+/// `requests` are the same however they are written, an empty object or list is the same as none, and the order of merged
+/// lists is nobody's.
 ///
 /// What is replaced as a whole, such as an item of `tolerations`, is compared as a whole: of it `desired` must have
 /// what the API server would fill in. Where `manager` has applied nothing yet and something stands beside what is
@@ -25,9 +28,9 @@ pub fn differs(current: &Value, desired: &Value, manager: &str) -> bool {
             // Never one manager's alone, even where none has applied anything.
             ("metadata", Some(desired)) => {
                 let owned = owned.and_then(Value::as_object).unwrap_or(&empty);
-                fields_differ(&current[name], desired, owned)
+                fields_differ(&current[name], desired, owned, false)
             }
-            _ => value_differs(&current[name], desired, owned),
+            _ => value_differs(&current[name], desired, owned, false),
         }
     }) || owned.keys().any(|name| !has_field(desired, name))
 }
@@ -46,24 +49,33 @@ fn has_field(object: &Map<String, Value>, owned: &str) -> bool {
     owned.strip_prefix("f:").is_none_or(|name| object.contains_key(name))
 }
 
-fn value_differs(current: &Value, desired: &Value, owned: Option<&Value>) -> bool {
+/// `amounts`: whether the values are those of resources.
+fn value_differs(current: &Value, desired: &Value, owned: Option<&Value>, amounts: bool) -> bool {
     let owned = owned.and_then(Value::as_object);
     let merged = |prefix: &str| owned.filter(|it| it.keys().any(|key| key.starts_with(prefix)));
     match desired {
-        // It claims no field, and takes none from others.
-        Value::Object(desired) if desired.is_empty() => !(current.is_object() || current.is_null()),
-        Value::Object(desired) if let Some(owned) = merged("f:") => fields_differ(current, desired, owned),
+        Value::Object(desired) if let Some(owned) = merged("f:") => {
+            fields_differ(current, desired, owned, amounts)
+        }
         Value::Array(desired) if let Some(owned) = merged("k:") => items_differ(current, desired, owned),
         Value::Array(desired) if let Some(owned) = merged("v:") => members_differ(current, desired, owned),
-        _ => !same(current, desired),
+        // It claims no field, and takes none from others.
+        Value::Object(desired) if desired.is_empty() => !(current.is_object() || current.is_null()),
+        _ => !same(current, desired, amounts),
     }
 }
 
-fn fields_differ(current: &Value, desired: &Map<String, Value>, owned: &Map<String, Value>) -> bool {
+fn fields_differ(
+    current: &Value,
+    desired: &Map<String, Value>,
+    owned: &Map<String, Value>,
+    amounts: bool,
+) -> bool {
     owned.keys().any(|name| !has_field(desired, name))
-        || desired
-            .iter()
-            .any(|(name, desired)| value_differs(&current[name], desired, owned.get(&format!("f:{name}"))))
+        || desired.iter().any(|(name, desired)| {
+            let amounts = amounts || (desired.is_object() && (name == "limits" || name == "requests"));
+            value_differs(&current[name], desired, owned.get(&format!("f:{name}")), amounts)
+        })
 }
 
 /// Lists of objects that some of their fields tell apart.
@@ -76,9 +88,9 @@ fn items_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>) 
     keys.iter().any(|(key, _)| find(desired, key).is_none())
         || desired.iter().any(|desired| {
             let Some((key, owned)) = keys.iter().find(|(key, _)| has_key(desired, key)) else {
-                return !current.iter().any(|current| same(current, desired));
+                return !current.iter().any(|current| same(current, desired, false));
             };
-            find(current, key).is_none_or(|index| value_differs(&current[index], desired, Some(owned)))
+            find(current, key).is_none_or(|index| value_differs(&current[index], desired, Some(owned), false))
         })
 }
 
@@ -98,15 +110,18 @@ fn members_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>
 }
 
 /// Whether two values mean the same, as a whole.
-fn same(a: &Value, b: &Value) -> bool {
+fn same(a: &Value, b: &Value, amounts: bool) -> bool {
     match (a, b) {
         (Value::Object(fields), Value::Object(others)) => {
+            let names = fields.keys().chain(others.keys());
             let value = |object: &Map<String, Value>, name| object.get(name).cloned().unwrap_or_default();
-            let names = fields.keys().chain(others.keys().filter(|name| !fields.contains_key(*name)));
-            names.into_iter().all(|name| same(&value(fields, name), &value(others, name)))
+            names.into_iter().all(|name| same(&value(fields, name), &value(others, name), amounts))
         }
         (Value::Array(items), Value::Array(others)) => {
-            items.len() == others.len() && items.iter().zip(others).all(|(a, b)| same(a, b))
+            items.len() == others.len() && items.iter().zip(others).all(|(a, b)| same(a, b, amounts))
+        }
+        (Value::String(text), Value::String(other)) if amounts => {
+            text == other || text.parse::<Amount>().is_ok_and(|amount| other.parse() == Ok(amount))
         }
         (a, b) => a == b || (is_nothing(a) && is_nothing(b)),
     }
@@ -120,3 +135,6 @@ fn is_nothing(value: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,8 @@ fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
     daemon_set.spec.as_ref()?.template.spec.as_ref()
 }
 
-fn is_foreign_adaptor(daemon_set: &DaemonSet) -> bool {
+/// Whether a DaemonSet runs cloud-api-adaptor and this operator did not make it.
+pub fn is_foreign_adaptor(daemon_set: &DaemonSet) -> bool {
     let labels = daemon_set.labels();
     let images =
         || pod(daemon_set).into_iter().flat_map(|pod| &pod.containers).filter_map(|it| it.image.as_deref());

@@ -28,7 +28,7 @@ pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
 };
 pub use differs::differs;
-pub use foreign::{Foreign, foreign_adaptors};
+pub use foreign::{Foreign, foreign_adaptors, is_foreign_adaptor};
 pub use names::{CONFIG_LABEL, Names};
 pub use selection::NodeSelection;
 pub use settings::AdaptorSettings;

@@ -20,18 +20,14 @@ pub struct NodeSelection {
 }
 
 impl NodeSelection {
-    /// What a configuration selects. An empty `nodeSelector` says nothing; an empty `labelSelector` selects every node,
-    /// as such selectors do everywhere.
+    /// What a configuration selects. A selector that is there and empty selects every node.
     pub fn of(spec: &PeerPodConfigSpec) -> Self {
-        let labels = spec.node_selector.clone().unwrap_or_default();
-        match (&spec.label_selector, labels.is_empty()) {
-            (Some(selector), _) => Self { labels, selector: selector.clone() },
-            (None, false) => Self { labels, selector: LabelSelector::default() },
-            (None, true) => Self {
-                labels: [(DEFAULT_LABEL.to_owned(), String::new())].into(),
-                selector: LabelSelector::default(),
-            },
-        }
+        let default = || [(DEFAULT_LABEL.to_owned(), String::new())].into();
+        let (labels, selector) = match (&spec.node_selector, &spec.label_selector) {
+            (None, None) => (default(), None),
+            (labels, selector) => (labels.clone().unwrap_or_default(), selector.clone()),
+        };
+        Self { labels, selector: selector.unwrap_or_default() }
     }
 
     /// Whether a node with these labels is selected. An operator that Kubernetes does not know selects nothing.
@@ -113,14 +109,12 @@ mod tests {
 
     #[test]
     fn workers_are_selected_where_nothing_is_said() {
-        for spec in [json!({}), json!({ "nodeSelector": {} })] {
-            assert!(selects(spec.clone(), &[("node.kubernetes.io/worker", "")]));
-            assert!(!selects(spec.clone(), &[("node.kubernetes.io/worker", "yes")]));
-            assert!(!selects(spec.clone(), &[]));
-            let selection = selection(spec);
-            assert_eq!(selection.node_selector().unwrap()["node.kubernetes.io/worker"], "");
-            assert_eq!(selection.affinity(), None);
-        }
+        assert!(selects(json!({}), &[("node.kubernetes.io/worker", "")]));
+        assert!(!selects(json!({}), &[("node.kubernetes.io/worker", "yes")]));
+        assert!(!selects(json!({}), &[]));
+        let selection = selection(json!({}));
+        assert_eq!(selection.node_selector().unwrap()["node.kubernetes.io/worker"], "");
+        assert_eq!(selection.affinity(), None);
     }
 
     #[test]
@@ -158,10 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_label_selector_selects_every_node() {
-        let spec = json!({ "labelSelector": {} });
-        assert!(selects(spec.clone(), &[]));
-        assert_eq!((selection(spec.clone()).node_selector(), selection(spec).affinity()), (None, None));
+    fn an_empty_selector_selects_every_node() {
+        for spec in [json!({ "labelSelector": {} }), json!({ "nodeSelector": {} })] {
+            assert!(selects(spec.clone(), &[]));
+            assert_eq!((selection(spec.clone()).node_selector(), selection(spec).affinity()), (None, None));
+        }
     }
 
     #[test]

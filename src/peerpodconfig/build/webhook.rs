@@ -11,7 +11,7 @@ use k8s_openapi::{
         core::v1::{
             Capabilities, ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource,
             HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, SecurityContext, Service, ServicePort, ServiceSpec,
+            ResourceRequirements, SeccompProfile, Secret, SecurityContext, Service, ServicePort, ServiceSpec,
             TopologySpreadConstraint,
         },
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -36,7 +36,13 @@ pub const PATH: &str = "/mutate-v1-pod";
 /// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
 
+/// The Secret with the certificate that the webhook shows, and its authority's. One serves every configuration: the
+/// rights on it are given by its name, and are part of the installation.
+pub const CERTIFICATE_SECRET: &str = "webhook-server-cert";
+
 const PORT: i32 = 9443;
+const HEALTH_PORT: i32 = 8081;
+const METRICS_PORT: i32 = 8080;
 
 /// Any user but root; the image has one of this number.
 const USER: i64 = 65_532;
@@ -147,6 +153,12 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
     }
 }
 
+/// What the API server is to know the webhook by: its authority's certificate, as the Secret has it beside the webhook's
+/// own. `None` where there is none yet.
+pub fn ca_bundle(certificate: &Secret) -> Option<ByteString> {
+    certificate.data.as_ref()?.get("ca.crt").filter(|pem| !pem.0.is_empty()).cloned()
+}
+
 /// A Pod of this runtime class, in CEL. Most Pods have no runtime class, and asking for a field that is not there would
 /// fail.
 pub fn runtime_class_condition(runtime_class: &str) -> String {
@@ -210,18 +222,15 @@ fn container(inputs: &Inputs) -> Container {
         args: Some(vec![
             "webhook".to_owned(),
             format!("--addr=0.0.0.0:{PORT}"),
+            format!("--health-addr=0.0.0.0:{HEALTH_PORT}"),
+            format!("--metrics-addr=0.0.0.0:{METRICS_PORT}"),
             format!("--runtime-class={}", admission.runtime_class_name),
             format!("--extended-resource={}", admission.extended_resource),
             format!("--sizing={sizing}"),
             "--log-format=json".to_owned(),
         ]),
         env: Some(env(inputs)),
-        ports: Some(vec![ContainerPort {
-            name: Some("webhook".to_owned()),
-            container_port: PORT,
-            protocol: Some("TCP".to_owned()),
-            ..ContainerPort::default()
-        }]),
+        ports: Some(vec![port("webhook", PORT), port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
         // No limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
@@ -270,15 +279,26 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
     ]
 }
 
+fn port(name: &str, port: i32) -> ContainerPort {
+    ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: port,
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    }
+}
+
 fn probe(path: &str, period_seconds: i32) -> Probe {
     Probe {
         http_get: Some(HTTPGetAction {
             path: Some(path.to_owned()),
-            port: IntOrString::String("webhook".to_owned()),
-            scheme: Some("HTTPS".to_owned()),
+            port: IntOrString::String("health".to_owned()),
             ..HTTPGetAction::default()
         }),
         period_seconds: Some(period_seconds),
         ..Probe::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use serde_json::{Value, json};
+
+use super::{
+    super::{AdaptorSettings, CONFIG_LABEL},
+    *,
+};
+use crate::{api::v1alpha1::PeerPodConfig, settings::CloudProvider};
+
+fn config(spec: &Value) -> PeerPodConfig {
+    serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1",
+        "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "namespace": "ns", "uid": "1-2-3" },
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The DaemonSet of this configuration where `CLOUD_PROVIDER` is `cloud`.
+fn built(spec: &Value, cloud: &str) -> Value {
+    let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud } });
+    let config_map = serde_json::from_value(config_map).unwrap();
+    let settings = AdaptorSettings::read(Some(&config_map), None, "uid");
+    let config = config(spec);
+    let inputs = Inputs {
+        config: &config,
+        namespace: "ns",
+        settings: &settings,
+        adaptor_image: DEFAULT_ADAPTOR_IMAGE,
+        operator_image: "operator",
+    };
+    serde_json::to_value(daemon_set(&inputs)).unwrap()
+}
+
+fn container(daemon_set: &Value) -> &Value {
+    &daemon_set["spec"]["template"]["spec"]["containers"][0]
+}
+
+/// The volumes by the path where they are mounted, without their names.
+fn mounted(daemon_set: &Value) -> Vec<(String, Value)> {
+    let volumes = daemon_set["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let mounts = container(daemon_set)["volumeMounts"].as_array().unwrap();
+    assert_eq!(volumes.len(), mounts.len());
+    let source = |mount: &Value| {
+        let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+        let mut volume = volume.clone();
+        volume.as_object_mut().unwrap().remove("name");
+        volume
+    };
+    mounts.iter().map(|it| (it["mountPath"].as_str().unwrap().to_owned(), source(it))).collect()
+}
+
+#[test]
+fn it_has_what_cloud_api_adaptor_needs_on_every_cloud() {
+    let daemon_set = built(&json!({}), "aws");
+    assert_eq!(daemon_set["metadata"]["name"], "config-cloud-api-adaptor");
+    let owner = &daemon_set["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["uid"], &owner["controller"]), (&json!("1-2-3"), &json!(true)));
+    let pod = &daemon_set["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], "cloud-api-adaptor");
+    assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
+    assert_eq!(pod["nodeSelector"], json!({ "node.kubernetes.io/worker": "" }));
+    let container = container(&daemon_set);
+    assert_eq!(container["image"], "quay.io/confidential-containers/cloud-api-adaptor");
+    assert_eq!(container["command"], json!(["/usr/local/bin/entrypoint.sh"]));
+    let rights = json!({ "capabilities": { "add": ["NET_ADMIN", "SYS_ADMIN"] } });
+    assert_eq!(container["securityContext"], rights);
+    let probe = json!({
+        "httpGet": { "host": "127.0.0.1", "path": "/startup", "port": 8000 },
+        "failureThreshold": 30,
+        "periodSeconds": 20,
+    });
+    assert_eq!(container["startupProbe"], probe);
+    let update = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } });
+    assert_eq!(daemon_set["spec"]["updateStrategy"], update);
+    let paths: Vec<_> = mounted(&daemon_set).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(
+        paths,
+        [
+            "/run/peerpod",
+            "/run/netns",
+            "/run/xtables.lock",
+            "/lib/modules",
+            "/run/kata-containers/shared/direct-volumes",
+            "/root/containers",
+            "/etc/certificates",
+        ]
+    );
+    assert_eq!(container["volumeMounts"][1]["mountPropagation"], "HostToContainer");
+    assert_eq!(container["volumeMounts"][3]["readOnly"], true);
+}
+
+#[test]
+fn settings_come_from_both_objects_and_what_the_operator_says_wins() {
+    let spec = json!({
+        "cloudSecretName": "credentials",
+        "configMapName": "settings",
+        "instanceType": "large",
+        "admission": { "runtimeClassName": "kata-cc" },
+    });
+    let daemon_set = built(&spec, "aws");
+    let sources =
+        json!([{ "secretRef": { "name": "credentials" } }, { "configMapRef": { "name": "settings" } }]);
+    assert_eq!(container(&daemon_set)["envFrom"], sources);
+    let env = container(&daemon_set)["env"].as_array().unwrap().clone();
+    let field = |path: &str| json!({ "fieldRef": { "apiVersion": "v1", "fieldPath": path } });
+    assert_eq!(env[0], json!({ "name": "NODE_NAME", "valueFrom": field("spec.nodeName") }));
+    assert_eq!(env[1], json!({ "name": "POD_UID", "valueFrom": field("metadata.uid") }));
+    let values: Vec<_> = env[2..].iter().map(|it| (it["name"].clone(), it["value"].clone())).collect();
+    assert_eq!(
+        values,
+        [
+            (json!("PEERPODS_LIMIT_PER_NODE"), json!("-1")),
+            (json!("RUNTIMECLASS_NAME"), json!("kata-cc")),
+            (json!("PODVM_INSTANCE_TYPE"), json!("large")),
+        ]
+    );
+    let env = |cloud| container(&built(&spec, cloud))["env"].as_array().unwrap().len();
+    assert_eq!((env("libvirt"), env("azure")), (4, 5));
+}
+
+#[test]
+fn a_cloud_has_its_own_volumes_beside() {
+    let secret =
+        |name: &str| json!({ "secret": { "secretName": name, "defaultMode": 0o600, "optional": true } });
+    let token = |audience: &str, path: &str| {
+        let token = json!({ "audience": audience, "expirationSeconds": 3600, "path": path });
+        json!({ "projected": { "sources": [{ "serviceAccountToken": token }] } })
+    };
+    let ssh = ("/root/.ssh", secret("ssh-key-secret"));
+    let expected = |cloud| match cloud {
+        CloudProvider::Libvirt => vec![ssh.clone()],
+        CloudProvider::Byom => vec![ssh.clone(), ("/etc/ssh-allowlist", secret("ssh-host-key-allowlist"))],
+        CloudProvider::Ibmcloud => vec![("/var/run/secrets/tokens", token("iam", "vault-token"))],
+        CloudProvider::Alibabacloud => {
+            vec![("/var/run/secrets/ack.alibabacloud.com/rrsa-tokens", token("sts.aliyuncs.com", "token"))]
+        }
+        CloudProvider::Docker => vec![
+            ("/var/run/docker.sock", json!({ "hostPath": { "path": "/var/run/docker.sock" } })),
+            ("/var/lib/docker", json!({ "hostPath": { "path": "/var/lib/docker" } })),
+        ],
+        _ => Vec::new(),
+    };
+    for cloud in CloudProvider::ALL {
+        let further = mounted(&built(&json!({}), cloud.as_str())).split_off(7);
+        let further: Vec<_> = further.iter().map(|(path, volume)| (path.as_str(), volume.clone())).collect();
+        assert_eq!(further, expected(cloud), "{cloud}");
+    }
+}
+
+#[test]
+fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
+    let spec = json!({
+        "nodeSelector": { "zone": "a" },
+        "labelSelector": { "matchLabels": { "kind": "metal" } },
+        "adaptor": {
+            "image": "mine",
+            "imagePullPolicy": "Always",
+            "imagePullSecrets": [{ "name": "pull" }],
+            "resources": { "limits": { "memory": "1Gi" } },
+            "tolerations": [{ "key": "", "operator": "Exists" }],
+            "updateStrategy": { "type": "OnDelete" },
+            "podLabels": { "azure.workload.identity/use": "true", CONFIG_LABEL: "other", "app.kubernetes.io/name": "x" },
+            "podAnnotations": { "a": "b" },
+        },
+    });
+    let daemon_set = built(&spec, "azure");
+    let template = &daemon_set["spec"]["template"];
+    for (key, value) in daemon_set["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(&template["metadata"]["labels"][key], value, "{key}");
+    }
+    assert_eq!(template["metadata"]["labels"]["azure.workload.identity/use"], "true");
+    assert_eq!(template["metadata"]["annotations"], json!({ "a": "b" }));
+    assert_eq!(daemon_set["spec"]["updateStrategy"], json!({ "type": "OnDelete" }));
+    assert_eq!(template["spec"]["nodeSelector"], json!({ "zone": "a" }));
+    assert!(template["spec"]["affinity"]["nodeAffinity"].is_object());
+    assert_eq!(template["spec"]["imagePullSecrets"], json!([{ "name": "pull" }]));
+    assert_eq!(template["spec"]["tolerations"], json!([{ "operator": "Exists" }]));
+    let container = container(&daemon_set);
+    assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!("mine"), &json!("Always")));
+    assert_eq!(container["resources"], json!({ "limits": { "memory": "1Gi" } }));
+}
+
+#[test]
+fn settings_change_the_template_only_where_that_was_asked_for() {
+    let read = |key: &str| {
+        let config_map = json!({ "data": { "CLOUD_PROVIDER": "aws", "AWS_REGION": key } });
+        AdaptorSettings::read(Some(&serde_json::from_value(config_map).unwrap()), None, "uid")
+    };
+    let template = |restart: bool, settings: &AdaptorSettings| {
+        let config = config(&json!({ "adaptor": { "restartOnSettingsChange": restart } }));
+        let inputs = Inputs {
+            config: &config,
+            namespace: "ns",
+            settings,
+            adaptor_image: "adaptor",
+            operator_image: "operator",
+        };
+        serde_json::to_value(daemon_set(&inputs)).unwrap()["spec"]["template"].clone()
+    };
+    let (one, other) = (read("one"), read("other"));
+    assert_eq!(template(false, &one), template(false, &other));
+    assert_ne!(template(true, &one), template(true, &other));
+    assert_eq!(template(true, &one)["metadata"]["annotations"][SETTINGS_HASH_ANNOTATION], one.hash);
+}
+
+#[test]
+fn the_service_account_has_the_annotations_of_all_configurations() {
+    let settings = AdaptorSettings::read(None, None, "uid");
+    let config =
+        |annotations: Value| config(&json!({ "adaptor": { "serviceAccountAnnotations": annotations } }));
+    let configs =
+        [config(json!({ "a": "1", "b": "1" })), config(json!({ "b": "2", "c": "2" })), config(json!({}))];
+    let inputs = configs.each_ref().map(|config| Inputs {
+        config,
+        namespace: "ns",
+        settings: &settings,
+        adaptor_image: "adaptor",
+        operator_image: "operator",
+    });
+    let account =
+        |inputs: &[Inputs]| serde_json::to_value(service_account(inputs, "ns")).unwrap()["metadata"].clone();
+    let annotations = json!({ "a": "1", "b": "1", "c": "2" });
+    let name = "cloud-api-adaptor";
+    assert_eq!(account(&inputs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
+    assert_eq!(account(&inputs[2..]), json!({ "name": name, "namespace": "ns" }));
+}

@@ -1,0 +1,112 @@
+use serde_json::{Value, json};
+
+use super::{super::AdaptorSettings, *};
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// Deployment, Service, PodDisruptionBudget and webhook configuration for this `admission`.
+fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
+    let config: PeerPodConfig = serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1",
+        "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "namespace": "ns", "uid": "1-2-3" },
+        "spec": { "admission": admission },
+    }))
+    .unwrap();
+    let settings = AdaptorSettings::read(None, None, "uid");
+    let inputs = Inputs {
+        config: &config,
+        namespace: "ns",
+        settings: &settings,
+        adaptor_image: "adaptor",
+        operator_image: "operator",
+    };
+    [
+        serde_json::to_value(deployment(&inputs)).unwrap(),
+        serde_json::to_value(service(&inputs)).unwrap(),
+        serde_json::to_value(disruption_budget(&inputs)).unwrap(),
+        serde_json::to_value(configuration(&inputs, ca_bundle)).unwrap(),
+    ]
+}
+
+#[test]
+fn the_webhook_is_asked_about_new_peer_pods_of_other_namespaces_alone() {
+    let admission =
+        json!({ "runtimeClassName": "kata-\"x\"", "excludedNamespaces": ["skipped", "kube-system", "a"] });
+    let [_, service, _, configuration] = built(&admission, None);
+    assert_eq!(configuration["metadata"]["name"], "peer-pods-config");
+    assert_eq!(configuration["metadata"]["ownerReferences"], Value::Null);
+    let webhook = &configuration["webhooks"][0];
+    assert_eq!(webhook["name"], "mwebhook.peerpods.io");
+    let expected = json!([{
+        "name": "runtime-class",
+        "expression": r#"object.spec.?runtimeClassName.orValue("") == "kata-\"x\"""#,
+    }]);
+    assert_eq!(webhook["matchConditions"], expected);
+    let namespaces = json!(["a", "kube-system", "ns", "skipped"]);
+    let key = "kubernetes.io/metadata.name";
+    let expected = json!({ "matchExpressions": [{ "key": key, "operator": "NotIn", "values": namespaces }] });
+    assert_eq!(webhook["namespaceSelector"], expected);
+    let expected = json!([{
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+        "scope": "Namespaced",
+    }]);
+    assert_eq!(webhook["rules"], expected);
+    assert_eq!(
+        [&webhook["failurePolicy"], &webhook["sideEffects"], &webhook["reinvocationPolicy"]],
+        ["Fail", "None", "IfNeeded"]
+    );
+    let expected = json!({ "service": {
+        "name": service["metadata"]["name"],
+        "namespace": "ns",
+        "path": "/mutate-v1-pod",
+        "port": service["spec"]["ports"][0]["port"],
+    } });
+    assert_eq!(webhook["clientConfig"], expected);
+}
+
+#[test]
+fn an_authority_is_set_where_it_is_known() {
+    let secret = |data: Value| serde_json::from_value(json!({ "data": data })).unwrap();
+    assert_eq!(ca_bundle(&secret(json!({ "tls.crt": "eA==" }))), None);
+    assert_eq!(ca_bundle(&secret(json!({ "ca.crt": "" }))), None);
+    let bundle = ca_bundle(&secret(json!({ "ca.crt": "eA==" })));
+    let [.., configuration] = built(&json!({}), bundle);
+    assert_eq!(configuration["webhooks"][0]["clientConfig"]["caBundle"], "eA==");
+}
+
+#[test]
+fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_says() {
+    let admission = json!({ "replicas": 3, "extendedResource": "a.b/c", "sizing": "Sum" });
+    let [deployment, service, budget, _] = built(&admission, None);
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    let selectors = [
+        &deployment["spec"]["selector"]["matchLabels"],
+        &service["spec"]["selector"],
+        &budget["spec"]["selector"]["matchLabels"],
+    ];
+    for selector in selectors {
+        for (key, value) in selector.as_object().unwrap() {
+            assert_eq!(&labels[key], value, "{key}");
+        }
+    }
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], "operator");
+    let arguments = json!([
+        "webhook",
+        "--addr=0.0.0.0:9443",
+        "--health-addr=0.0.0.0:8081",
+        "--metrics-addr=0.0.0.0:8080",
+        "--runtime-class=kata-remote",
+        "--extended-resource=a.b/c",
+        "--sizing=sum",
+        "--log-format=json",
+    ]);
+    assert_eq!(container["args"], arguments);
+    let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert!(ports.contains(&&service["spec"]["ports"][0]["targetPort"]));
+    assert!(ports.contains(&&container["readinessProbe"]["httpGet"]["port"]));
+}
