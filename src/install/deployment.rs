@@ -147,6 +147,11 @@ fn container() -> Container {
         }),
         ..EnvVar::default()
     };
+    let value = |name: &str, value: &str| EnvVar {
+        name: name.into(),
+        value: Some(value.into()),
+        ..EnvVar::default()
+    };
     let port = |name: &str, port| ContainerPort {
         name: Some(name.into()),
         container_port: port,
@@ -161,7 +166,10 @@ fn container() -> Container {
         env: Some(vec![
             field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace"),
             field("POD_NAME", "metadata.name"),
-            EnvVar { name: "HOME".into(), value: Some(HOME.into()), ..EnvVar::default() },
+            value("HOME", HOME),
+            // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
+            value("OPERATOR_IMAGE", DEFAULT_IMAGE),
+            value("RELATED_IMAGE_CAA", ""),
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),

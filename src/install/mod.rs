@@ -1,14 +1,20 @@
 //! The typed objects of an installation. Whoever prints them (`cargo xtask manifests`) decides where they go.
 
+pub mod adaptor;
 mod deployment;
 pub mod guard;
 mod rbac;
+pub mod rights;
+pub mod webhook_rights;
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{CustomResourceExt, api::ObjectMeta};
 use serde_json::{Error, Value};
 
-use crate::{NAMESPACE, api::v1alpha1::PeerPod};
+use crate::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+};
 
 pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, deployment};
 pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};
@@ -19,7 +25,7 @@ pub const NAME: &str = "peerpod-operator";
 /// An object to be printed, with the name of the file that holds it alone.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// `kind-name`, or the resource's plural name for a custom resource definition.
+    /// Its kind or whose rights it gives, or the resource's plural name for a custom resource definition.
     pub file: &'static str,
     /// The object.
     pub object: Value,
@@ -38,10 +44,18 @@ pub fn peerpod_crd() -> Result<Value, Error> {
     Ok(crd)
 }
 
+/// The `PeerPodConfig` custom resource definition. Fails only if a type could not be written as JSON.
+pub fn peerpodconfig_crd() -> Result<Value, Error> {
+    let mut crd = serde_json::to_value(PeerPodConfig::crd())?;
+    adapt(&mut crd);
+    Ok(crd)
+}
+
 /// Everything that is installed, in the order in which it must exist.
 pub fn objects() -> Result<Vec<Manifest>, Error> {
     let mut objects = vec![
         Manifest { file: "peerpods", object: peerpod_crd()? },
+        Manifest { file: "peerpodconfigs", object: peerpodconfig_crd()? },
         Manifest { file: "namespace", object: serde_json::to_value(namespace())? },
         Manifest { file: "serviceaccount", object: serde_json::to_value(service_account())? },
         Manifest { file: "clusterrole", object: serde_json::to_value(cluster_role())? },
@@ -50,6 +64,8 @@ pub fn objects() -> Result<Vec<Manifest>, Error> {
         Manifest { file: "rolebinding", object: serde_json::to_value(role_binding())? },
         Manifest { file: "deployment", object: serde_json::to_value(deployment())? },
     ];
+    objects.extend(adaptor::RIGHTS.objects()?);
+    objects.extend(webhook_rights::RIGHTS.objects()?);
     objects.extend(guard::objects(guard::Action::default())?);
     Ok(objects)
 }

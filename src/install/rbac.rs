@@ -40,7 +40,7 @@ pub fn role_binding() -> RoleBinding {
     }
 }
 
-fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
+pub(super) fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let rule = |permission: &Permission| PolicyRule {
         api_groups: Some(vec![permission.group.to_owned()]),

@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod capacity;
+mod built;
 mod check;
 mod crash;
 mod crd;

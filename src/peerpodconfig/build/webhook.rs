@@ -11,7 +11,7 @@ use k8s_openapi::{
         core::v1::{
             Capabilities, ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource,
             HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, Secret, SecurityContext, Service, ServicePort, ServiceSpec,
+            ResourceRequirements, SeccompProfile, SecurityContext, Service, ServicePort, ServiceSpec,
             TopologySpreadConstraint,
         },
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -39,6 +39,9 @@ pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
 /// The Secret with the certificate that the webhook shows, and its authority's. One serves every configuration: the
 /// rights on it are given by its name, and are part of the installation.
 pub const CERTIFICATE_SECRET: &str = "webhook-server-cert";
+
+/// The Lease of the webhook's Pod that renews the certificate.
+pub const LEASE: &str = "peerpod-webhook";
 
 const PORT: i32 = 9443;
 const HEALTH_PORT: i32 = 8081;
@@ -151,12 +154,6 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
         metadata: Part::Webhook.cluster_scoped(inputs),
         webhooks: Some(vec![webhook]),
     }
-}
-
-/// What the API server is to know the webhook by: its authority's certificate, as the Secret has it beside the webhook's
-/// own. `None` where there is none yet.
-pub fn ca_bundle(certificate: &Secret) -> Option<ByteString> {
-    certificate.data.as_ref()?.get("ca.crt").filter(|pem| !pem.0.is_empty()).cloned()
 }
 
 /// A Pod of this runtime class, in CEL. Most Pods have no runtime class, and asking for a field that is not there would

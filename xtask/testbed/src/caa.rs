@@ -7,14 +7,11 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use libvirt_client::{ErrorCode, UndefineFlags};
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use peerpod_operator::{api::v1alpha1::PeerPod, peerpodconfig::build::SERVICE_ACCOUNT};
 use peers::libvirt::{Host, PodVm};
 use serde_json::{Value, json};
 
 use crate::installation::Testbed;
-
-/// The name of its `ServiceAccount`, and of the role that has its rights.
-const NAME: &str = "cloud-api-adaptor";
 
 /// The characters that Kubernetes makes random names of.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -48,10 +45,9 @@ impl Vm {
 }
 
 impl Caa {
-    /// Installs cloud-api-adaptor's identity and rights.
+    /// Takes on the identity that the installation has for cloud-api-adaptor.
     pub async fn install(testbed: &Testbed) -> Result<Self> {
-        testbed.apply(NAME, &rights()).await.context("installing cloud-api-adaptor's rights")?;
-        Ok(Self { client: testbed.client_of(NAME).await? })
+        Ok(Self { client: testbed.client_of(SERVICE_ACCOUNT).await? })
     }
 
     /// What happens when a Pod gets its sandbox: makes a machine, then the PeerPod that records it.
@@ -155,38 +151,6 @@ pub fn vm_name(pod: &str) -> String {
 
 fn random(alphabet: &[u8], length: usize) -> String {
     (0..length).filter_map(|_| fastrand::choice(alphabet)).map(|byte| char::from(*byte)).collect()
-}
-
-/// Its `ServiceAccount` and all it may do in the whole cluster. (What it may do beyond that in its own namespace only is
-/// covered by the first rule, or concerns providers that have no part in this.)
-fn rights() -> [Value; 3] {
-    let may = |group: &str, resources: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": verbs });
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": { "name": NAME },
-        "rules": [
-            may("", &["pods", "secrets", "serviceaccounts"], &["get", "list"]),
-            may("", &["pods/finalizers"], &["update"]),
-            may("", &["configmaps"], &["create"]),
-            may("", &["nodes"], &["get", "patch"]),
-            may("", &["nodes/status"], &["patch"]),
-            may("confidentialcontainers.org", &["peerpods"], &["create", "patch", "update"]),
-        ],
-    });
-    let account = json!({
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": { "name": NAME, "namespace": NAMESPACE },
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": { "name": NAME },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
-        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
-    });
-    [account, role, binding]
 }
 
 #[cfg(test)]

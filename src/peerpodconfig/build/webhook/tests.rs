@@ -69,11 +69,7 @@ fn the_webhook_is_asked_about_new_peer_pods_of_other_namespaces_alone() {
 
 #[test]
 fn an_authority_is_set_where_it_is_known() {
-    let secret = |data: Value| serde_json::from_value(json!({ "data": data })).unwrap();
-    assert_eq!(ca_bundle(&secret(json!({ "tls.crt": "eA==" }))), None);
-    assert_eq!(ca_bundle(&secret(json!({ "ca.crt": "" }))), None);
-    let bundle = ca_bundle(&secret(json!({ "ca.crt": "eA==" })));
-    let [.., configuration] = built(&json!({}), bundle);
+    let [.., configuration] = built(&json!({}), Some(ByteString(b"x".to_vec())));
     assert_eq!(configuration["webhooks"][0]["clientConfig"]["caBundle"], "eA==");
 }
 
