@@ -9,15 +9,17 @@ use testbed::{
     Request, Vm,
     wait::{self, DEADLINE},
 };
+use tokio::time::sleep;
 
-use super::Hundred;
+use super::{Hundred, OUTAGE};
 use crate::support::{Alone, alone};
 
 impl Alone<'_> {
-    /// Ends a component at once, its connections cut, and starts it again.
+    /// Ends a component at once, its connections cut, and starts it again after a while.
     async fn kill_and_start(&mut self, component: Component) -> Result<()> {
         let cluster = self.testbed.cluster_mut();
         cluster.process(component).context("it runs")?.kill().await?;
+        sleep(OUTAGE).await;
         cluster.start_component(component).await
     }
 }
@@ -30,7 +32,7 @@ fn an_api_server_that_dies_and_comes_back() -> Result<()> {
         let struck = Timestamp::now();
         alone.kill_and_start(Component::ApiServer).await?;
         machines.reaped(alone).await?;
-        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+        machines.cost(alone, &[&alone.operator], struck).await?.within(10)
     })
 }
 
@@ -42,7 +44,7 @@ fn an_etcd_that_dies_and_comes_back() -> Result<()> {
         let struck = Timestamp::now();
         alone.kill_and_start(Component::Etcd).await?;
         machines.reaped(alone).await?;
-        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+        machines.cost(alone, &[&alone.operator], struck).await?.within(10)
     })
 }
 
@@ -99,6 +101,6 @@ fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
         let log = alone.operator.log()?;
         let expired = |line: &str| line.contains("watching PeerPods failed") && line.contains("Expired");
         ensure!(log.lines().any(expired), "the watch found its place again");
-        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+        machines.cost(alone, &[&alone.operator], struck).await?.within(10)
     })
 }

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use libvirt_client::Volume;
 use peers::libvirt::BASE_VOLUME;
 use testbed::wait::{self, DEADLINE};
+use tokio::time::sleep;
 
-use super::{DRIVERS_OWN, Hundred, until_held};
+use super::{DRIVERS_OWN, Hundred, OUTAGE, until_held};
 use crate::support::{Alone, alone};
 
 /// What a daemon has, to be given to the one that takes its place: libvirt's test driver itself keeps nothing.
@@ -67,12 +68,13 @@ fn a_daemon_that_stops_and_comes_back_with_its_machines() -> Result<()> {
         let struck = Timestamp::now();
         alone.operator.resume()?;
         until_held(alone, "CloudUnavailable", left).await?;
+        sleep(OUTAGE).await;
         alone.operator.pause()?;
         alone.libvirtd.restart().await?;
         inventory.restore(alone).await?;
         alone.operator.resume()?;
         machines.reaped(alone).await?;
-        machines.cost(alone, &[&alone.operator], struck).await?.within(6)
+        machines.cost(alone, &[&alone.operator], struck).await?.within(8)
     })
 }
 

@@ -14,7 +14,7 @@ mod settings;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -39,6 +39,8 @@ use crate::support::{Alone, condition};
 const COUNT: usize = 100;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 16;
+/// How long what was ended stays away: long enough for what spins to show.
+const OUTAGE: Duration = Duration::from_secs(3);
 /// The domain that libvirt's test driver brings.
 const DRIVERS_OWN: &str = "test";
 /// How many machines are gone in the middle, at least.
@@ -155,7 +157,8 @@ impl Hundred {
         let audit = alone.testbed.audit().context("the cluster keeps no audit log")?;
         let mut requests = audit.requests(&mut position)?;
         requests.retain(Request::is_operators);
-        let mut cost = Cost { struck, requests, describes: 0.0, deletes: 0.0, begun: HashMap::new() };
+        let begun = HashMap::new();
+        let mut cost = Cost { struck, requests, passes: 0.0, describes: 0.0, deletes: 0.0, begun };
         for operator in operators {
             cost.add(operator).await?;
         }
@@ -193,7 +196,9 @@ struct Cost {
     struck: Timestamp,
     /// What the API server was asked, and lived to note.
     requests: Vec<Request>,
-    /// Calls that asked for a machine and were answered.
+    /// Looks at a PeerPod, also those that ended with an error.
+    passes: f64,
+    /// Calls that asked for a machine, however they ended.
     describes: f64,
     /// Calls that deleted one, and that the cloud answered with success.
     deletes: f64,
@@ -213,6 +218,7 @@ impl Cost {
             let metrics = operator.metrics().await?;
             let calls =
                 |labels: &[(&str, &str)]| metrics.sum("peerpod_operator_provider_calls_total", labels);
+            self.passes += metrics.sum("peerpod_operator_reconciles_total", &[]);
             self.describes += calls(&[("call", "describe")]);
             self.deletes += calls(&[("call", "delete"), ("result", "ok")]);
         }
@@ -231,7 +237,8 @@ impl Cost {
         }
 
         let most_calls = f64::from(times * 100);
-        ensure!(self.describes <= most_calls, "{} machines were asked for", self.describes);
+        ensure!(self.passes <= most_calls, "PeerPods were looked at {} times", self.passes);
+        ensure!(self.describes <= most_calls, "machines were asked for {} times", self.describes);
         ensure!(self.deletes <= 100.0, "{} deletions succeeded", self.deletes);
         let most_for_one = usize::try_from(2 * times)?;
         for (machine, begun) in &self.begun {
