@@ -5,8 +5,8 @@
 //! ([`support::alone`]).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod capacity;
 mod built;
+mod capacity;
 mod check;
 mod crash;
 mod crd;

@@ -1,4 +1,4 @@
-//! Which nodes a configuration selects.
+//! The nodes that a configuration selects, as its Pods say it.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,16 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
 };
 
-use crate::api::v1alpha1::PeerPodConfigSpec;
-
-/// The nodes that run peer pods where nothing else is said: those with this label, empty.
-const DEFAULT_LABEL: &str = "node.kubernetes.io/worker";
+use crate::{
+    api::v1alpha1::PeerPodConfigSpec,
+    peerpodconfig::capacity::selection::{Selection, WORKER_LABEL},
+};
 
 /// The nodes of a configuration: those that match both parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSelection {
+    /// None if Kubernetes does not accept the selectors.
+    selection: Option<Selection>,
     labels: BTreeMap<String, String>,
     selector: LabelSelector,
 }
@@ -22,21 +24,18 @@ pub struct NodeSelection {
 impl NodeSelection {
     /// What a configuration selects. A selector that is there and empty selects every node.
     pub fn of(spec: &PeerPodConfigSpec) -> Self {
-        let default = || [(DEFAULT_LABEL.to_owned(), String::new())].into();
+        let default = || [(WORKER_LABEL.to_owned(), String::new())].into();
         let (labels, selector) = match (&spec.node_selector, &spec.label_selector) {
             (None, None) => (default(), None),
             (labels, selector) => (labels.clone().unwrap_or_default(), selector.clone()),
         };
-        Self { labels, selector: selector.unwrap_or_default() }
+        Self { selection: Selection::of(spec).ok(), labels, selector: selector.unwrap_or_default() }
     }
 
-    /// Whether a node with these labels is selected. An operator that Kubernetes does not know selects nothing.
+    /// Whether a node with these labels is selected. Selectors that Kubernetes does not accept select nothing.
     pub fn matches(&self, node: &BTreeMap<String, String>) -> bool {
-        let labels = self.labels.iter().chain(self.selector.match_labels.iter().flatten());
-        labels.into_iter().all(|(key, value)| node.get(key) == Some(value))
-            && self.requirements().all(|it| {
-                requirement_holds(&it.operator, it.values.as_deref().unwrap_or_default(), node.get(&it.key))
-            })
+        let label = |key: &str| node.get(key).map(String::as_str);
+        self.selection.as_ref().is_some_and(|selection| selection.matches(label))
     }
 
     /// The flat part, for a Pod's `nodeSelector`.
