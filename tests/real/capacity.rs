@@ -57,14 +57,17 @@ impl<'a> Stage<'a> {
         let news = Arc::new(Notify::new());
         let mut tasks = JoinSet::new();
         let seen = news.clone();
-        tasks.spawn(changes.for_each(move |()| std::future::ready(seen.notify_one())));
+        tasks.spawn(changes.for_each(move |()| {
+            seen.notify_one();
+            std::future::ready(())
+        }));
         tasks.spawn(async move {
             let mut again = None;
             loop {
                 let later = tokio::time::sleep(again.unwrap_or(DEADLINE));
                 tokio::select! {
                     () = news.notified() => {}
-                    changed = wanted.changed() => if changed.is_err() { return },
+                    open = wanted.changed() => if open.is_err() { return },
                     () = later => {}
                 }
                 let claims = wanted.borrow_and_update().clone();
@@ -163,7 +166,8 @@ async fn client(testbed: &Testbed) -> Result<kube::Client> {
     let rule = |permission: &peerpod_operator::permissions::Permission| json!({ "apiGroups": [permission.group], "resources": permission.resources, "verbs": permission.verbs });
     let rules: Vec<_> = PERMISSIONS.iter().map(rule).collect();
     let subject = json!({ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE });
-    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT });
+    let reference =
+        json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT });
     let rbac = "rbac.authorization.k8s.io/v1";
     let metadata = json!({ "name": ACCOUNT });
     let account = json!({ "name": ACCOUNT, "namespace": NAMESPACE });
@@ -172,7 +176,7 @@ async fn client(testbed: &Testbed) -> Result<kube::Client> {
         json!({ "apiVersion": rbac, "kind": "ClusterRole", "metadata": metadata, "rules": rules }),
         json!({
             "apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata,
-            "roleRef": role, "subjects": [subject],
+            "roleRef": reference, "subjects": [subject],
         }),
     ];
     testbed.apply("capacity", &objects).await?;
