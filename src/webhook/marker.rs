@@ -16,7 +16,7 @@ use super::sizing::Demand;
 pub const COUNTED: &str = "peerpods.confidentialcontainers.org/counted";
 
 /// Stands for the Pod as a whole, as no container's name does.
-const POD: &str = "*";
+pub(crate) const POD: &str = "*";
 
 /// What was counted, and what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,10 +21,10 @@ pub const ANNOTATIONS: [&str; 3] = [
 ];
 
 /// What the VM gives, and the node of the Pod need not.
-const MOVED: [&str; 3] = ["cpu", "memory", GPU];
+pub(crate) const MOVED: [&str; 3] = ["cpu", "memory", GPU];
 
 /// What the Pod as a whole can ask for that the VM gives.
-const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
+pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
 
 /// Where containers say what they need.
 const LISTS: [&str; 2] = ["requests", "limits"];

@@ -7,7 +7,7 @@ use crate::api::v1alpha1::Sizing;
 pub const GPU: &str = "nvidia.com/gpu";
 
 /// What a container can ask for that becomes a VM's: where it stands in the container's `resources`.
-pub(super) const FIELDS: [(&str, &str); 5] = [
+pub(crate) const FIELDS: [(&str, &str); 5] = [
     ("requests", "cpu"),
     ("limits", "cpu"),
     ("requests", "memory"),

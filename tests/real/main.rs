@@ -18,6 +18,7 @@ mod leadership;
 mod lifecycle;
 mod observability;
 mod oldest_kubernetes;
+mod policy;
 mod qemu;
 mod refusals;
 mod rights;

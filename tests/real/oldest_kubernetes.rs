@@ -1,7 +1,7 @@
 //! The oldest Kubernetes that is supported, as far as the API server of a newer release acts as it.
 
 use anyhow::{Context as _, Result, ensure};
-use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES};
+use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, peerpodconfig::build::policy};
 use serde_json::Value;
 use testbed::{Operator, OperatorOptions, Request, Settings};
 
@@ -26,6 +26,8 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
             format!("{}.{}", version["emulationMajor"], version["emulationMinor"]).replace('"', "");
         ensure!(emulated == OLDEST_KUBERNETES, "{version}");
         installation_is_accepted(alone.testbed).await?;
+        let client = alone.testbed.client();
+        ensure!(!policy::served(&client.list_api_group_resources(policy::GROUP_VERSION).await?));
 
         // A machine goes with its Pod; another one is refused by condition and event, until it is given up.
         let scene = alone.scene();

@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
+    api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
     peerpod::{
         decide::Decision,
         verdict::{self, Reason},
     },
+    peerpodconfig::build::policy::{Unsupported, unsupported},
     provider::ErrorClass,
     runtime::{Metrics, process},
     settings::{Key, Kind, Libvirt},
@@ -21,6 +23,7 @@ pub(crate) fn update(readme: &str) -> Result<String> {
         ("decisions", decisions()?),
         ("classes", classes()?),
         ("metrics", families()?),
+        ("policy", policy()?),
     ];
     tables.iter().try_fold(readme.to_owned(), |readme, (name, table)| replace(&readme, name, table))
 }
@@ -42,6 +45,18 @@ fn settings() -> Result<String> {
         let secret = if *kind == Kind::Secret { " (secret)" } else { "" };
         let used = if *concerns_deletion { "yes" } else { "" };
         writeln!(table, "| `{name}` | {default} | {used} | {}{secret} |", one_line(doc))?;
+    }
+    Ok(table)
+}
+
+fn policy() -> Result<String> {
+    let mut table = String::from("| the webhook | the policy |\n|---|---|\n");
+    let mut spec = PeerPodConfigSpec::default();
+    spec.admission.mode = AdmissionMode::Policy;
+    // All that either kind of sizing lacks.
+    spec.admission.sizing = Sizing::Sum;
+    for Unsupported { webhook, policy } in unsupported(&spec) {
+        writeln!(table, "| {webhook} | {policy} |")?;
     }
     Ok(table)
 }

@@ -6,6 +6,7 @@
 //! selection.rs   which nodes are selected
 //! settings.rs    what of its ConfigMap and Secret shapes the DaemonSet
 //! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
+//! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
 //! names.rs       what they are called, and whose they are
 //! differs.rs     whether writing an object would change anything
 //! foreign.rs     cloud-api-adaptors that somebody else installed
@@ -19,6 +20,7 @@ mod daemon_set;
 mod differs;
 mod foreign;
 mod names;
+pub mod policy;
 mod selection;
 mod settings;
 pub mod webhook;

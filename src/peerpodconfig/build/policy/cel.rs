@@ -1,0 +1,249 @@
+//! [`mutate`](crate::webhook::mutate()) in CEL: each variable is one step of it, under the same name where it has one.
+//!
+//! Amounts are whole numbers of thousandths, and −1 where nothing was said. Containers are looked at in one list, init
+//! containers first, and what is said of one has the same place in every other list.
+
+use std::fmt::Display;
+
+use serde_json::Value;
+
+use crate::{
+    api::v1alpha1::Sizing,
+    webhook::{
+        marker::{COUNTED, POD},
+        mutate::{ANNOTATIONS, MOVED, MOVED_OF_POD},
+        sizing::{FIELDS, GPU},
+    },
+};
+
+/// What the marker annotation looks like where it was written here.
+const MARKER: &str =
+    "^[0-9]*/[0-9]*/[0-9]*(;[^;=]+=([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?)*$";
+
+/// The most that counts of one amount: as many thousandths of 90 containers as CEL's numbers, of 64 bits, can add up.
+const MOST: &str = "100T";
+
+/// Thousandths of a byte in one MiB.
+const MILLI_MIB: u64 = 1000 << 20;
+
+/// A text, a list of texts or a number as CEL writes it, which is as JSON does.
+fn literal(value: impl Into<Value>) -> Value {
+    value.into()
+}
+
+/// The variables of the policy by their names, in the order in which one needs the other.
+pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'static str, String)> {
+    let moved = [&MOVED[..], &[extended_resource]].concat();
+    vec![
+        ("annotations", "object.metadata.?annotations.orValue({})".to_owned()),
+        ("marker", format!("variables.annotations[?{}].orValue('')", literal(COUNTED))),
+        // What was counted before: the sizes that were written, then an entry for each container.
+        (
+            "before",
+            format!("variables.marker.matches({}) ? variables.marker.split(';') : ['//']", literal(MARKER)),
+        ),
+        ("written", "variables.before[0].split('/')".to_owned()),
+        ("initContainers", "object.spec.?initContainers.orValue([])".to_owned()),
+        ("containers", "variables.initContainers + object.spec.containers".to_owned()),
+        // Those that end before the next one begins.
+        (
+            "starts",
+            "variables.containers.transformList(i, it, i < size(variables.initContainers) && \
+             it.?restartPolicy.orValue('') != 'Always')"
+                .to_owned(),
+        ),
+        ("demands", demands()),
+        ("podDemand", pod_demand(sizing)),
+        ("totals", totals(sizing)),
+        ("sizes", sizes()),
+        // What is written of these: nothing where the annotation is the user's, or nothing was asked for.
+        (
+            "own",
+            format!(
+                "{}.transformList(i, it, !(it in variables.annotations) || \
+                 variables.annotations[it] == variables.written[i])",
+                literal(ANNOTATIONS.to_vec())
+            ),
+        ),
+        (
+            "texts",
+            "variables.sizes.transformList(i, it, variables.own[i] && it > 0 ? string(it) : '')".to_owned(),
+        ),
+        ("counted", counted()),
+        ("moved", literal(moved).to_string()),
+    ]
+}
+
+/// The changes to a Pod, all at once.
+pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
+    let mut changes = vec![
+        lists_of_containers("initContainers", "variables.initContainers", None),
+        lists_of_containers("containers", "object.spec.containers", Some(extended_resource)),
+        annotations(),
+    ];
+    if sizing == Sizing::Kubernetes {
+        let kept = format!("!(it in {})", literal(MOVED_OF_POD.to_vec()));
+        changes.push(format!(
+            "['requests', 'limits'].filter(list, has(object.spec.resources) && list in object.spec.resources).map(list, \
+             JSONPatch{{op: 'add', path: '/spec/resources/' + list, value: {}}})",
+            entries("object.spec.resources[list]", &kept, "", "")
+        ));
+    }
+    changes.join(" + ")
+}
+
+/// The same amount or, if there is none, nothing: 0.
+fn or_zero(amount: impl Display) -> String {
+    format!("({amount} < 0 ? 0 : {amount})")
+}
+
+/// A quantity of the API, in thousandths. Those with a fraction were rounded to thousandths by the API server.
+fn thousandths(text: &str) -> String {
+    let quantity = format!("quantity({text})");
+    format!(
+        "({text} == '' ? -1 : {quantity}.isGreaterThan(quantity('{MOST}')) ? quantity('{MOST}').asInteger() * 1000 : \
+         {quantity}.isInteger() ? {quantity}.asInteger() * 1000 : \
+         int({quantity}.asApproximateFloat() * 1000.0 + 0.5))"
+    )
+}
+
+/// The amounts of every field in these resources as texts. `or_limit`: a limit is the request, too, if there is none.
+fn asked(resources: &str, or_limit: bool) -> String {
+    let texts = FIELDS.map(|(list, resource)| {
+        let amount = |list: &str| format!("{resources}.?{list}[?{}]", literal(resource));
+        let amount = if list == "requests" && (or_limit || resource == GPU) {
+            format!("{}.or({})", amount(list), amount("limits"))
+        } else {
+            amount(list)
+        };
+        format!("{amount}.optMap(it, string(it)).orValue('')")
+    });
+    format!("[{}]", texts.join(", "))
+}
+
+/// The amounts in the marker's entry that begins with this, if there is one, as an optional.
+fn known(name: &str) -> String {
+    format!(
+        "variables.before.filter(it, it.startsWith({name} + '='))[?0].optMap(it, it.substring(size({name}) + 1).split('/'))"
+    )
+}
+
+fn demands() -> String {
+    format!(
+        "variables.containers.map(container, {}.orValue({}).map(text, {}))",
+        known("container.name"),
+        asked("container.?resources", true),
+        thousandths("text")
+    )
+}
+
+/// Always five; where nothing was said, −1.
+fn pod_demand(sizing: Sizing) -> String {
+    match sizing {
+        Sizing::Kubernetes => format!(
+            "{}.orValue({}).map(text, {})",
+            known(&literal(POD).to_string()),
+            asked("object.spec.?resources", false),
+            thousandths("text")
+        ),
+        Sizing::Sum => format!("{}.map(it, -1)", literal(vec![0; FIELDS.len()])),
+    }
+}
+
+/// The total of each field. By Kubernetes' rule it is the most that is in use at once, unless the Pod as a whole says it; a
+/// limit of the Pod as a whole is its request, too, where no container says one.
+fn totals(sizing: Sizing) -> String {
+    let fields = literal((0..FIELDS.len()).collect::<Vec<_>>());
+    let amount = or_zero("it[field]");
+    match sizing {
+        Sizing::Sum => format!("{fields}.map(field, variables.demands.map(it, {amount}).sum())"),
+        Sizing::Kubernetes => {
+            let lasting =
+                format!("variables.demands.transformList(i, it, !variables.starts[i], {amount}).sum()");
+            let before = format!(
+                "variables.demands.transformList(i, it, i < now && !variables.starts[i], {amount}).sum()"
+            );
+            let starting = or_zero("starting[field]");
+            format!(
+                "{fields}.map(field, \
+                 field < 4 && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
+                 field in [0, 2] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
+                 variables.podDemand[field + 1] : \
+                 ([{lasting}] + variables.demands.transformList(now, starting, variables.starts[now], \
+                 {before} + {starting})).max())"
+            )
+        }
+    }
+}
+
+/// CPUs, MiB and GPUs, rounded up.
+fn sizes() -> String {
+    let larger = |request: usize| {
+        let [request, limit] = [request, request + 1].map(|field| format!("variables.totals[{field}]"));
+        format!("({request} == 0 ? 0 : [{request}, {limit}].max())")
+    };
+    let units = |amount: String, unit: u64| format!("({amount} + {}) / {unit}", unit - 1);
+    let sizes =
+        [units(larger(0), 1000), units(larger(2), MILLI_MIB), units("variables.totals[4]".to_owned(), 1000)];
+    format!("[{}]", sizes.join(", "))
+}
+
+/// The marker annotation as it is to be.
+fn counted() -> String {
+    let texts = |demand: &str| {
+        format!(
+            "{demand}.map(it, it < 0 ? '' : it % 1000 == 0 ? string(it / 1000) : string(it) + 'm').join('/')"
+        )
+    };
+    format!(
+        "variables.texts.join('/') + (variables.podDemand.exists(it, it >= 0) ? {} + {} : '') + \
+         variables.containers.transformList(i, it, ';' + it.name + '=' + {}).join('')",
+        literal(format!(";{POD}=")),
+        texts("variables.podDemand"),
+        texts("variables.demands[i]")
+    )
+}
+
+/// The entries of this map of resources that are `kept`, and more keys with `one` of each.
+fn entries(map: &str, kept: &str, more: &str, one: &str) -> String {
+    let value = format!("string({map}[it])");
+    let value = if one.is_empty() { value } else { format!("it == {one} ? '1' : {value}") };
+    format!("({map}.filter(it, {kept}){more}).transformMapEntry(i, it, {{it: {value}}})")
+}
+
+/// Requests and limits of these containers, without what is moved; the first asks for one of a resource.
+fn lists_of_containers(place: &str, containers: &str, first_asks_for: Option<&str>) -> String {
+    let changes = ["requests", "limits"].map(|list| {
+        let map = format!("container.?resources.?{list}.orValue({{}})");
+        let path = format!("'/spec/{place}/' + string(index) + '/resources/{list}'");
+        let (more, one) = first_asks_for.map_or_else(Default::default, |resource| {
+            let resource = literal(resource).to_string();
+            (format!(" + (index == 0 ? [{resource}] : [])"), resource)
+        });
+        let value = entries(&map, "!(it in variables.moved)", &more, &one);
+        format!(
+            "{containers}.transformList(index, container, JSONPatch{{op: 'add', path: {path}, value: {value}}})"
+        )
+    });
+    changes.join(" + ")
+}
+
+/// Adds, replaces and removes what is written here, each where it is not so already.
+fn annotations() -> String {
+    let add = |key: &str, value: &str| {
+        format!(
+            "JSONPatch{{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey({key}), value: {value}}}"
+        )
+    };
+    let keys = literal(ANNOTATIONS.to_vec());
+    let marker = literal(COUNTED).to_string();
+    format!(
+        "(size(variables.annotations) == 0 ? \
+         [JSONPatch{{op: 'add', path: '/metadata/annotations', value: {{}}}}] : []) + \
+         {keys}.transformList(i, it, variables.texts[i] != '', {}) + \
+         {keys}.transformList(i, it, variables.own[i] && variables.texts[i] == '' && it in variables.annotations, \
+         JSONPatch{{op: 'remove', path: '/metadata/annotations/' + jsonpatch.escapeKey(it)}}) + [{}]",
+        add("it", "variables.texts[i]"),
+        add(&marker, "variables.counted")
+    )
+}

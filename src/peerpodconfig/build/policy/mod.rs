@@ -1,0 +1,160 @@
+//! The admission as a policy inside the API server: what [`mutate`](crate::webhook::mutate()) does to a Pod, in CEL. No
+//! server, no certificate, nothing to be down.
+
+mod cel;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::{Value, json};
+
+use super::{
+    Inputs,
+    names::Part,
+    webhook::{other_namespaces, runtime_class_condition},
+};
+use crate::api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing};
+
+/// Where the API server serves both kinds, since Kubernetes 1.36.
+pub const GROUP_VERSION: &str = "admissionregistration.k8s.io/v1";
+
+/// The kinds of [`policy`] and [`binding`], with the names of their resources.
+const KINDS: [(&str, &str); 2] = [
+    ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
+    ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
+];
+
+/// What turns Pods into peer pods. Kubernetes' types have it from 1.36 on only, and this builds with those of older
+/// versions: hence an object without a type of its own.
+pub fn policy(inputs: &Inputs) -> DynamicObject {
+    let admission = &inputs.config.spec.admission;
+    let variables = cel::variables(admission.sizing, &admission.extended_resource);
+    let variables: Vec<Value> = variables
+        .into_iter()
+        .map(|(name, expression)| json!({ "name": name, "expression": expression }))
+        .collect();
+    object(
+        inputs,
+        KINDS[0],
+        &json!({
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "IfNeeded",
+            "matchConstraints": {
+                "namespaceSelector": other_namespaces(inputs),
+                "resourceRules": [{
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["pods"],
+                    "scope": "Namespaced",
+                }],
+            },
+            "matchConditions": [{
+                "name": "runtime-class",
+                "expression": runtime_class_condition(&admission.runtime_class_name),
+            }],
+            "variables": variables,
+            "mutations": [{
+                "patchType": "JSONPatch",
+                "jsonPatch": { "expression": cel::patch(admission.sizing, &admission.extended_resource) },
+            }],
+        }),
+    )
+}
+
+/// What puts the policy in force.
+pub fn binding(inputs: &Inputs) -> DynamicObject {
+    let policy = Part::Webhook.cluster_scoped(inputs).name;
+    object(inputs, KINDS[1], &json!({ "policyName": policy }))
+}
+
+fn object(inputs: &Inputs, (kind, plural): (&str, &str), spec: &Value) -> DynamicObject {
+    let (group, version) = GROUP_VERSION.split_once('/').unwrap_or(("", GROUP_VERSION));
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+    let mut object = DynamicObject::new("", &resource).data(json!({ "spec": spec }));
+    object.metadata = Part::Webhook.cluster_scoped(inputs);
+    object
+}
+
+/// Whether the API server has what [`AdmissionMode::Policy`] takes, by what it says of [`GROUP_VERSION`].
+pub fn served(resources: &APIResourceList) -> bool {
+    let serves = |plural: &str| resources.resources.iter().any(|resource| resource.name == plural);
+    resources.group_version == GROUP_VERSION && KINDS.iter().all(|(_, plural)| serves(plural))
+}
+
+/// Something that the webhook does and the policy does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// What the webhook does.
+    pub webhook: &'static str,
+    /// What the policy does instead.
+    pub policy: &'static str,
+}
+
+/// CEL has numbers of 64 bits, and what cannot be added up in them is an error, for which the Pod would be refused.
+const HUGE: Unsupported = Unsupported {
+    webhook: "counts amounts up to 2^63, of cpu as of memory",
+    policy: "takes one beyond 100T (of cpu, or of bytes) for 100T",
+};
+
+/// The API server bounds what a policy may cost.
+const MANY: Unsupported = Unsupported {
+    webhook: "takes a Pod with any number of containers",
+    policy: "takes one with 100, and refuses one with several hundred, since the API server bounds what a policy may cost",
+};
+
+const REFILLED: Unsupported = Unsupported {
+    webhook: "warns whoever makes the Pod when a LimitRange filled in again what had become the VM's",
+    policy: "takes it away without a word",
+};
+
+const MARKER: Unsupported = Unsupported {
+    webhook: "warns whoever makes the Pod when its marker annotation was written by somebody else",
+    policy: "ignores the annotation without a word",
+};
+
+const POD_LEVEL_STAYS: Unsupported = Unsupported {
+    webhook: "warns whoever makes the Pod that the resources of the Pod as a whole stay with the node",
+    policy: "leaves them there without a word",
+};
+
+/// What this configuration does not get where its admission is a policy, for a condition to tell.
+pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
+    let admission = &spec.admission;
+    match (admission.mode, admission.sizing) {
+        (AdmissionMode::Webhook | AdmissionMode::None, _) => Vec::new(),
+        (_, Sizing::Kubernetes) => vec![HUGE, MANY, REFILLED, MARKER],
+        (_, Sizing::Sum) => vec![HUGE, MANY, REFILLED, MARKER, POD_LEVEL_STAYS],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+
+    use super::*;
+
+    #[test]
+    fn policies_are_served_where_both_kinds_are() {
+        let list = |group_version: &str, names: &[&str]| APIResourceList {
+            group_version: group_version.to_owned(),
+            resources: names
+                .iter()
+                .map(|name| APIResource { name: (*name).to_owned(), ..APIResource::default() })
+                .collect(),
+        };
+        let [policies, bindings] = KINDS.map(|(_, plural)| plural);
+        assert!(served(&list(GROUP_VERSION, &["x", bindings, policies])));
+        assert!(!served(&list(GROUP_VERSION, &[policies])));
+        assert!(!served(&list("admissionregistration.k8s.io/v1beta1", &[policies, bindings])));
+    }
+
+    #[test]
+    fn only_a_policy_lacks_anything() {
+        let mut spec = PeerPodConfigSpec::default();
+        assert_eq!(unsupported(&spec), []);
+        spec.admission.mode = AdmissionMode::Auto;
+        assert!(!unsupported(&spec).contains(&POD_LEVEL_STAYS));
+        spec.admission.sizing = Sizing::Sum;
+        assert!(unsupported(&spec).contains(&POD_LEVEL_STAYS));
+    }
+}
