@@ -8,6 +8,7 @@
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
 //! | [`provider`] | the contract with a cloud, and one module for each cloud |
 //! | [`peerpod`] | the controller: observe, decide (pure), apply, report |
+//! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
 //! | [`runtime`] | leader election, health, metrics, logs, shutdown, backoff |
 //! | [`install`] | the typed objects of an installation, for the generators |
 //! | [`cli`] | the command line, which puts it all together |

@@ -3,11 +3,14 @@
 mod check;
 mod client;
 mod run;
+mod webhook;
 
 use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
+
+pub use webhook::{SizingName, WebhookArgs};
 
 use crate::{
     runtime::{lease, telemetry::LogFormat},
@@ -26,6 +29,8 @@ pub struct Cli {
 enum Command {
     /// Run the controllers until told to stop.
     Run(RunArgs),
+    /// Serve the admission that turns Pods into peer pods, until told to stop.
+    Webhook(WebhookArgs),
     /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
     ///
     /// Nothing is changed, and Kubernetes is not asked.
@@ -162,13 +167,16 @@ pub struct RunArgs {
 
 /// Reads `--slow-after`. Less than a second is no measure, as deletions have whole seconds.
 fn slow_after(text: &str) -> Result<Duration, String> {
-    const LEAST: SignedDuration = SignedDuration::from_secs(1);
-    const MOST: SignedDuration = SignedDuration::from_hours(24);
+    duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
+}
+
+/// Reads a duration in these bounds.
+fn duration(text: &str, least: SignedDuration, most: SignedDuration) -> Result<Duration, String> {
     let duration: SignedDuration =
         text.parse().map_err(|_| "not a duration: write it as in 5m, 90s or 1h 30m".to_owned())?;
     match Duration::try_from(duration) {
-        Ok(valid) if (LEAST..=MOST).contains(&duration) => Ok(valid),
-        _ => Err(format!("it must be from {LEAST:#} to {MOST:#}")),
+        Ok(valid) if (least..=most).contains(&duration) => Ok(valid),
+        _ => Err(format!("it must be from {least:#} to {most:#}")),
     }
 }
 
@@ -195,6 +203,7 @@ impl Cli {
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(args),
+            Command::Webhook(args) => webhook::webhook(args),
             Command::Check(args) => check::check(args),
         }
     }
@@ -211,7 +220,14 @@ mod tests {
             for flag in command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_env()))) {
                 let (name, env) = flag;
                 if !["help", "version"].contains(&name) {
-                    let expected = format!("PEERPOD_OPERATOR_{}", name.replace('-', "_").to_uppercase());
+                    let name = name.replace('-', "_").to_uppercase();
+                    let expected = match &*name {
+                        // Upstream's.
+                        "TLS_MIN_VERSION" | "TLS_CIPHER_SUITES" => name,
+                        "RUNTIME_CLASS" => "TARGET_RUNTIMECLASS".to_owned(),
+                        "EXTENDED_RESOURCE" => "POD_VM_EXTENDED_RESOURCE".to_owned(),
+                        _ => format!("PEERPOD_OPERATOR_{name}"),
+                    };
                     assert_eq!(env.unwrap().to_str().unwrap(), expected);
                 }
             }

@@ -113,7 +113,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// What people know this process by: its Pod's name where it is told, else the machine's.
-fn process_name() -> String {
+pub(super) fn process_name() -> String {
     let told = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
     let hostname = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     told.or_else(hostname).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())

@@ -6,9 +6,13 @@
 //!        marker annotation)                                     the containers; the first one asks for one VM)
 //! ```
 
+pub mod certificates;
 pub mod marker;
 pub mod mutate;
 pub mod quantity;
+pub mod review;
+pub mod server;
 pub mod sizing;
+pub mod tls;
 
 pub use mutate::{InvalidPod, Mutation, Options, Pod, mutate};

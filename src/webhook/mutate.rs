@@ -171,9 +171,9 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     Ok(Mutation { patch: Patch(changes.operations), warnings: changes.warnings })
 }
 
-const REFILLED: &str = "containers of this peer pod were given cpu or memory again after these became the size of its VM, \
-    as a LimitRange with defaults does; that was taken away and not counted. A LimitRange with a min for containers \
-    refuses such Pods: keep peer pods in a namespace without one";
+// Clients show 256 characters of a warning.
+const REFILLED: &str = "containers of this peer pod were given cpu or memory again after these became the size of its VM, as a \
+    LimitRange with defaults does; that was taken away and not counted. A LimitRange with a min would refuse the Pod";
 
 const POD_LEVEL_STAYS: &str = "the resources of the Pod as a whole (spec.resources) are not counted where sizes are plain sums, \
     and are still charged to the node";

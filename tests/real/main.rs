@@ -26,3 +26,4 @@ mod running_pod;
 mod settings;
 mod siblings;
 mod support;
+mod webhook;

@@ -5,8 +5,8 @@ mod peerpodconfig;
 
 pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
 pub use peerpodconfig::{
-    Adaptor, Admission, AdmissionMode, Distribution, ImagePullPolicy, MOST_VMS, PeerPodConfig,
-    PeerPodConfigSpec, PeerPodConfigStatus, Sizing,
+    Adaptor, Admission, AdmissionMode, Distribution, EXTENDED_RESOURCE, ImagePullPolicy, MOST_VMS,
+    PeerPodConfig, PeerPodConfigSpec, PeerPodConfigStatus, RUNTIME_CLASS, Sizing,
 };
 
 /// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.

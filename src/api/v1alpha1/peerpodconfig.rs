@@ -22,6 +22,12 @@ use serde::{Deserialize, Serialize};
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
 
+/// The runtime class of peer pods, unless told otherwise.
+pub const RUNTIME_CLASS: &str = "kata-remote";
+
+/// The extended resource that stands for one VM, unless told otherwise.
+pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
+
 /// What makes the nodes of a cluster run peer pods: cloud-api-adaptor on them, the admission that turns Pods of a runtime
 /// class into peer pods, and the number of VMs that they may have.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -279,11 +285,11 @@ fn default_config_map() -> String {
 }
 
 fn default_runtime_class() -> String {
-    "kata-remote".to_owned()
+    RUNTIME_CLASS.to_owned()
 }
 
 fn default_extended_resource() -> String {
-    "kata.peerpods.io/vm".to_owned()
+    EXTENDED_RESOURCE.to_owned()
 }
 
 fn default_replicas() -> i32 {

@@ -10,8 +10,18 @@ struct Figure {
     name: &'static str,
     value: f64,
     unit: &'static str,
-    /// The most that it should be; none where it is told for its own sake.
-    target: Option<f64>,
+    /// What it should be; none where it is told for its own sake.
+    target: Option<Target>,
+}
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+enum Target {
+    /// This or less.
+    Most(f64),
+    /// This or more.
+    Least { least: f64 },
 }
 
 /// The figures of one benchmark, in the order in which they were measured.
@@ -19,9 +29,14 @@ struct Figure {
 pub(super) struct Figures(Vec<Figure>);
 
 impl Figures {
-    /// Adds a figure that has a target.
+    /// Adds a figure that should be `target` or less.
     pub(super) fn add(&mut self, name: &'static str, value: f64, unit: &'static str, target: f64) {
-        self.0.push(Figure { name, value, unit, target: Some(target) });
+        self.0.push(Figure { name, value, unit, target: Some(Target::Most(target)) });
+    }
+
+    /// Adds a figure that should be `least` or more.
+    pub(super) fn add_rate(&mut self, name: &'static str, value: f64, unit: &'static str, least: f64) {
+        self.0.push(Figure { name, value, unit, target: Some(Target::Least { least }) });
     }
 
     /// Adds a figure that has none.
@@ -36,8 +51,8 @@ impl Figures {
         for Figure { name, value, unit, target } in &self.0 {
             let (target, verdict) = match target {
                 None => (String::new(), ""),
-                Some(target) if value <= target => (format!("≤ {target}"), "reached"),
-                Some(target) => (format!("≤ {target}"), "MISSED"),
+                Some(Target::Most(most)) => (format!("≤ {most}"), verdict(*value <= *most)),
+                Some(Target::Least { least }) => (format!("≥ {least}"), verdict(*value >= *least)),
             };
             // Writing to a string cannot fail.
             let _ = writeln!(table, "{name:width$}  {value:>10.3}  {target:>10}  {unit:6} {verdict}");
@@ -51,6 +66,10 @@ impl Figures {
     }
 }
 
+fn verdict(reached: bool) -> &'static str {
+    if reached { "reached" } else { "MISSED" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,11 +80,14 @@ mod tests {
         figures.add("fast", 1.0, "s", 2.0);
         figures.add("slow", 3.0, "s", 2.0);
         figures.tell("told", 9.0, "s");
+        figures.add_rate("often", 3.0, "1/s", 2.0);
+        figures.add_rate("seldom", 1.0, "1/s", 2.0);
         let table = figures.table();
         let lines: Vec<_> = table.lines().skip(1).map(str::trim_end).collect();
         assert!(
             lines[0].ends_with("reached") && lines[1].ends_with("MISSED") && lines[2].ends_with('s'),
             "{table}"
         );
+        assert!(lines[3].ends_with("reached") && lines[4].ends_with("MISSED"), "{table}");
     }
 }

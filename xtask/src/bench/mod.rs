@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures, and prints what was measured beside its target.
 
+mod admission;
 mod figures;
 mod handover;
 mod peerpods;
@@ -25,11 +26,14 @@ pub(crate) struct Task {
 enum What {
     /// Deletions against an instant, a slow and a half dead cloud; hand-over, memory, API requests, start-up
     Peerpods,
+    /// Reviews of Pods that the webhook answers by TLS: rate, latency, memory
+    Admission,
 }
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let figures = match task.what {
         What::Peerpods => peerpods::run().await?,
+        What::Admission => admission::run().await?,
     };
     print!("{}", figures.table());
     if let Some(path) = &task.json {

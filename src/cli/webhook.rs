@@ -1,0 +1,268 @@
+//! `webhook`: serves the admission of peer pods until told to stop.
+
+use std::{
+    convert::Infallible, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+};
+
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use futures::{FutureExt, future::join3};
+use jiff::SignedDuration;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use super::{client::client, duration, run::process_name};
+use crate::{
+    api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
+    runtime::{Metrics, http, lease::Election, process, shutdown, telemetry, telemetry::LogFormat},
+    webhook::{
+        Options,
+        certificates::{
+            Serving,
+            files::Files,
+            keeper::{self, Keeper},
+            kept::Wanted,
+            secret,
+        },
+        server::{self, Webhook},
+        tls::TlsOptions,
+    },
+};
+
+/// What `webhook` is told.
+#[derive(Clone, Debug, Args)]
+pub struct WebhookArgs {
+    /// Where reviews are served, by TLS
+    #[arg(long, value_name = "IP:PORT", env = "PEERPOD_OPERATOR_ADDR", default_value = "0.0.0.0:9443")]
+    pub addr: SocketAddr,
+
+    /// File with the certificate to show, in PEM; read again when it changes. Without it, the Secret's is shown
+    #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// File with the certificate's private key
+    #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Secret with the certificate to show. One that is not there is made and renewed; one of somebody else's is used as it is
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_TLS_SECRET",
+        default_value = keeper::SECRET,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub tls_secret: String,
+
+    /// Names and addresses that a certificate made here is for [default: those of every Service in the namespace]
+    #[arg(long, value_name = "NAMES", env = "PEERPOD_OPERATOR_TLS_NAMES", value_delimiter = ',')]
+    pub tls_names: Vec<String>,
+
+    /// How long a certificate made here is good; another one takes its place after two thirds
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_TLS_LIFETIME",
+        default_value = "720h",
+        value_parser = |text: &str| duration(text, SignedDuration::from_secs(3), SignedDuration::from_hours(24 * 3650))
+    )]
+    pub tls_lifetime: Duration,
+
+    /// Labels of the webhook configurations that are told whom to trust
+    #[arg(
+        long,
+        value_name = "SELECTOR",
+        env = "PEERPOD_OPERATOR_CONFIGURATIONS",
+        default_value = keeper::CONFIGURATIONS,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub configurations: String,
+
+    /// The namespace that the webhook runs in, where its Secret and its lease are
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+
+    /// Oldest version of TLS: `VersionTLS12` or `VersionTLS13` [default: `VersionTLS12`]
+    #[arg(long, value_name = "NAME", env = "TLS_MIN_VERSION", default_value = "", hide_default_value = true)]
+    pub tls_min_version: String,
+
+    /// Ciphers of TLS 1.2 by Go's names, with commas between [default: all that are safe]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        env = "TLS_CIPHER_SUITES",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub tls_cipher_suites: String,
+
+    /// The runtime class of peer pods; other Pods stay as they are
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TARGET_RUNTIMECLASS",
+        default_value = RUNTIME_CLASS,
+        value_parser = |text: &str| or_default(text, RUNTIME_CLASS)
+    )]
+    pub runtime_class: String,
+
+    /// The extended resource of which each peer pod asks for one
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "POD_VM_EXTENDED_RESOURCE",
+        default_value = EXTENDED_RESOURCE,
+        value_parser = |text: &str| or_default(text, EXTENDED_RESOURCE)
+    )]
+    pub extended_resource: String,
+
+    /// How the size of a VM follows from the containers' resources
+    #[arg(
+        long,
+        value_name = "RULE",
+        env = "PEERPOD_OPERATOR_SIZING",
+        value_enum,
+        default_value = "kubernetes"
+    )]
+    pub sizing: SizingName,
+
+    /// Where /healthz and /readyz are served, without TLS
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "PEERPOD_OPERATOR_HEALTH_ADDR",
+        default_value = "0.0.0.0:8081"
+    )]
+    pub health_addr: SocketAddr,
+
+    /// Where /metrics is served
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "PEERPOD_OPERATOR_METRICS_ADDR",
+        default_value = "0.0.0.0:8080"
+    )]
+    pub metrics_addr: SocketAddr,
+
+    /// How log lines look
+    #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// The rules that `--sizing` can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SizingName {
+    /// Kubernetes' own: init containers run one after another, before the containers
+    Kubernetes,
+    /// The plain sum over all containers, as cloud-api-adaptor's own webhook has it
+    Sum,
+}
+
+impl From<SizingName> for Sizing {
+    fn from(name: SizingName) -> Self {
+        match name {
+            SizingName::Kubernetes => Self::Kubernetes,
+            SizingName::Sum => Self::Sum,
+        }
+    }
+}
+
+/// An empty value means the default, as it does for cloud-api-adaptor.
+#[allow(clippy::unnecessary_wraps, reason = "clap wants a result")]
+fn or_default(text: &str, default: &str) -> Result<String, Infallible> {
+    Ok(if text.is_empty() { default } else { text }.to_owned())
+}
+
+pub(super) fn webhook(args: WebhookArgs) -> ExitCode {
+    telemetry::init(args.log_format);
+    let tls = match TlsOptions::parse(&args.tls_min_version, &args.tls_cipher_suites) {
+        Ok(tls) => tls,
+        Err(problem) => {
+            error!("{problem}");
+            return ExitCode::from(2);
+        }
+    };
+    // One thread: a review costs microseconds, and every thread more costs memory.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(problem) => {
+            error!(%problem, "cannot start");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(serve(args, tls)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            error!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::error::Error>> {
+    let shutdown = shutdown::on_signals()?;
+    let mut registry = Registry::default();
+    process::register(&mut registry);
+    let metrics = Metrics::new(&mut registry);
+    let readiness = http::Readiness::default();
+    let there = readiness.needs("certificate");
+    let health =
+        http::serve(args.health_addr, args.metrics_addr, readiness.clone(), registry, shutdown.clone())
+            .await?;
+
+    let serving = Arc::new(Serving::default());
+    let certificate = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let files = Files { certificate: certificate.clone(), key: key.clone() };
+            files.show(&serving)?;
+            there.met();
+            tokio::spawn(files.follow(Arc::clone(&serving), shutdown.clone()))
+        }
+        _ => tokio::spawn(
+            managed(&args, Arc::clone(&serving), there, metrics.clone(), shutdown.clone()).await?,
+        ),
+    };
+
+    let options = Options {
+        runtime_class: args.runtime_class,
+        extended_resource: args.extended_resource,
+        sizing: args.sizing.into(),
+    };
+    info!(version = env!("CARGO_PKG_VERSION"), runtime_class = options.runtime_class, "started");
+    let webhook = Webhook::new(options, metrics, readiness);
+    let server = server::serve(args.addr, tls.server_config(serving)?, webhook, shutdown.clone()).await?;
+    shutdown.cancelled().await;
+    server.stopped().await;
+    certificate.await?;
+    health.stopped().await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Shows the Secret's certificate, and keeps it while this replica leads.
+async fn managed(
+    args: &WebhookArgs,
+    serving: Arc<Serving>,
+    there: http::Condition,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> Result<impl Future<Output = ()> + Send + use<>, String> {
+    let client = client().await?;
+    let (namespace, secret) = (args.namespace.clone(), args.tls_secret.clone());
+    let names = if args.tls_names.is_empty() {
+        ["svc", "svc.cluster.local"].map(|domain| format!("*.{namespace}.{domain}")).into()
+    } else {
+        args.tls_names.clone()
+    };
+    let wanted = Wanted { names, lifetime: args.tls_lifetime };
+    let keeper = Keeper::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
+    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process_name(), metrics);
+    let (ended, stop) = (CancellationToken::new(), shutdown.clone());
+    let keeping = keeper.run(election.leadership(), shutdown.clone()).map({
+        let ended = ended.clone();
+        move |()| ended.cancel()
+    });
+    let following = secret::follow(client, namespace, secret, serving, there, stop);
+    let leading = election.run(ended);
+    Ok(join3(Box::pin(following), Box::pin(keeping), Box::pin(leading)).map(drop))
+}

@@ -1,0 +1,119 @@
+//! A certificate in two files, read again when they change.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::{sync::Notify, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{CertificateError, Serving};
+
+/// How often the files are read although nothing was heard, in case the system lost a notice or gives none.
+const SLOW_READ: Duration = Duration::from_secs(60);
+
+/// How long after a change they are read: whoever writes them by hand writes one after the other.
+const REST: Duration = Duration::from_millis(200);
+
+/// Why files give no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// One of them cannot be read.
+    #[error("reading {path}: {problem}", path = .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        problem: io::Error,
+    },
+    /// They hold none that can be used.
+    #[error("{certificate} and {key}: {problem}", certificate = .certificate.display(), key = .key.display())]
+    Content {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The private key's file.
+        key: PathBuf,
+        /// What is wrong.
+        problem: CertificateError,
+    },
+}
+
+/// A certificate and its private key, in PEM.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The certificate's file (`--tls-cert`).
+    pub certificate: PathBuf,
+    /// The private key's file (`--tls-key`).
+    pub key: PathBuf,
+}
+
+impl Files {
+    /// Shows the certificate in the files. Gives whether it is another one than before.
+    pub fn show(&self, serving: &Serving) -> Result<bool, FileError> {
+        let read = |path: &Path| {
+            fs::read(path).map_err(|problem| FileError::Read { path: path.to_owned(), problem })
+        };
+        let (certificate, key) = (read(&self.certificate)?, read(&self.key)?);
+        serving.show(&certificate, &key).map_err(|problem| FileError::Content {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            problem,
+        })
+    }
+
+    /// Shows what the files hold until `stop`. What cannot be used does not take the place of what could, and is logged.
+    pub async fn follow(self, serving: Arc<Serving>, stop: CancellationToken) {
+        let changed = Arc::new(Notify::new());
+        // It hears as long as it lives.
+        let watcher = self.listen(&changed);
+        if let Err(problem) = &watcher {
+            warn!(%problem, "changes of the certificate's files are not heard; reading them every {SLOW_READ:?}");
+        }
+        let mut trouble = None;
+        loop {
+            match self.show(&serving) {
+                Ok(news) => {
+                    trouble = None;
+                    if news {
+                        info!(file = %self.certificate.display(), "showing another certificate");
+                    }
+                }
+                Err(problem) => {
+                    let problem = problem.to_string();
+                    if trouble.as_ref() != Some(&problem) {
+                        warn!(problem, "the certificate's files cannot be used; the last good one is shown");
+                    }
+                    trouble = Some(problem);
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // Whether something was heard or not, they are read now.
+                heard = timeout(SLOW_READ, changed.notified()) => if heard.is_ok() {
+                    while timeout(REST, changed.notified()).await.is_ok() {}
+                }
+            }
+        }
+    }
+
+    /// Watches the folders: what a kubelet mounts is replaced there by a link, not written.
+    fn listen(&self, changed: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+        let told = Arc::clone(changed);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| event.kind.is_access()) {
+                return;
+            }
+            told.notify_one();
+        })?;
+        for file in [&self.certificate, &self.key] {
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
+        }
+        Ok(watcher)
+    }
+}

@@ -1,0 +1,326 @@
+//! The replica that leads makes and renews the certificate, and tells the API server whom to trust *(client required)*.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use futures::{Stream, StreamExt, pin_mut};
+use jiff::Timestamp;
+use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation, jsonptr::PointerBuf};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration},
+        core::v1::Secret,
+    },
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::kept::{AUTHORITIES, IssueError, Kept, Step, Wanted};
+use crate::{
+    api::v1alpha1::FIELD_MANAGER,
+    permissions::Permission,
+    runtime::{
+        Leadership,
+        api_call::{ApiError, bounded},
+    },
+    webhook::server::PATH,
+};
+
+/// The Secret unless told otherwise: upstream's.
+pub const SECRET: &str = "webhook-server-cert";
+
+/// The Lease of the replica that keeps the certificate.
+pub const LEASE: &str = "peerpod-webhook";
+
+/// The webhook configurations whose authorities are kept, unless told otherwise: those that the operator makes.
+pub const CONFIGURATIONS: &str =
+    "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
+
+/// What the webhook may do in its namespace. A Secret of another name needs a role of its own.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("", &["secrets"], &["create"]),
+    Permission::new("", &["secrets"], &["get", "list", "watch", "update"]).named(&[SECRET]),
+    Permission::new("coordination.k8s.io", &["leases"], &["create"]),
+    Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
+];
+
+/// What it may do in the whole cluster. The configurations are named after those who asked for them.
+pub const CLUSTER_PERMISSIONS: &[Permission] = &[Permission::new(
+    "admissionregistration.k8s.io",
+    &["mutatingwebhookconfigurations"],
+    &["get", "list", "watch", "patch"],
+)];
+
+/// The longest pause: wall clocks are set, and timers know nothing of it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What keeps the certificate.
+#[derive(Clone)]
+pub struct Keeper {
+    client: Client,
+    namespace: String,
+    secret: String,
+    configurations: String,
+    wanted: Wanted,
+}
+
+/// What the one that leads knows.
+#[derive(Default)]
+struct Known {
+    /// Whether it was seen if there is a Secret.
+    looked: bool,
+    /// The Secret, if there is one.
+    secret: Option<Secret>,
+    /// What it held last, if it is managed here.
+    kept: Option<Kept>,
+    /// The webhook configurations, once all were seen.
+    configurations: Option<HashMap<String, MutatingWebhookConfiguration>>,
+    /// Those of which not all were seen yet.
+    listed: HashMap<String, MutatingWebhookConfiguration>,
+    /// The authorities that all configurations trust, and since when.
+    trusted: Option<(ByteString, Instant)>,
+    /// Whether it was said that the Secret is somebody else's.
+    foreign: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Issue(#[from] IssueError),
+}
+
+impl Keeper {
+    /// Keeps the Secret of this name in this namespace, and the authorities of the webhook configurations with these labels.
+    pub fn new(client: Client, namespace: &str, secret: &str, configurations: &str, wanted: Wanted) -> Self {
+        let (namespace, secret) = (namespace.to_owned(), secret.to_owned());
+        Self { client, namespace, secret, configurations: configurations.to_owned(), wanted }
+    }
+
+    /// Works whenever this process leads, until `stop`.
+    pub async fn run(self, leadership: Leadership, stop: CancellationToken) {
+        let changes = leadership.changes();
+        pin_mut!(changes);
+        loop {
+            let leading = async {
+                // Whether it never led or does no longer, it waits for a change.
+                let _ = Box::pin(leadership.while_leading(self.lead())).await;
+                changes.next().await
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                change = leading => if change.is_none() { return },
+            }
+        }
+    }
+
+    /// Does what a leader does, without end.
+    async fn lead(&self) {
+        let secrets = watcher::watch_object(self.secrets(), &self.secret).default_backoff();
+        let selected = watcher::Config::default().labels(&self.configurations);
+        let configurations = watcher(self.configurations(), selected).default_backoff();
+        pin_mut!(secrets, configurations);
+        let mut known = Known::default();
+        loop {
+            let pause = match self.look(&mut known).await {
+                Ok(pause) => pause,
+                Err(problem) => {
+                    warn!(secret = self.secret, %problem, "the certificate cannot be kept; trying again");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = known.hear(&mut secrets, &mut configurations) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Does the next thing to do; tells when to look again, if nothing changes.
+    async fn look(&self, known: &mut Known) -> Result<Duration, KeepError> {
+        if !known.looked {
+            return Ok(LONGEST_PAUSE);
+        }
+        let secret = known.secret.clone();
+        let foreign = secret.as_ref().is_some_and(|secret| !Kept::is_ours(secret));
+        if foreign && !known.foreign {
+            info!(
+                secret = self.secret,
+                "the Secret is somebody else's: it is used as it is, and not renewed here"
+            );
+        }
+        known.foreign = foreign;
+        if let Some(authorities) = secret.as_ref().and_then(authorities) {
+            self.tell_whom_to_trust(known, &authorities).await?;
+        }
+        if foreign {
+            return Ok(LONGEST_PAUSE);
+        }
+        let now = Timestamp::now();
+        let read = secret.as_ref().and_then(Kept::read);
+        let step = match (&secret, &known.kept) {
+            // Whoever deletes it wants another one; what is shown stays trusted meanwhile.
+            (None, Some(kept)) => Step::Write(kept.prepared(&self.wanted, now)?),
+            _ => Kept::step(read.as_ref(), &self.wanted, known.settled_in(self.wanted.settling()), now)?,
+        };
+        known.kept = read.or(known.kept.take());
+        match step {
+            Step::Wait(until) => {
+                let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
+                Ok(pause.min(LONGEST_PAUSE))
+            }
+            Step::Settle => Ok(known.settles_in(self.wanted.settling())),
+            Step::Write(kept) => {
+                let written = self.write(&kept, secret.as_ref()).await?;
+                info!(secret = self.secret, "the certificate's Secret is written");
+                known.kept = Some(kept);
+                known.secret = Some(written);
+                Ok(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Replaces exactly what was read.
+    async fn write(&self, kept: &Kept, before: Option<&Secret>) -> Result<Secret, ApiError> {
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let secret = kept.secret(&self.secret, before);
+        let api = self.secrets();
+        match before {
+            Some(_) => bounded(api.replace(&self.secret, &params, &secret)).await,
+            None => bounded(api.create(&params, &secret)).await,
+        }
+    }
+
+    /// Lets every configuration trust these authorities.
+    async fn tell_whom_to_trust(&self, known: &mut Known, authorities: &ByteString) -> Result<(), ApiError> {
+        let Some(configurations) = &mut known.configurations else {
+            known.trusted = None;
+            return Ok(());
+        };
+        for (name, configuration) in configurations {
+            let operations = bundle_patch(configuration, authorities);
+            if operations.is_empty() {
+                continue;
+            }
+            known.trusted = None;
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+            let patch = Patch::<()>::Json(JsonPatch(operations));
+            match bounded(self.configurations().patch(name, &params, &patch)).await {
+                Ok(written) => {
+                    *configuration = written;
+                    info!(configuration = name, "the API server trusts the certificate's authorities");
+                }
+                // It is not as it was read, and the watch tells how it is.
+                Err(problem) if problem.code() == Some(404) || problem.is_failed_test() => return Ok(()),
+                Err(problem) => return Err(problem),
+            }
+        }
+        if known.trusted.as_ref().is_none_or(|(trusted, _)| trusted != authorities) {
+            known.trusted = Some((authorities.clone(), Instant::now()));
+        }
+        Ok(())
+    }
+
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn configurations(&self) -> Api<MutatingWebhookConfiguration> {
+        Api::all(self.client.clone())
+    }
+}
+
+impl Known {
+    /// Takes over the next thing that happens.
+    async fn hear(
+        &mut self,
+        secrets: &mut (impl Stream<Item = watcher::Result<Option<Secret>>> + Unpin),
+        configurations: &mut (
+                 impl Stream<Item = watcher::Result<watcher::Event<MutatingWebhookConfiguration>>> + Unpin
+             ),
+    ) {
+        tokio::select! {
+            Some(secret) = secrets.next() => match secret {
+                Ok(secret) => (self.looked, self.secret) = (true, secret),
+                Err(problem) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
+            },
+            Some(event) = configurations.next() => match event {
+                Ok(event) => self.take(event),
+                Err(problem) => warn!(%problem, "webhook configurations cannot be watched; trying again"),
+            },
+        }
+    }
+
+    fn take(&mut self, event: watcher::Event<MutatingWebhookConfiguration>) {
+        let all = self.configurations.as_mut().unwrap_or(&mut self.listed);
+        match event {
+            watcher::Event::Init => self.listed.clear(),
+            watcher::Event::InitApply(configuration) => {
+                self.listed.insert(configuration.name_any(), configuration);
+            }
+            watcher::Event::InitDone => self.configurations = Some(std::mem::take(&mut self.listed)),
+            watcher::Event::Apply(configuration) => {
+                all.insert(configuration.name_any(), configuration);
+            }
+            watcher::Event::Delete(configuration) => {
+                all.remove(&configuration.name_any());
+            }
+        }
+    }
+
+    /// Whether the authorities have been trusted for so long.
+    fn settled_in(&self, settling: Duration) -> bool {
+        self.settles_in(settling).is_zero()
+    }
+
+    /// How long until they have been.
+    fn settles_in(&self, settling: Duration) -> Duration {
+        self.trusted.as_ref().map_or(LONGEST_PAUSE, |(_, since)| settling.saturating_sub(since.elapsed()))
+    }
+}
+
+fn authorities(secret: &Secret) -> Option<ByteString> {
+    secret.data.as_ref()?.get(AUTHORITIES).filter(|authorities| !authorities.0.is_empty()).cloned()
+}
+
+/// What makes the webhooks of a configuration that are served here trust these authorities; none if they do.
+fn bundle_patch(
+    configuration: &MutatingWebhookConfiguration,
+    authorities: &ByteString,
+) -> Vec<PatchOperation> {
+    let served_here = |webhook: &MutatingWebhook| {
+        let client = &webhook.client_config;
+        let path = client.service.as_ref().and_then(|service| service.path.as_deref());
+        path == Some(PATH) || client.url.as_ref().is_some_and(|url| url.ends_with(PATH))
+    };
+    let webhooks = configuration.webhooks.iter().flatten().enumerate();
+    let others = webhooks.filter(|(_, webhook)| {
+        served_here(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(authorities)
+    });
+    let patch = |(index, webhook): (usize, &MutatingWebhook)| {
+        let path = |rest: &[&str]| {
+            let index = index.to_string();
+            PointerBuf::from_tokens(["webhooks", &index].into_iter().chain(rest.iter().copied()))
+        };
+        // A string of base64, which can always be written.
+        let bundle = serde_json::to_value(authorities).unwrap_or(Value::Null);
+        [
+            PatchOperation::Test(TestOperation { path: path(&["name"]), value: webhook.name.clone().into() }),
+            PatchOperation::Add(AddOperation { path: path(&["clientConfig", "caBundle"]), value: bundle }),
+        ]
+    };
+    others.flat_map(patch).collect()
+}

@@ -1,0 +1,232 @@
+//! What the Secret of a managed certificate holds, and what is to be done with it *(no client)*.
+//!
+//! Each certificate has an authority of its own, whose key is thrown away: nothing can be signed by it later. So that no
+//! request fails while one certificate takes the place of another:
+//!
+//! ```text
+//! use ─► two thirds of its life are over ─► prepare: the next pair lies in the Secret, and the API server trusts both
+//!  ▲                                                                          authorities │
+//!  └──── promote: all replicas show the next pair; both authorities stay trusted ◄────────┘ that lasted for a while
+//! ```
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::api::ObjectMeta;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+
+use super::Serving;
+
+/// The keys of a Secret of type `kubernetes.io/tls`, the authorities to trust, and the pair that comes next.
+pub(super) const CERTIFICATE: &str = "tls.crt";
+pub(super) const KEY: &str = "tls.key";
+pub(super) const AUTHORITIES: &str = "ca.crt";
+const NEXT_CERTIFICATE: &str = "next.crt";
+const NEXT_KEY: &str = "next.key";
+
+/// Says that a Secret is managed here, and until when its certificate is good.
+const EXPIRES: &str = "peerpods.confidentialcontainers.org/expires";
+
+/// Says for which names its certificate is good, with commas between.
+const NAMES: &str = "peerpods.confidentialcontainers.org/names";
+
+/// Clocks of API servers may be late by this.
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
+
+/// What a managed certificate is to be like.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// DNS names and addresses that the API server may reach the webhook by.
+    pub names: Vec<String>,
+    /// How long a certificate is good.
+    pub lifetime: Duration,
+}
+
+impl Wanted {
+    /// How long both authorities must have been trusted before the next certificate is shown: every API server has to hear
+    /// of it.
+    pub(super) fn settling(&self) -> Duration {
+        (self.lifetime / 20).min(Duration::from_secs(60))
+    }
+
+    /// When two thirds of the life of a certificate are over that expires then.
+    fn renewal(&self, expires: Timestamp) -> Timestamp {
+        expires
+            .saturating_sub(SignedDuration::try_from(self.lifetime / 3).unwrap_or(SignedDuration::MAX))
+            .unwrap_or(expires)
+    }
+}
+
+/// A certificate with its private key, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+struct Pair {
+    certificate: ByteString,
+    key: ByteString,
+}
+
+/// What a managed Secret holds.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Kept {
+    current: Pair,
+    next: Option<Pair>,
+    /// Certificates in PEM: of the current pair's authority, and of the next one's or the one before.
+    authorities: Vec<String>,
+    names: String,
+    expires: Timestamp,
+}
+
+/// What is to be done about the Secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing until this moment.
+    Wait(Timestamp),
+    /// Nothing until the authorities have been trusted for long enough.
+    Settle,
+    /// It is to hold this.
+    Write(Kept),
+}
+
+/// Why no certificate can be made.
+#[derive(Debug, thiserror::Error)]
+#[error("making a certificate: {0}; check the names that it is for")]
+pub struct IssueError(#[from] rcgen::Error);
+
+impl Kept {
+    /// Reads a Secret. `None` if it is not managed here, or not as it was written.
+    pub(super) fn read(secret: &Secret) -> Option<Self> {
+        let annotation = |key| secret.metadata.annotations.as_ref()?.get(key);
+        let data = |key| secret.data.as_ref()?.get(key).cloned();
+        let pair = |certificate, key| {
+            let pair = Pair { certificate: data(certificate)?, key: data(key)? };
+            Serving::default().show(&pair.certificate.0, &pair.key.0).ok()?;
+            Some(pair)
+        };
+        let authorities = String::from_utf8(data(AUTHORITIES)?.0).ok()?;
+        let authorities: Vec<_> = authorities
+            .split_inclusive("-----END CERTIFICATE-----\n")
+            .map(str::to_owned)
+            .filter(|text| !text.trim().is_empty())
+            .collect();
+        Some(Self {
+            current: pair(CERTIFICATE, KEY)?,
+            next: pair(NEXT_CERTIFICATE, NEXT_KEY),
+            authorities,
+            names: annotation(NAMES)?.clone(),
+            expires: annotation(EXPIRES)?.parse().ok()?,
+        })
+    }
+
+    /// Whether a Secret is managed here, by what it says of itself.
+    pub(super) fn is_ours(secret: &Secret) -> bool {
+        secret.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(EXPIRES))
+    }
+
+    /// The Secret that holds this; it replaces `before`.
+    pub(super) fn secret(&self, name: &str, before: Option<&Secret>) -> Secret {
+        let mut data: BTreeMap<_, _> = [
+            (CERTIFICATE, self.current.certificate.clone()),
+            (KEY, self.current.key.clone()),
+            (AUTHORITIES, ByteString(self.authorities.concat().into_bytes())),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+        if let Some(Pair { certificate, key }) = self.next.clone() {
+            data.extend([(NEXT_CERTIFICATE.to_owned(), certificate), (NEXT_KEY.to_owned(), key)]);
+        }
+        let mut metadata = before.map_or_else(ObjectMeta::default, |before| before.metadata.clone());
+        metadata.name = Some(name.to_owned());
+        metadata.managed_fields = None;
+        metadata
+            .annotations
+            .get_or_insert_default()
+            .extend([(EXPIRES.to_owned(), self.expires.to_string()), (NAMES.to_owned(), self.names.clone())]);
+        Secret {
+            metadata,
+            data: Some(data),
+            type_: Some("kubernetes.io/tls".to_owned()),
+            ..Secret::default()
+        }
+    }
+
+    /// What to do about this, or about a Secret that is not there. `settled`: all of its authorities have been trusted for
+    /// long enough.
+    pub(super) fn step(
+        kept: Option<&Self>,
+        wanted: &Wanted,
+        settled: bool,
+        now: Timestamp,
+    ) -> Result<Step, IssueError> {
+        let names = wanted.names.join(",");
+        let expires = |kept: &Self| kept.expires;
+        let Some(kept) = kept.filter(|kept| now < expires(kept)) else {
+            // What was trusted before is past its time.
+            let (current, authority, expires) = issue(wanted, now)?;
+            return Ok(Step::Write(Self {
+                current,
+                next: None,
+                authorities: vec![authority],
+                names,
+                expires,
+            }));
+        };
+        if let Some(next) = &kept.next {
+            let promoted = Self { current: next.clone(), next: None, ..kept.clone() };
+            return Ok(if settled { Step::Write(promoted) } else { Step::Settle });
+        }
+        let renewal = wanted.renewal(kept.expires);
+        if now < renewal && kept.names == names {
+            return Ok(Step::Wait(renewal));
+        }
+        Ok(Step::Write(kept.prepared(wanted, now)?))
+    }
+
+    /// This with another pair to come next.
+    pub(super) fn prepared(&self, wanted: &Wanted, now: Timestamp) -> Result<Self, IssueError> {
+        let (next, authority, expires) = issue(wanted, now)?;
+        let newest = self.authorities.last().cloned();
+        let authorities = newest.into_iter().chain([authority]).collect();
+        let names = wanted.names.join(",");
+        Ok(Self { current: self.current.clone(), next: Some(next), authorities, names, expires })
+    }
+}
+
+/// A new pair, its authority's certificate, and when both expire.
+fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String, Timestamp), IssueError> {
+    let since_1970 = |at: Timestamp| Duration::from_secs(u64::try_from(at.as_second()).unwrap_or_default());
+    let moment = |at: Duration| date_time_ymd(1970, 1, 1) + at;
+    let lifetime = SignedDuration::try_from(wanted.lifetime).unwrap_or(SignedDuration::MAX);
+    let expires = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
+    let valid = |params: &mut CertificateParams| {
+        params.not_before = moment(since_1970(now).saturating_sub(CLOCK_SKEW));
+        params.not_after = moment(since_1970(expires));
+    };
+
+    let mut authority = CertificateParams::default();
+    // Two authorities of one name are told apart by their keys' identifiers.
+    authority
+        .distinguished_name
+        .push(DnType::CommonName, format!("peerpod-operator webhook {}", now.as_millisecond()));
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    valid(&mut authority);
+    let authority_key = KeyPair::generate()?;
+    let trusted = authority.self_signed(&authority_key)?.pem();
+
+    let mut server = CertificateParams::new(wanted.names.clone())?;
+    server.distinguished_name.push(DnType::CommonName, "peerpod-operator webhook");
+    server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    server.use_authority_key_identifier_extension = true;
+    valid(&mut server);
+    let key = KeyPair::generate()?;
+    let certificate = server.signed_by(&key, &Issuer::new(authority, authority_key))?.pem();
+    let pem = |text: String| ByteString(text.into_bytes());
+    Ok((Pair { certificate: pem(certificate), key: pem(key.serialize_pem()) }, trusted, expires))
+}
+
+#[cfg(test)]
+mod tests;

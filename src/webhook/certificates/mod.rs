@@ -1,0 +1,110 @@
+//! The certificate that the webhook shows, and where it comes from.
+//!
+//! | source | who writes it |
+//! |---|---|
+//! | two [files] | whoever mounts them; read again when they change |
+//! | a Secret | somebody else, such as cert-manager; or the replica that leads, long before it expires |
+//!
+//! A new certificate is shown to whoever connects from then on; open connections go on as they are.
+
+pub mod files;
+pub mod keeper;
+pub mod kept;
+pub mod secret;
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use tokio_rustls::rustls::{
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+
+/// The certificate that is shown now, if there is one. It can be replaced at any time.
+#[derive(Default)]
+pub struct Serving(RwLock<Option<Arc<CertifiedKey>>>);
+
+/// Why a certificate cannot be shown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// There is no certificate in it, or one that cannot be read.
+    #[error("the certificate is not PEM with a certificate in it: {0}")]
+    Certificate(String),
+    /// There is no private key in it, or one that cannot be read.
+    #[error("the private key is not PEM with a key in it")]
+    Key,
+    /// The two do not belong together, or are of a kind that is not supported.
+    #[error("certificate and private key cannot be used together: {0}")]
+    Pair(String),
+}
+
+impl Serving {
+    /// Shows this certificate (the server's first, then those between it and its authority) from now on, if it is good.
+    /// Gives whether it is another one than before.
+    pub fn show(&self, certificate: &[u8], key: &[u8]) -> Result<bool, CertificateError> {
+        let chain = CertificateDer::pem_slice_iter(certificate)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|problem| CertificateError::Certificate(problem.to_string()))?;
+        if chain.is_empty() {
+            return Err(CertificateError::Certificate("there is none".to_owned()));
+        }
+        // What is wrong with a key is not told: it could be part of it.
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| CertificateError::Key)?;
+        let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map_err(|problem| CertificateError::Pair(problem.to_string()))?;
+        let mut shown = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let news = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
+        *shown = Some(Arc::new(pair));
+        Ok(news)
+    }
+
+    fn shown(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello) -> Option<Arc<CertifiedKey>> {
+        self.shown()
+    }
+}
+
+/// Tells whether there is a certificate, and no more.
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Serving({})", if self.shown().is_some() { "a certificate" } else { "none" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertifiedKey as Made, KeyPair, generate_simple_self_signed};
+
+    use super::*;
+
+    #[test]
+    fn a_bad_pair_does_not_take_the_place_of_a_good_one() {
+        let serving = Serving::default();
+        let Made { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (cert, key) = (cert.pem(), signing_key.serialize_pem());
+        assert_eq!(serving.show(cert.as_bytes(), key.as_bytes()), Ok(true));
+        assert_eq!(serving.show(cert.as_bytes(), key.as_bytes()), Ok(false));
+        let shown = serving.shown().unwrap();
+        let other = KeyPair::generate().unwrap().serialize_pem();
+        for (cert, key, words) in [
+            ("", key.as_str(), "there is none"),
+            (&key, &key, "there is none"),
+            (&cert, "", "private key is not PEM"),
+            (&cert, &cert, "private key is not PEM"),
+            (&cert, &other, "together"),
+        ] {
+            let problem = serving.show(cert.as_bytes(), key.as_bytes()).unwrap_err().to_string();
+            assert!(problem.contains(words), "{problem}");
+        }
+        assert!(Arc::ptr_eq(&shown, &serving.shown().unwrap()));
+    }
+}

@@ -1,0 +1,62 @@
+//! A certificate in a Secret, shown by every replica as soon as it is there *(client required)*.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    Serving,
+    kept::{CERTIFICATE, KEY},
+};
+use crate::runtime::http::Condition;
+
+/// Shows the certificate in this Secret until `stop`; `there` is met when there is one. What cannot be used does not take
+/// the place of what could, and is logged.
+pub async fn follow(
+    client: Client,
+    namespace: String,
+    name: String,
+    serving: Arc<Serving>,
+    there: Condition,
+    stop: CancellationToken,
+) {
+    let secrets =
+        watcher::watch_object(Api::<Secret>::namespaced(client, &namespace), &name).default_backoff();
+    pin_mut!(secrets);
+    loop {
+        let secret = tokio::select! {
+            () = stop.cancelled() => return,
+            next = secrets.next() => next,
+        };
+        match secret {
+            Some(Ok(Some(secret))) => {
+                let data = |key| secret.data.as_ref().and_then(|data| data.get(key)).map(|data| &*data.0);
+                match serving.show(data(CERTIFICATE).unwrap_or_default(), data(KEY).unwrap_or_default()) {
+                    Ok(news) => {
+                        there.met();
+                        if news {
+                            info!(secret = %format_args!("{namespace}/{name}"), "showing another certificate");
+                        }
+                    }
+                    Err(problem) => warn!(
+                        secret = %format_args!("{namespace}/{name}"), %problem,
+                        "the Secret cannot be used; the last good certificate is shown, if there was one"
+                    ),
+                }
+            }
+            Some(Ok(None)) => warn!(
+                secret = %format_args!("{namespace}/{name}"),
+                "the Secret does not exist; the last good certificate is shown, if there was one"
+            ),
+            Some(Err(problem)) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! One `AdmissionReview` in, one out *(no client)*.
+
+use std::borrow::Cow;
+
+use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+
+use super::mutate::{Options, Pod, mutate};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+
+/// What is answered to a review.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status: 200 for an `AdmissionReview`, 400 for a `Status`.
+    pub status: u16,
+    /// JSON.
+    pub body: Vec<u8>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a review.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The Pod is to be changed.
+    Mutated,
+    /// It stays as it is: no peer pod, or one that was changed before.
+    Unchanged,
+    /// The Pod cannot be: the API server is told why.
+    Refused,
+    /// It was no review.
+    Malformed,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 4] = [Self::Mutated, Self::Unchanged, Self::Refused, Self::Malformed];
+
+    /// Its name as a metric's label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mutated => "mutated",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a, R> {
+    #[serde(borrow)]
+    api_version: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    kind: Option<Cow<'a, str>>,
+    request: Option<R>,
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    operation: Option<Cow<'a, str>>,
+    object: Option<Pod>,
+}
+
+/// What is left to read of a request whose object is not a Pod.
+#[derive(Deserialize)]
+struct Identity<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(rename = "object")]
+    _object: Option<IgnoredAny>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reviewed<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<ByteString>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Problem<'a>>,
+}
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    code: u16,
+    reason: &'static str,
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(rename = "status")]
+    outcome: &'static str,
+    #[serde(flatten)]
+    problem: Problem<'a>,
+}
+
+/// Answers a review. Whatever comes in, an answer goes out: where the request's uid can be read it is an
+/// `AdmissionReview`, which refuses what is not as it should be; else a `Status` with code 400.
+pub fn review(body: &[u8], options: &Options) -> Answer {
+    match serde_json::from_slice::<Review<Request>>(body) {
+        Ok(Review { api_version, kind, request: Some(request) }) => {
+            if api_version.as_deref() == Some(API_VERSION) && kind.as_deref() == Some(KIND) {
+                admit(&request, options)
+            } else {
+                let problem =
+                    format!("this is no {KIND} of {API_VERSION}, which is what this webhook speaks");
+                refuse(&request.uid, 400, "BadRequest", &problem)
+            }
+        }
+        Ok(Review { request: None, .. }) => malformed(&format!("this is no {KIND} with a request")),
+        Err(error) => match serde_json::from_slice::<Review<Identity>>(body) {
+            Ok(Review { request: Some(request), .. }) => {
+                refuse(&request.uid, 400, "BadRequest", &format!("the request cannot be read: {error}"))
+            }
+            Ok(_) | Err(_) => malformed(&format!("this is no {KIND}: {error}")),
+        },
+    }
+}
+
+fn admit(request: &Request, options: &Options) -> Answer {
+    let uid = &*request.uid;
+    let unchanged = Response { uid, allowed: true, ..Response::default() };
+    // Of a Pod that exists none of what would be changed can be changed.
+    let created = request.operation.as_deref().is_none_or(|operation| operation == "CREATE");
+    let Some(pod) = request.object.as_ref().filter(|_| created) else {
+        return answer(unchanged, Outcome::Unchanged);
+    };
+    let mutation = match mutate(pod, options) {
+        Ok(mutation) => mutation,
+        Err(problem) => return refuse(uid, 422, "Invalid", &problem.to_string()),
+    };
+    let warnings = &*mutation.warnings;
+    if mutation.patch.is_empty() {
+        return answer(Response { warnings, ..unchanged }, Outcome::Unchanged);
+    }
+    match serde_json::to_vec(&mutation.patch) {
+        Ok(patch) => {
+            let (patch_type, patch) = (Some("JSONPatch"), Some(ByteString(patch)));
+            answer(Response { patch_type, patch, warnings, ..unchanged }, Outcome::Mutated)
+        }
+        Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch: {error}")),
+    }
+}
+
+fn refuse(uid: &str, code: u16, reason: &'static str, message: &str) -> Answer {
+    let status = Some(Problem { code, reason, message });
+    answer(Response { uid, status, ..Response::default() }, Outcome::Refused)
+}
+
+fn answer(response: Response, outcome: Outcome) -> Answer {
+    let reviewed = Reviewed { api_version: API_VERSION, kind: KIND, response };
+    match serde_json::to_vec(&reviewed) {
+        Ok(body) => Answer { status: 200, body, outcome },
+        Err(error) => status(500, "InternalError", &format!("writing the answer: {error}"), outcome),
+    }
+}
+
+fn malformed(message: &str) -> Answer {
+    status(400, "BadRequest", message, Outcome::Malformed)
+}
+
+/// An answer that is no `AdmissionReview`: a `Status` as the API server writes them.
+pub(super) fn status(code: u16, reason: &'static str, message: &str, outcome: Outcome) -> Answer {
+    let problem = Problem { code, reason, message };
+    let status = Status { api_version: "v1", kind: "Status", outcome: "Failure", problem };
+    // Strings and a number can always be written.
+    Answer { status: code, body: serde_json::to_vec(&status).unwrap_or_default(), outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::any, proptest};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::v1alpha1::Sizing;
+
+    fn answered(review_: &Value) -> (Answer, Value) {
+        let answer = answer_to(review_.to_string().as_bytes());
+        let body = serde_json::from_slice(&answer.body).unwrap();
+        (answer, body)
+    }
+
+    fn answer_to(body: &[u8]) -> Answer {
+        let options = Options {
+            runtime_class: "kata-remote".into(),
+            extended_resource: "kata.peerpods.io/vm".into(),
+            sizing: Sizing::Kubernetes,
+        };
+        review(body, &options)
+    }
+
+    fn of(object: &Value) -> Value {
+        json!({
+            "apiVersion": API_VERSION, "kind": KIND,
+            "request": { "uid": "u-1", "operation": "CREATE", "object": object, "future": [1] },
+        })
+    }
+
+    fn peer_pod(resources: &Value) -> Value {
+        json!({
+            "metadata": { "name": "p", "annotations": { "quoted": "\"\n\u{e9}" } },
+            "spec": { "runtimeClassName": "kata-remote", "containers": [{ "name": "a", "resources": resources }] },
+        })
+    }
+
+    #[test]
+    fn a_peer_pod_is_answered_with_a_patch_that_applies() {
+        let mut pod = peer_pod(&json!({ "limits": { "cpu": "2" } }));
+        let (answer, body) = answered(&of(&pod));
+        assert_eq!((answer.status, answer.outcome), (200, Outcome::Mutated));
+        assert_eq!((&body["apiVersion"], &body["kind"]), (&json!(API_VERSION), &json!(KIND)));
+        let response = &body["response"];
+        assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-1"), &json!(true)));
+        assert_eq!(response["patchType"], "JSONPatch");
+        let patch: ByteString = serde_json::from_value(response["patch"].clone()).unwrap();
+        json_patch::patch(&mut pod, &serde_json::from_slice::<json_patch::Patch>(&patch.0).unwrap()).unwrap();
+        assert_eq!(pod["metadata"]["annotations"]["io.katacontainers.config.hypervisor.default_vcpus"], "2");
+        let (answer, body) = answered(&of(&pod));
+        assert_eq!(answer.outcome, Outcome::Unchanged);
+        assert_eq!(body["response"], json!({ "uid": "u-1", "allowed": true }));
+    }
+
+    #[test]
+    fn what_is_not_created_stays_as_it_is() {
+        let mut update = of(&peer_pod(&json!({})));
+        update["request"]["operation"] = "UPDATE".into();
+        for review in [update, of(&Value::Null), of(&json!({ "spec": { "runtimeClassName": "runc" } }))] {
+            let (answer, body) = answered(&review);
+            assert_eq!((answer.status, answer.outcome), (200, Outcome::Unchanged));
+            assert_eq!(body["response"], json!({ "uid": "u-1", "allowed": true }));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_reason() {
+        let negative = peer_pod(&json!({ "requests": { "cpu": "-1" } }));
+        let strange = json!({ "spec": { "containers": "none" } });
+        let mut beta = of(&peer_pod(&json!({})));
+        beta["apiVersion"] = "admission.k8s.io/v1beta1".into();
+        for (review, code, words) in [
+            (of(&negative), 422, "is below zero"),
+            (of(&strange), 400, "cannot be read"),
+            (beta, 400, "admission.k8s.io/v1,"),
+        ] {
+            let (answer, body) = answered(&review);
+            assert_eq!((answer.status, answer.outcome), (200, Outcome::Refused));
+            let response = &body["response"];
+            assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-1"), &json!(false)));
+            assert_eq!(response["status"]["code"], code);
+            let message = response["status"]["message"].as_str().unwrap();
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_review_gets_a_status() {
+        for body in
+            ["", "{", "null", "[]", "7", "{}", r#"{"request":{}}"#, r#"{"request":{"uid":7}}"#, "\u{0}"]
+        {
+            let answer = answer_to(body.as_bytes());
+            assert_eq!((answer.status, answer.outcome), (400, Outcome::Malformed), "{body}");
+            let status: Value = serde_json::from_slice(&answer.body).unwrap();
+            assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(400)), "{body}");
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(answer_to(deep.as_bytes()).status, 400);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_an_answer_goes_out(
+            cut in any::<proptest::sample::Index>(), noise in vec(any::<u8>(), 0..4),
+        ) {
+            let whole = of(&peer_pod(&json!({ "limits": { "cpu": "2" } }))).to_string().into_bytes();
+            let place = cut.index(whole.len());
+            let mut body = whole.clone();
+            body.splice(place..(place + noise.len()).min(whole.len()), noise);
+            let answer = answer_to(&body);
+            serde_json::from_slice::<Value>(&answer.body).unwrap();
+            assert!(answer.status == 200 || answer.status == 400);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Which versions of TLS and which ciphers the webhook takes, by the names that Go and Kubernetes know them by.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::{
+    self, CipherSuite, ServerConfig, SupportedProtocolVersion,
+    crypto::{CryptoProvider, ring},
+    server::ResolvesServerCert,
+    version::{TLS12, TLS13},
+};
+
+/// Ciphers of TLS 1.2 by Go's names.
+const CIPHERS: [(&str, CipherSuite); 8] = [
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    (
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+
+/// Ciphers of TLS 1.3, which are always taken, as in Go.
+const TLS13_CIPHERS: [&str; 3] =
+    ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
+
+/// What the webhook takes of its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    tls13_alone: bool,
+    /// Those of TLS 1.2; none: all that there are.
+    ciphers: Vec<CipherSuite>,
+}
+
+/// Why options for TLS cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// The version has another name, or is too old.
+    #[error("TLS_MIN_VERSION is {0:?}: write VersionTLS12 or VersionTLS13, older ones are not safe")]
+    Version(String),
+    /// No cipher has this name, or it is not safe.
+    #[error(
+        "TLS_CIPHER_SUITES names {name:?}, which is not known here or not safe: choose among {}",
+        names()
+    )]
+    Cipher {
+        /// The name.
+        name: String,
+    },
+    /// Ciphers of TLS 1.2 are named although it is not spoken.
+    #[error("TLS_CIPHER_SUITES has no effect with TLS_MIN_VERSION=VersionTLS13: remove one of the two")]
+    CiphersOfTls13,
+    /// rustls refuses them.
+    #[error("TLS cannot be set up: {0}")]
+    Refused(String),
+}
+
+fn names() -> String {
+    CIPHERS.map(|(name, _)| name).join(", ")
+}
+
+impl TlsOptions {
+    /// Reads the values of `TLS_MIN_VERSION` (empty: 1.2) and `TLS_CIPHER_SUITES` (separated by commas; empty: all).
+    pub fn parse(min_version: &str, cipher_suites: &str) -> Result<Self, TlsError> {
+        let tls13_alone = match min_version.trim() {
+            "" | "VersionTLS12" => false,
+            "VersionTLS13" => true,
+            other => return Err(TlsError::Version(other.to_owned())),
+        };
+        let named: Vec<_> = cipher_suites.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        if tls13_alone && !named.is_empty() {
+            return Err(TlsError::CiphersOfTls13);
+        }
+        let mut ciphers = Vec::new();
+        for name in named.iter().filter(|name| !TLS13_CIPHERS.contains(name)) {
+            let found = CIPHERS.iter().find(|(known, _)| known == name);
+            let (_, cipher) = found.ok_or_else(|| TlsError::Cipher { name: (*name).to_owned() })?;
+            ciphers.push(*cipher);
+        }
+        // Those of TLS 1.3 alone leave none for 1.2.
+        Ok(Self { tls13_alone: tls13_alone || (ciphers.is_empty() && !named.is_empty()), ciphers })
+    }
+
+    /// rustls' configuration of a server that speaks HTTP/2 and HTTP/1.1, with certificates from `certificates`.
+    pub fn server_config(&self, certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, TlsError> {
+        let mut provider: CryptoProvider = ring::default_provider();
+        let versions: &[&'static SupportedProtocolVersion] =
+            if self.tls13_alone { &[&TLS13] } else { &[&TLS13, &TLS12] };
+        if !self.ciphers.is_empty() {
+            let chosen = |suite: &rustls::SupportedCipherSuite| {
+                suite.tls13().is_some() || self.ciphers.contains(&suite.suite())
+            };
+            provider.cipher_suites.retain(chosen);
+        }
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions)
+            .map_err(|problem| TlsError::Refused(problem.to_string()))?
+            .with_no_client_auth()
+            .with_cert_resolver(certificates);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_ciphers_are_read_by_gos_names() {
+        let all = TlsOptions { tls13_alone: false, ciphers: Vec::new() };
+        assert_eq!(TlsOptions::parse("", " , "), Ok(all.clone()));
+        assert_eq!(TlsOptions::parse(" VersionTLS12 ", ""), Ok(all));
+        assert!(TlsOptions::parse("VersionTLS13", "").unwrap().tls13_alone);
+        let some =
+            TlsOptions::parse("", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256").unwrap();
+        assert_eq!(some.ciphers, [CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]);
+        assert!(TlsOptions::parse("", "TLS_AES_128_GCM_SHA256").unwrap().tls13_alone);
+    }
+
+    #[test]
+    fn what_cannot_work_is_said() {
+        for (version, ciphers, words) in [
+            ("VersionTLS11", "", "VersionTLS12 or VersionTLS13"),
+            ("1.2", "", "VersionTLS12 or VersionTLS13"),
+            ("", "TLS_RSA_WITH_AES_128_CBC_SHA", "choose among TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, "),
+            ("VersionTLS13", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "no effect"),
+        ] {
+            let problem = TlsOptions::parse(version, ciphers).unwrap_err().to_string();
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+}
