@@ -24,6 +24,7 @@ use crate::{
             kept::Wanted,
             secret,
         },
+        metrics::ReviewMetrics,
         server::{self, Webhook},
         tls::TlsOptions,
     },
@@ -204,6 +205,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let mut registry = Registry::default();
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
+    let reviews = ReviewMetrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
     let health =
@@ -218,9 +220,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
             there.met();
             tokio::spawn(files.follow(Arc::clone(&serving), shutdown.clone()))
         }
-        _ => tokio::spawn(
-            managed(&args, Arc::clone(&serving), there, metrics.clone(), shutdown.clone()).await?,
-        ),
+        _ => tokio::spawn(managed(&args, Arc::clone(&serving), there, metrics, shutdown.clone()).await?),
     };
 
     let options = Options {
@@ -229,7 +229,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         sizing: args.sizing.into(),
     };
     info!(version = env!("CARGO_PKG_VERSION"), runtime_class = options.runtime_class, "started");
-    let webhook = Webhook::new(options, metrics, readiness);
+    let webhook = Webhook::new(options, reviews, readiness);
     let server = server::serve(args.addr, tls.server_config(serving)?, webhook, shutdown.clone()).await?;
     shutdown.cancelled().await;
     server.stopped().await;

@@ -8,6 +8,7 @@
 
 pub mod certificates;
 pub mod marker;
+pub mod metrics;
 pub mod mutate;
 pub mod quantity;
 pub mod review;

@@ -25,10 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
+    metrics::ReviewMetrics,
     mutate::Options,
     review::{Answer, Outcome, review, status},
 };
-use crate::runtime::{Metrics, http::Readiness};
+use crate::runtime::http::Readiness;
 
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
@@ -70,7 +71,7 @@ const WINDOW: u32 = 128 * 1024;
 #[derive(Debug)]
 pub struct Webhook {
     options: Options,
-    metrics: Metrics,
+    metrics: ReviewMetrics,
     readiness: Readiness,
     /// KiB that are left for bodies.
     memory: Semaphore,
@@ -78,8 +79,7 @@ pub struct Webhook {
 
 impl Webhook {
     /// A webhook that changes Pods by these options.
-    pub fn new(options: Options, metrics: Metrics, readiness: Readiness) -> Self {
-        metrics.expect_reviews(Outcome::ALL.map(Outcome::as_str));
+    pub fn new(options: Options, metrics: ReviewMetrics, readiness: Readiness) -> Self {
         Self { options, metrics, readiness, memory: Semaphore::new(ALL_BODIES) }
     }
 
@@ -91,7 +91,7 @@ impl Webhook {
                 let answer = timeout(REQUEST_TIME, self.answer(request)).await.unwrap_or_else(|_| {
                     status(408, "Timeout", "the review did not arrive in time", Outcome::Malformed)
                 });
-                self.metrics.reviewed(answer.outcome.as_str(), start.elapsed());
+                self.metrics.answered(answer.outcome, start.elapsed());
                 json(answer)
             }
             PATH => not_allowed("POST"),

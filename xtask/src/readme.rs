@@ -11,8 +11,9 @@ use peerpod_operator::{
     },
     peerpodconfig::build::policy::{Unsupported, unsupported},
     provider::ErrorClass,
-    runtime::{Metrics, process},
+    runtime::{Metrics, metrics::Description, process},
     settings::{Key, Kind, Libvirt},
+    webhook::metrics::ReviewMetrics,
 };
 
 /// The README with every generated table brought up to date.
@@ -22,7 +23,11 @@ pub(crate) fn update(readme: &str) -> Result<String> {
         ("reasons", reasons()?),
         ("decisions", decisions()?),
         ("classes", classes()?),
-        ("metrics", families()?),
+        (
+            "metrics",
+            families(Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS))?,
+        ),
+        ("review-metrics", families(&ReviewMetrics::DESCRIPTIONS)?),
         ("policy", policy()?),
     ];
     tables.iter().try_fold(readme.to_owned(), |readme, (name, table)| replace(&readme, name, table))
@@ -88,9 +93,8 @@ fn classes() -> Result<String> {
     Ok(table)
 }
 
-fn families() -> Result<String> {
+fn families<'a>(families: impl IntoIterator<Item = &'a Description>) -> Result<String> {
     let mut table = String::from("| metric | type | labels | what it tells |\n|---|---|---|---|\n");
-    let families = Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS);
     for family in families {
         let labels = family.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
         writeln!(table, "| `{}` | {} | {labels} | {} |", family.name, family.kind, one_line(family.help))?;

@@ -115,10 +115,6 @@ families! {
     provider_throttled: Ahead = "provider_throttled" ["provider"],
     /// Until when a cloud asked to be left alone, in seconds since 1970; 0 where it never did.
     provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],
-    /// Reviews of Pods that the webhook answered, by what became of them.
-    reviews: Counter = "admission_reviews_total" ["outcome"],
-    /// How long the webhook took to read and answer a review.
-    review_duration: Histogram = "admission_review_duration_seconds" [],
     /// Whether the mounted settings are in force: 1, or 0 while the last good ones are, or none.
     settings_valid: Gauge = "settings_valid" [],
     /// Changes of the mounted settings: accepted or rejected.

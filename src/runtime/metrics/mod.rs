@@ -143,18 +143,6 @@ impl Metrics {
         self.0.provider_throttled.with([provider]).0.set(until);
     }
 
-    /// The webhook answered a review after `duration`.
-    pub fn reviewed(&self, outcome: &'static str, duration: Duration) {
-        self.0.reviews.with([outcome]).inc();
-        self.0.review_duration.with([]).observe(duration.as_secs_f64());
-    }
-
-    /// Reviews with these outcomes show from now on.
-    pub fn expect_reviews(&self, outcomes: impl IntoIterator<Item = &'static str>) {
-        outcomes.into_iter().for_each(|outcome| drop(self.0.reviews.with([outcome])));
-        drop(self.0.review_duration.with([]));
-    }
-
     /// Changed settings were taken into force, or rejected.
     pub fn settings(&self, valid: bool) {
         self.0.settings_valid.with([]).set(valid.into());

@@ -50,7 +50,7 @@ impl Fixture {
                 extended_resource: "kata.peerpods.io/vm".into(),
                 sizing: Sizing::Kubernetes,
             },
-            Metrics::new(&mut registry),
+            ReviewMetrics::new(&mut registry),
             readiness.clone(),
         );
         let serving = Arc::new(Serving::default());
