@@ -117,3 +117,56 @@ impl Files {
         Ok(watcher)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use tempfile::TempDir;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// Mounts another pair, as a kubelet does: a new folder, and a link that is replaced.
+    fn mount(folder: &Path, version: &str, complete: bool) {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed([version.to_owned()]).unwrap();
+        fs::create_dir(folder.join(version)).unwrap();
+        fs::write(folder.join(version).join("tls.crt"), cert.pem()).unwrap();
+        let key = if complete { signing_key.serialize_pem() } else { String::new() };
+        fs::write(folder.join(version).join("tls.key"), key).unwrap();
+        symlink(version, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_mounted_anew_is_shown_unless_it_is_broken() {
+        let folder = TempDir::new().unwrap();
+        mount(folder.path(), "one", true);
+        for name in ["tls.crt", "tls.key"] {
+            symlink(Path::new("..data").join(name), folder.path().join(name)).unwrap();
+        }
+        let files = Files { certificate: folder.path().join("tls.crt"), key: folder.path().join("tls.key") };
+        let (serving, stop) = (Arc::new(Serving::default()), CancellationToken::new());
+        assert!(files.show(&serving).unwrap());
+        let shown = || serving.shown().unwrap().cert.clone();
+        let first = shown();
+        let follower = tokio::spawn(files.clone().follow(Arc::clone(&serving), stop.clone()));
+        mount(folder.path(), "broken", false);
+        assert!(files.show(&serving).unwrap_err().to_string().contains("private key is not PEM"));
+        assert!(shown() == first, "the last good one is shown");
+        mount(folder.path(), "two", true);
+        // Well before the next slow reading.
+        let until = Instant::now() + DEADLINE;
+        while shown() == first {
+            assert!(Instant::now() < until, "the new certificate is not shown");
+            sleep(Duration::from_millis(20)).await;
+        }
+        stop.cancel();
+        tokio::time::timeout(DEADLINE, follower).await.unwrap().unwrap();
+        fs::remove_file(folder.path().join("tls.key")).unwrap();
+        assert!(files.show(&serving).unwrap_err().to_string().contains("tls.key"));
+    }
+}
