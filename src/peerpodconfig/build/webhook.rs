@@ -25,23 +25,13 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 
 use super::{Inputs, Names, names::Part};
-use crate::api::v1alpha1::Sizing;
+use crate::{api::v1alpha1::Sizing, webhook::server::PATH};
 
 /// The name of the webhook within its configuration, as upstream's is called.
 pub const WEBHOOK: &str = "mwebhook.peerpods.io";
 
-/// Where the webhook takes reviews of Pods.
-pub const PATH: &str = "/mutate-v1-pod";
-
 /// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
-
-/// The Secret with the certificate that the webhook shows, and its authority's. One serves every configuration: the
-/// rights on it are given by its name, and are part of the installation.
-pub const CERTIFICATE_SECRET: &str = "webhook-server-cert";
-
-/// The Lease of the webhook's Pod that renews the certificate.
-pub const LEASE: &str = "peerpod-webhook";
 
 const PORT: i32 = 9443;
 const HEALTH_PORT: i32 = 8081;
