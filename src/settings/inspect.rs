@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::snapshot::{Rejected, given};
 use super::{CloudProvider, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
@@ -20,6 +20,8 @@ pub struct Inspection {
     pub problems: Vec<SettingsError>,
     /// The settings: first what deletion depends on, then what else is described, then what else is in the folders.
     pub entries: Vec<Entry>,
+    /// What counts for deletions and must not be shown, by the setting's name: what is told of the cloud may contain it.
+    pub hidden: Vec<(&'static str, SecretString)>,
 }
 
 /// One setting.
@@ -105,13 +107,18 @@ impl Inspection {
         let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.provider.keys());
         let mut described: Vec<&Key> = Common::KEYS.iter().chain(own).collect();
         described.sort_by_key(|key| !key.concerns_deletion);
+        let hidden = described.iter().filter(|key| key.concerns_deletion).filter_map(|key| {
+            let (source, value) = given(raw, key.name)?;
+            is_secret(key, source).then(|| (key.name, value.clone()))
+        });
+        let hidden = hidden.collect();
         let names: BTreeSet<&str> =
             raw.settings.keys().chain(raw.credentials.keys()).map(String::as_str).collect();
         let further = names.into_iter().filter(|name| described.iter().all(|key| key.name != *name));
         let mut entries: Vec<Entry> = further.map(|name| remarks.further(raw, name)).collect();
         let described = described.into_iter().map(|key| remarks.described(raw, key, snapshot.is_some()));
         entries.splice(0..0, described.collect::<Vec<_>>());
-        Self { snapshot: snapshot.filter(|_| problems.is_empty()), provider, problems, entries }
+        Self { snapshot: snapshot.filter(|_| problems.is_empty()), provider, problems, entries, hidden }
     }
 
     /// Whether deletions work under these settings, as far as the settings decide it.
@@ -179,10 +186,9 @@ impl Remarks {
             );
             self.add(key.name, Verdict::Missing, false, &text);
         }
-        let secret = key.kind == Kind::Secret || source == Source::Secret;
         let value = match value {
             "" => Shown::None,
-            _ if secret => Shown::Hidden,
+            _ if is_secret(key, source) => Shown::Hidden,
             text if self.is_malformed(key.name) => Shown::Text(without_secrets(text)),
             text => Shown::Text(text.to_owned()),
         };
@@ -201,6 +207,10 @@ impl Remarks {
         remarks.sort_by_key(|remark| !remark.wrong);
         Entry { name: name.to_owned(), source, value, used, remarks }
     }
+}
+
+fn is_secret(key: &Key, source: Source) -> bool {
+    key.kind == Kind::Secret || source == Source::Secret
 }
 
 /// The text without what may be a secret in a URI that could not be read: what is between the user and the last `@`, and

@@ -19,7 +19,7 @@ use tokio::{process::Command, time::timeout};
 use crate::support::PROGRAM;
 
 /// No check takes longer, whatever the cloud does: its own deadline and the start of a program on a busy machine.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Must never be printed.
 const HUSH: &str = "hush-hush-4711";
@@ -118,6 +118,7 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
     });
     assert_eq!(*setting(&report, "LIBVIRT_URI"), uri);
     assert_eq!(finding(&report, "read machines")["outcome"], "untried");
+    assert_eq!(finding(&report, "look up machines")["text"], "1 domain is shown, 0 named podvm-…");
 
     host.start_pod_vm("podvm-web-1a2b3c4d").await?;
     let (domains, volumes) = (host.virsh().domains().await?, host.virsh().volumes("default").await?);
@@ -126,7 +127,7 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
     for (subject, outcome, text) in [
         ("hypervisor", "works", "TEST 0.0.2, libvirt "),
         ("pool", "works", "default is active, with 3 volumes and the folder /pool"),
-        ("look up machines", "works", "2 domains are shown, 1 of them named podvm-…"),
+        ("look up machines", "works", "2 domains are shown, 1 named podvm-…"),
         ("read machines", "works", "podvm-web-1a2b3c4d was read; it bears cloud-api-adaptor's sign"),
         ("look up volumes", "works", "/pool/podvm-web-1a2b3c4d-root.qcow2 was found"),
         ("write", "works", "libvirt looked for it"),
@@ -265,6 +266,34 @@ async fn every_problem_is_told_at_once_and_no_secret() -> Result<()> {
     let (code, text) = folders.text().await?;
     assert_eq!(code, 1);
     assert!(text.starts_with("no provider\n") && text.contains("--credentials-dir"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_in_the_secret_alone_is_used_and_shown_in_no_error_and_no_finding() -> Result<()> {
+    let (_dir, mut libvirtd) = libvirtd().await?;
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join(HUSH);
+    let uri = libvirtd.host().uri();
+    std::os::unix::fs::symlink(uri.socket().context("it is a unix socket")?, &socket)?;
+    let uri = format!("test+unix:///default?socket={}", socket.display());
+    let secret = [("LIBVIRT_URI", uri.as_str()), ("LIBVIRT_POOL", HUSH)];
+    let folders = Folders::new(&Settings {
+        config_map: [("CLOUD_PROVIDER".to_owned(), "libvirt".to_owned())].into(),
+        secret: secret.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+    })?;
+    // `check` sees to it that no value is printed.
+    let (code, report) = folders.report().await?;
+    assert_eq!(code, 1, "{report:#}");
+    let text = finding(&report, "pool")["text"].as_str().unwrap_or_default();
+    assert!(text.contains("the pool \"(LIBVIRT_POOL)\" (LIBVIRT_POOL)"), "{text}");
+    libvirtd.stop().await?;
+    let (code, report) = folders.report().await?;
+    let error = report["providers"][0]["cloud"]["error"].as_str().unwrap_or_default();
+    assert_eq!(code, 3, "{report:#}");
+    assert!(error.contains("libvirt's socket (LIBVIRT_URI)"), "{error}");
+    let (code, text) = folders.text().await?;
+    assert!(code == 3 && text.contains("(LIBVIRT_URI)"), "{text}");
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::redaction::Redaction;
 use crate::{
     provider::{self, Error, ErrorClass},
     settings::{self, Folders, Inspection, Shown, Source, Verdict},
@@ -148,10 +149,15 @@ fn verdict(verdict: Verdict) -> &'static str {
 }
 
 impl Cloud {
-    pub(super) fn new(answer: Result<Vec<provider::Finding>, Error>) -> Self {
+    /// What the cloud answered, without what must not be shown.
+    pub(super) fn new(answer: Result<Vec<provider::Finding>, Error>, redaction: &Redaction) -> Self {
         match answer {
-            Ok(findings) => Self::Reached { findings: findings.into_iter().map(Finding::new).collect() },
-            Err(Error { class, message }) => Self::Unreached { class: class.as_str(), error: message },
+            Ok(findings) => Self::Reached {
+                findings: findings.into_iter().map(|finding| Finding::new(finding, redaction)).collect(),
+            },
+            Err(Error { class, message }) => {
+                Self::Unreached { class: class.as_str(), error: redaction.apply(&message) }
+            }
         }
     }
 
@@ -172,12 +178,12 @@ impl Cloud {
 }
 
 impl Finding {
-    fn new(finding: provider::Finding) -> Self {
+    fn new(finding: provider::Finding, redaction: &Redaction) -> Self {
         let (outcome, class, text) = match finding.outcome {
             provider::Outcome::Works(text) => ("works", None, text),
             provider::Outcome::Fails(Error { class, message }) => ("fails", Some(class.as_str()), message),
             provider::Outcome::Untried(why) => ("untried", None, why),
         };
-        Self { subject: finding.subject, outcome, class, text }
+        Self { subject: finding.subject, outcome, class, text: redaction.apply(&text) }
     }
 }

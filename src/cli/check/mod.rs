@@ -1,6 +1,7 @@
 //! `check`: says what `run` would use, and whether it would work.
 
 mod document;
+mod redaction;
 mod text;
 
 use std::{
@@ -9,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use self::document::{Cloud, Document, Outcome};
+use self::{
+    document::{Cloud, Document, Outcome},
+    redaction::Redaction,
+};
 use super::{CheckArgs, OutputFormat};
 use crate::{
     provider::{self, Error, ErrorClass},
@@ -26,7 +30,7 @@ Exit codes:
   4  the report could not be made or written";
 
 /// How long the cloud may take for all of it.
-const CLOUD_DEADLINE: Duration = Duration::from_secs(10);
+const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
     let outcome = examine(&args.folders.into()).and_then(|document| {
@@ -53,7 +57,7 @@ fn examine(folders: &Folders) -> io::Result<Document> {
             let answer = runtime.block_on(ask(snapshot));
             // A name that is still being looked up must not keep the program.
             runtime.shutdown_background();
-            Cloud::new(answer)
+            Cloud::new(answer, &Redaction::of(&inspection.hidden))
         }
         _ => Cloud::NotTried,
     };

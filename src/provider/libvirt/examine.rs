@@ -41,7 +41,8 @@ impl Libvirt {
         };
         let machines = machines.map(|listed| {
             let pod_vms = listed.iter().filter(|domain| domain.name.starts_with(POD_VM)).count();
-            format!("{} domains are shown, {pod_vms} of them named {POD_VM}…", listed.len())
+            let (all, plural) = (listed.len(), if listed.len() == 1 { " is" } else { "s are" });
+            format!("{all} domain{plural} shown, {pod_vms} named {POD_VM}…")
         });
         Ok(vec![
             Finding::tried("hypervisor", daemon),
