@@ -76,8 +76,9 @@ struct Filed {
 /// What an event of the watch changed.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Whether there may be something to do about the PeerPod that now is not done. A mere write of the status is no change:
-    /// it would wake whoever wrote it.
+    /// Whether there may be something to do about the PeerPod that now is not done. A mere write of the status is no change,
+    /// as it would wake whoever wrote it, but for one that makes a PeerPod restless: the look that would take the condition
+    /// back may have been before it was seen.
     pub(super) matters: bool,
     /// The other PeerPods for which that may be so.
     pub(super) others: Vec<Key>,
@@ -102,11 +103,8 @@ impl Index {
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let filed = self.filed(peerpod);
-                if let Some(before) = state.current.filed.get_mut(&key)
-                    && before.content == filed.content
-                {
-                    before.restless = filed.restless;
-                    return Change::default();
+                if let Some(matters) = state.current.refresh(&key, &filed) {
+                    return Change { matters, others: Vec::new() };
                 }
                 let mut others = state.current.sharing_with(&key);
                 state.current.remove(&key);
@@ -145,6 +143,12 @@ impl Index {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).current.restless().collect()
     }
 
+    /// How many PeerPods are being deleted and not released yet.
+    pub(super) fn pending(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.current.clouds.values().map(|totals| totals.pending).sum()
+    }
+
     fn find(&self, hash: u64) -> Vec<Key> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.current.sharing.get(&hash).cloned().unwrap_or_default()
@@ -175,8 +179,11 @@ impl Index {
             owners.chain(machine.map(|id| self.hasher.hash_one(("machine", cloud, id.as_str())))).collect();
         let PeerPod { metadata, spec, .. } = peerpod;
         let deleted = metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let owners: Vec<_> =
-            peerpod.owner_references().iter().map(|owner| (&owner.kind, &owner.name, &owner.uid)).collect();
+        let owners: Vec<_> = peerpod
+            .owner_references()
+            .iter()
+            .map(|owner| (&owner.api_version, &owner.kind, &owner.name, &owner.uid, owner.controller))
+            .collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
         let says = peerpod.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
@@ -199,6 +206,18 @@ impl Links {
         }
         self.clouds.entry(filed.cloud).or_default().add(&filed);
         self.filed.insert(key, filed);
+    }
+
+    /// Whether the PeerPod wants a look that it did not want before; `None` if more of it than its status changed.
+    fn refresh(&mut self, key: &Key, now: &Filed) -> Option<bool> {
+        let before = self.filed.get_mut(key).filter(|before| before.content == now.content)?;
+        let matters = now.restless && !before.restless;
+        before.restless = now.restless;
+        if matters && !before.queued {
+            before.queued = true;
+            self.clouds.get_mut(before.cloud)?.queued += 1;
+        }
+        Some(matters)
     }
 
     fn remove(&mut self, key: &Key) {

@@ -81,6 +81,36 @@ fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
     one.metadata.uid = Some("another".into());
     assert!(matters(&one));
     assert!(!matters(&one));
+    let owner = |one: &mut PeerPod, change: fn(&mut OwnerReference)| {
+        one.metadata.owner_references.as_mut().unwrap().iter_mut().for_each(change);
+    };
+    owner(&mut one, |owner| owner.api_version = "v2".into());
+    assert!(matters(&one));
+    owner(&mut one, |owner| owner.controller = Some(true));
+    assert!(matters(&one));
+    assert!(!matters(&one));
+}
+
+#[test]
+fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_another_look() {
+    let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
+    let index = Index::default();
+    let mut one = peerpod("a", "pod-1", UUID);
+    let sibling = peerpod("sibling", "pod-1", "");
+    index.apply(&Event::Apply(one.clone()));
+    index.apply(&Event::Apply(sibling.clone()));
+    // The sibling goes, and the look at what is left finds nothing to do.
+    index.apply(&Event::Delete(sibling));
+    index.looked_at(&key(&one), &metrics);
+    assert_eq!(population(&index).queued, 0);
+    // Only now is seen what an earlier look wrote.
+    one.status = Some(PeerPodStatus { conditions: vec![condition()], ..PeerPodStatus::default() });
+    assert!(index.apply(&Event::Apply(one.clone())).matters);
+    assert_eq!(population(&index).queued, 1);
+    assert!(!index.apply(&Event::Apply(one.clone())).matters, "it is asked for already");
+    assert_eq!(population(&index).queued, 1);
+    index.looked_at(&key(&one), &metrics);
+    assert_eq!(population(&index).queued, 0);
 }
 
 #[test]
