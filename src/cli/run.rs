@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use futures::future::join;
 use prometheus_client::registry::Registry;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -16,7 +16,10 @@ use crate::{
     settings,
 };
 
-/// How long work under way may take to end after the signal. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
+/// How long work under way may take to end after the signal; then a leader drops it, to let another one lead.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long after the signal all of it may take. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
 const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
@@ -69,12 +72,14 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let (settings, _) = settings::watch(args.folders.into(), shutdown.clone(), on_change).await;
-    let clouds = Clouds::new(settings, Limits::new(args.concurrency.get().into()), metrics.clone());
+    let clouds = Clouds::new(settings, Limits::new(args.concurrency), metrics.clone());
     let synced = readiness.needs("peerpods");
     let client = client().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
     let work_ended = CancellationToken::new();
+    // Comes with the end of the work at the latest.
+    let stand_down = work_ended.child_token();
     let election = args.leader_elect.then(|| {
         let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
         Election::new(client.clone(), namespace, &args.lease_name, &process_name(), metrics.clone())
@@ -87,7 +92,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(election) = election
             && warm.await.is_ok()
         {
-            election.run(work_ended.clone()).await;
+            election.run(stand_down.clone(), work_ended.clone()).await;
         }
     };
     let controller = async {
@@ -101,11 +106,13 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     };
     let abandoned = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(GRACE).await;
+        sleep(PATIENCE).await;
+        stand_down.cancel();
+        sleep(GRACE.saturating_sub(PATIENCE)).await;
     };
     tokio::select! {
         _ = join(controller, election) => info!("stopped"),
-        // The lease is not given up: the cloud may still be at what it was asked for.
+        // The lease is not given up: something of this process may still act.
         () = abandoned => info!("stopped; what was under way goes on where it was at the next start"),
     }
     servers.stopped().await;

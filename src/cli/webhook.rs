@@ -263,6 +263,6 @@ async fn managed(
         move |()| ended.cancel()
     });
     let following = secret::follow(client, namespace, secret, serving, there, stop);
-    let leading = election.run(ended);
+    let leading = election.run(ended.clone(), ended);
     Ok(join3(Box::pin(following), Box::pin(keeping), Box::pin(leading)).map(drop))
 }

@@ -14,7 +14,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE, install,
-    runtime::lease::{DEFAULT_NAME, DURATION, RENEW_DEADLINE, RETRY_PERIOD},
+    runtime::lease::{DEFAULT_NAME, DURATION, RENEW_DEADLINE, RETRY_PERIOD, SETTLE},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -160,6 +160,40 @@ fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
         ensure!(status.success(), "it ended with {status}");
         until_reaped_more_than(0.0, &second).await?;
         ensure!(reaped < Duration::from_secs(2), "the next leader reaped after {reaped:?}");
+        alone.scene().vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one_that_is_killed() -> Result<()>
+{
+    elected(&[], async |alone| {
+        let (second, _dir) = standby(alone).await?;
+        let vm = ended(alone, "web").await?;
+        // It is connected from here on: an attempt to connect would end before the patience does.
+        alone.scene().operator_catches_up().await?;
+        alone.libvirtd.pause()?;
+        delete(alone, &vm).await?;
+        until_a_call_is_under_way(&alone.operator).await?;
+        let told = Instant::now();
+        let (status, next) = tokio::try_join!(alone.operator.stop(), async {
+            until_leads(&second).await?;
+            anyhow::Ok(told.elapsed())
+        })?;
+        let ended = told.elapsed();
+        alone.libvirtd.resume()?;
+        ensure!(status.success(), "it ended with {status}");
+        // Not before what it had sent could arrive no more, and long before its lease would have expired.
+        ensure!(next > SETTLE, "too soon: {next:?}");
+        ensure!(next < DURATION.checked_sub(RETRY_PERIOD * 2).context("it is longer")?, "{next:?}");
+        ensure!(ended < DURATION, "it ended after {ended:?}");
+        let log = alone.operator.log()?;
+        ensure!(
+            log.contains("is dropped; giving the lease up") && log.contains("gave the lease up"),
+            "{log}"
+        );
+        alone.scene().released(&vm.name()).await?;
+        until_reaped_more_than(0.0, &second).await?;
         alone.scene().vanished(&vm).await
     })
 }

@@ -4,6 +4,11 @@
 //! own monotonic clock, from the moment that it saw it so. The holder counts from before its write was sent, and gives
 //! up [`DURATION`] − [`RENEW_DEADLINE`] before anyone else may begin. So no two hold the lease at once, however long
 //! messages take and whatever the clocks say, as long as clocks run about equally fast (a third of difference is borne).
+//!
+//! That clock does not advance while the machine is suspended (`CLOCK_MONOTONIC`): a holder that is woken from that goes on
+//! for what was left of its time, although another may hold the lease by then. Its next write, due
+//! within 2 s, finds that out. Machines that run Kubernetes are not suspended; where one is all the same, two may delete the same machine,
+//! which is harmless, as each proves for itself that it may and what is gone already is gone.
 
 use std::time::Duration;
 

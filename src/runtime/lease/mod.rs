@@ -7,7 +7,8 @@
 //!
 //! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease
 //! looks and is treated as by client-go's leader election, so this excludes such controllers and they exclude this. A
-//! leader that ends in order empties the Lease, which the watch tells the others at once.
+//! leader that ends in order empties the Lease, which the watch tells the others at once. What it had to drop for that may
+//! still be on its way: it keeps the Lease for [`SETTLE`] longer, as long as others keep off one that let it expire.
 //!
 //! A standby costs the API server one watch. What a leader was doing when it lost the lease is dropped, not finished
 //! ([`Leadership::while_leading`]); the process goes on and stands by with all that it knows.
@@ -24,7 +25,7 @@ use std::{
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -49,6 +50,10 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"])
         .named(&[DEFAULT_NAME, PEERPOD_CTRL]),
 ];
+
+/// How long after work was dropped the lease is given up: what a request that nobody waits for any longer gets to arrive.
+/// The same as between a leader's deadline and the moment at which another may begin.
+pub const SETTLE: Duration = DURATION.checked_sub(RENEW_DEADLINE).unwrap();
 
 /// How long one request may take: short enough for a second one before a leader's time is over.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
@@ -81,8 +86,9 @@ impl Election {
         self.leadership.clone()
     }
 
-    /// Takes part until `stop`, which is to come after all work has ended; then gives the lease up if it is held.
-    pub async fn run(mut self, stop: CancellationToken) {
+    /// Takes part until `stop`, then gives the lease up if it is held. Work that has not ended by then is dropped, and the
+    /// lease is kept until `work_ended` and for [`SETTLE`] more.
+    pub async fn run(mut self, stop: CancellationToken, work_ended: CancellationToken) {
         let mut watch: Option<Watch> = None;
         while !stop.is_cancelled() {
             match self.candidate.decide(Instant::now()) {
@@ -119,7 +125,7 @@ impl Election {
                 }
             }
         }
-        self.resign().await;
+        self.resign(&work_ended).await;
     }
 
     fn observe(&mut self, record: Option<Record>) {
@@ -205,13 +211,22 @@ impl Election {
     }
 
     /// Gives the lease up, if it is held, so that nobody has to wait for it.
-    async fn resign(&mut self) {
+    async fn resign(&mut self, work_ended: &CancellationToken) {
         if !self.leadership.leads() {
             return;
         }
+        let dropped = !work_ended.is_cancelled();
         self.candidate.step_down();
         self.leadership.end();
         self.metrics.leader(false);
+        if dropped {
+            warn!(
+                lease = %self.store,
+                "what was under way took too long and is dropped; giving the lease up in {SETTLE:?}"
+            );
+            work_ended.cancelled().await;
+            sleep(SETTLE).await;
+        }
         let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut outcome = self.write_resignation(deadline).await;
         if let Err(Failure::Outdated) = outcome {
