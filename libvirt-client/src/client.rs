@@ -21,25 +21,30 @@ use crate::uri::ConnectUri;
 /// How a [`Client`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Most connections at a time that take calls, at least one. Each carries five calls at a time.
+    /// Most connections at a time that take calls, at least one. Each carries [`CALLS_PER_CONNECTION`](crate::CALLS_PER_CONNECTION)
+    /// calls at a time.
     pub connections: usize,
     /// How long a call may go unanswered before its place is given to another one. It waits on, on a connection that
-    /// takes no further calls. As many calls wait so as have places, at most.
+    /// takes no further calls.
     pub stalled_after: Duration,
+    /// Most calls that wait so. What stalls beyond that keeps its place.
+    pub stalled: usize,
     /// The time a call has, from the moment it is made: waiting for a connection is part of it.
     pub call_timeout: Duration,
-    /// The time a connection has to be opened.
-    pub connect_timeout: Duration,
+    /// The time a connection has to be opened. `None`: 5 seconds, and 15 over ssh, where the host may look names up and
+    /// ask others before it lets anybody in.
+    pub connect_timeout: Option<Duration>,
 }
 
 impl Default for Options {
-    /// 16 connections, half a second until a call counts as stalled, 20 seconds for a call, 5 seconds to connect.
+    /// 16 connections, half a second until a call counts as stalled, 80 such calls, 20 seconds for a call.
     fn default() -> Self {
         Self {
             connections: 16,
             stalled_after: Duration::from_millis(500),
+            stalled: 80,
             call_timeout: Duration::from_secs(20),
-            connect_timeout: Duration::from_secs(5),
+            connect_timeout: None,
         }
     }
 }
@@ -56,7 +61,7 @@ impl Client {
     /// A client that connects when it is first used, within a tokio runtime.
     pub fn new(uri: ConnectUri, options: Options) -> Self {
         Self {
-            connections: Arc::new(Connections::new(uri, options.connections, options.connect_timeout)),
+            connections: Arc::new(Connections::new(uri, &options)),
             stalled_after: options.stalled_after,
             call_timeout: options.call_timeout,
         }

@@ -11,18 +11,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::client::Options;
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
-use crate::uri::ConnectUri;
+use crate::uri::{ConnectUri, Endpoint};
 
-/// libvirtd's default for `max_client_requests`.
-const CALLS_PER_CONNECTION: usize = 5;
+/// How many calls one connection carries at a time: libvirtd's default for `max_client_requests`.
+pub const CALLS_PER_CONNECTION: usize = 5;
 
 /// How many connections are opened at a time: sshd turns newcomers away at random from the tenth on that has not yet
 /// authenticated (`MaxStartups`), and libvirtd lets the twenty-first wait (`max_anonymous_clients`).
-const OPENING: usize = 8;
+const OPENING: u32 = 8;
+
+/// How long one refusal answers for all attempts: a host that counts refusals (sshd: `PerSourcePenalties`) would soon let
+/// nobody from here in, not with good credentials either.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+
+/// [`Options::connect_timeout`] unless told otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const SSH_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An attempt to connect, and what came of it once it has ended.
 type Attempt = watch::Receiver<Option<Result<Arc<Connection>, Error>>>;
@@ -34,9 +43,9 @@ pub(crate) struct Connections {
     connect_timeout: Duration,
     /// As many as all slots have room for, so whoever has one finds a slot with room.
     permits: Semaphore,
-    /// As many again may have stalled. What stalls beyond that keeps its place.
+    /// As many more may have stalled. What stalls beyond that keeps its place.
     stalled: Semaphore,
-    opening: Arc<Semaphore>,
+    opening: Arc<Opening>,
     slots: Mutex<Box<[Slot]>>,
 }
 
@@ -65,14 +74,17 @@ impl Slot {
 }
 
 impl Connections {
-    pub(crate) fn new(uri: ConnectUri, connections: usize, connect_timeout: Duration) -> Self {
-        let slots = vec![Slot::default(); connections.max(1)].into_boxed_slice();
+    pub(crate) fn new(uri: ConnectUri, options: &Options) -> Self {
+        let slots = vec![Slot::default(); options.connections.max(1)].into_boxed_slice();
+        let usual =
+            if matches!(uri.endpoint(), Endpoint::Ssh(_)) { SSH_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
+        let connect_timeout = options.connect_timeout.unwrap_or(usual);
         Self {
             uri: Arc::new(uri),
             connect_timeout,
             permits: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
-            stalled: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
-            opening: Arc::new(Semaphore::new(OPENING)),
+            stalled: Semaphore::new(options.stalled),
+            opening: Arc::default(),
             slots: Mutex::new(slots),
         }
     }
@@ -110,10 +122,7 @@ impl Connections {
         let (uri, limit, opening) = (self.uri.clone(), self.connect_timeout, self.opening.clone());
         // A task of its own: the call that happens to be first may be dropped, others wait for the same outcome.
         tokio::spawn(async move {
-            // The semaphore is never closed, so this waits or succeeds; whoever is before it has a deadline.
-            let _turn = opening.acquire().await;
-            let connection = connect(&uri, limit).await.map(Arc::new);
-            outcome.send_replace(Some(connection));
+            outcome.send_replace(Some(opening.open(&uri, limit).await.map(Arc::new)));
         });
         slot.attempt = Some(attempt.clone());
         attempt
@@ -141,9 +150,44 @@ impl Connections {
     }
 }
 
-async fn connect(uri: &ConnectUri, limit: Duration) -> Result<Connection, Error> {
-    let connection = timeout(limit, Connection::open(uri)).await;
-    connection.unwrap_or_else(|_| Err(ConnectError::silent(uri.endpoint(), limit).into()))
+/// Opens connections, not too many at a time, and not again and again where nobody is let in.
+#[derive(Debug)]
+struct Opening {
+    turns: Semaphore,
+    /// How the last attempt was refused, and when; none if it was not.
+    refused: Mutex<Option<(Instant, Error)>>,
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self { turns: Semaphore::new(OPENING as usize), refused: Mutex::default() }
+    }
+}
+
+impl Opening {
+    async fn open(&self, uri: &ConnectUri, limit: Duration) -> Result<Connection, Error> {
+        // After a refusal one alone tries whether things are better.
+        let turns = if self.refused().is_some() { OPENING } else { 1 };
+        // The semaphore is never closed, so this waits or succeeds; whoever is before it has a deadline.
+        let _turn = self.turns.acquire_many(turns).await;
+        if let Some((at, refusal)) = &*self.refused()
+            && at.elapsed() < REFUSED_FOR
+        {
+            return Err(refusal.clone());
+        }
+        let connection = timeout(limit, Connection::open(uri)).await;
+        let connection =
+            connection.unwrap_or_else(|_| Err(ConnectError::silent(uri.endpoint(), limit).into()));
+        *self.refused() = match &connection {
+            Err(refusal @ Error::Auth(_)) => Some((Instant::now(), refusal.clone())),
+            _ => None,
+        };
+        connection
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<(Instant, Error)>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn closed() -> Error {

@@ -222,8 +222,11 @@ impl ConnectError {
     pub(crate) fn silent(endpoint: &Endpoint, limit: Duration) -> Self {
         let advice = match endpoint {
             Endpoint::Unix(_) => "; is the daemon hanging?",
-            Endpoint::Tcp(_) | Endpoint::Tls(_) | Endpoint::Ssh(_) => {
+            Endpoint::Tcp(_) | Endpoint::Tls(_) => {
                 "; is the daemon hanging, the host down, or a firewall in between?"
+            }
+            Endpoint::Ssh(_) => {
+                "; is sshd hanging or slow (UseDNS, PAM), the host down, or a firewall in between?"
             }
         };
         Self { peer: endpoint.to_string(), reason: ConnectFailure::Silent(limit), advice }
@@ -251,7 +254,8 @@ fn server_advice(error: &io::Error) -> &'static str {
              libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
         }
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-            "; it hung up: see its log, and check that this port is the transport's"
+            "; it hung up: see its log, and check that this port is the transport's, or it does not accept this client \
+             (its certificate or address: tls_allowed_dn_list in libvirtd.conf or virtproxyd.conf)"
         }
         _ => "; check the host's name, the port and the network in between",
     }
@@ -264,7 +268,8 @@ fn sshd_advice(error: &io::Error) -> &'static str {
             "; nobody listens there: start sshd, or put its port into the URI"
         }
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-            "; it hung up: see sshd's log (MaxStartups, AllowUsers, hosts.deny)"
+            "; it hung up: see sshd's log, it is overloaded (MaxStartups) or does not accept this client (PerSourcePenalties, \
+             hosts.deny)"
         }
         io::ErrorKind::Other => "",
         _ => "; check the host's name, the port and the network in between",

@@ -35,6 +35,7 @@
 //! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further
 //!   calls; the next one opens another, so a daemon that hangs is found when that is not answered within
 //!   [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure.
+//!   [`Error::Auth`] of an attempt answers for all calls of the next 10 seconds.
 //! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] nothing was
 //!   asked; after [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
 //! - A call whose future is dropped leaves nothing behind here. The daemon may still carry it out.
@@ -59,6 +60,7 @@ mod uri;
 mod xdr;
 
 pub use client::{Client, Options};
+pub use connections::CALLS_PER_CONNECTION;
 pub use error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
 pub use objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
 pub use uri::{ConnectUri, UriError};

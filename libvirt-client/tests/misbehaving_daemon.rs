@@ -143,7 +143,7 @@ async fn a_daemon_that_hangs_while_connecting_fails_every_waiting_call_at_once()
             assert!(matches!(error.reason, ConnectFailure::Silent(_)), "{error}");
             assert!(error.peer.ends_with(daemon.socket().to_str().unwrap()), "{error}");
         }
-        assert!(started.elapsed() < short().connect_timeout * 2, "they share one attempt");
+        assert!(started.elapsed() < CONNECT_TIMEOUT * 2, "they share one attempt");
     };
     tokio::join!(hang, calls);
 }
@@ -282,10 +282,11 @@ async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replie
 }
 
 #[tokio::test]
-async fn no_more_calls_stall_than_have_places_and_the_rest_wait_here() {
+async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
     let daemon = FakeDaemon::start();
     let stalled_after = Duration::from_millis(100);
-    let client = daemon.client_with(Options { connections: 1, stalled_after, ..Options::default() });
+    let options = Options { connections: 1, stalled_after, stalled: 5, ..Options::default() };
+    let client = daemon.client_with(options);
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..15 {
         let client = client.clone();
@@ -303,6 +304,24 @@ async fn no_more_calls_stall_than_have_places_and_the_rest_wait_here() {
     first.reply(&held[0], &version(1)).await;
     assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);
     drop(calls);
+}
+
+#[tokio::test]
+async fn one_refusal_answers_for_all_calls_of_a_while() {
+    const SASL: u32 = 1;
+    let daemon = FakeDaemon::start();
+    let client = daemon.client_with(Options { connections: 4, ..Options::default() });
+    let refuse = async { daemon.accept_silently().await.answer(AUTH_LIST, &words(&[SASL])).await };
+    let (_, refusal) = tokio::join!(refuse, client.lib_version());
+    assert!(matches!(refusal, Err(Error::Auth(_))), "{refusal:?}");
+    for _ in 0..10 {
+        let calls = (0..10).map(|_| client.lib_version());
+        for answer in futures::future::join_all(calls).await {
+            assert_eq!(answer.unwrap_err().to_string(), refusal.as_ref().unwrap_err().to_string());
+        }
+    }
+    let another = tokio::time::timeout(Duration::from_millis(200), daemon.accept_silently()).await;
+    assert!(another.is_err(), "it was asked again");
 }
 
 #[tokio::test]
@@ -362,7 +381,7 @@ async fn polkit_is_asked_through_the_daemon() {
     let calls = async {
         let error = client.lib_version().await.unwrap_err();
         assert!(matches!(&error, Error::Auth(text) if text.contains("no agent")), "{error}");
-        assert_eq!(client.lib_version().await.unwrap(), 7);
+        assert_eq!(daemon.client().lib_version().await.unwrap(), 7);
     };
     tokio::join!(serve, calls);
 }

@@ -85,7 +85,8 @@ async fn every_call_to_a_daemon_that_hangs_fails_in_time_and_the_next_ones_succe
     let dir = tempfile::tempdir().unwrap();
     let libvirtd = Libvirtd::start(dir.path(), Lifetime::Owned).await.unwrap();
     let call_timeout = Duration::from_secs(2);
-    let options = Options { call_timeout, connect_timeout: Duration::from_secs(1), ..Options::default() };
+    let connect_timeout = Duration::from_secs(1);
+    let options = Options { call_timeout, connect_timeout: Some(connect_timeout), ..Options::default() };
     let client = Client::new(libvirtd.host().uri().clone(), options);
     client.lib_version().await.unwrap();
 
@@ -101,7 +102,7 @@ async fn every_call_to_a_daemon_that_hangs_fails_in_time_and_the_next_ones_succe
     }
     libvirtd.resume().unwrap();
     // Attempts to connect that began while it hung may still run out.
-    let deadline = Instant::now() + options.connect_timeout + Duration::from_secs(10);
+    let deadline = Instant::now() + connect_timeout + Duration::from_secs(10);
     while join_all((0..50).map(|_| client.lib_version())).await.iter().any(Result::is_err) {
         assert!(Instant::now() < deadline, "the daemon goes on, and calls still fail");
     }

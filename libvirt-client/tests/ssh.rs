@@ -51,6 +51,14 @@ impl Host {
         self.dir.path().join("d/sock/libvirt-sock")
     }
 
+    async fn until_no_sessions(&self) {
+        let deadline = Instant::now() + SOON;
+        while self.sshd.sessions().unwrap() > 0 {
+            assert!(Instant::now() < deadline, "{} sessions stay", self.sshd.sessions().unwrap());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Finds a pod VM, and many times over.
     async fn works(&self, uri: &str) {
         let name = format!("podvm-{}", self.libvirtd.host().virsh().domains().await.unwrap().len());
@@ -178,7 +186,7 @@ async fn a_key_that_is_of_no_use_is_named() {
 #[tokio::test]
 async fn an_sshd_that_hangs_is_found_in_time_and_one_that_is_gone_at_once() {
     let mut host = Host::start("").await;
-    let options = Options { connect_timeout: Duration::from_millis(500), ..Options::default() };
+    let options = Options { connect_timeout: Some(Duration::from_millis(500)), ..Options::default() };
     let client = Client::new(host.uri("").parse().unwrap(), options);
     host.sshd.pause().unwrap();
     let started = Instant::now();
@@ -194,7 +202,7 @@ async fn an_sshd_that_hangs_is_found_in_time_and_one_that_is_gone_at_once() {
 async fn a_server_that_greets_and_says_no_more_keeps_no_connection_open() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let uri = format!("test+ssh://root@{}/default?no_verify=1", silent.local_addr().unwrap());
-    let options = Options { connect_timeout: Duration::from_millis(300), ..Options::default() };
+    let options = Options { connect_timeout: Some(Duration::from_millis(300)), ..Options::default() };
     let client = Client::new(uri.parse().unwrap(), options);
     let greet = async {
         let (mut stream, _) = silent.accept().await.unwrap();
@@ -208,6 +216,38 @@ async fn a_server_that_greets_and_says_no_more_keeps_no_connection_open() {
 }
 
 #[tokio::test]
+async fn an_sshd_that_hangs_up_before_it_has_refused_anybody_may_be_tried_again() {
+    // It has no time to find out whether it knows the key.
+    let host = Host::start(
+        "LoginGraceTime 1\nAuthorizedKeysFile none\nAuthorizedKeysCommand /usr/bin/sleep 60\n\
+         AuthorizedKeysCommandUser root",
+    )
+    .await;
+    let error = client(&host.uri("")).lib_version().await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "{error}");
+    assert!(error.to_string().contains("or does not accept this client"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_in_the_middle_of_a_big_answer_takes_its_sessions_with_it() {
+    let host = Host::start(NO_FORWARDING).await;
+    let description = "x".repeat(2 << 20);
+    let xml = format!(
+        "<domain type='test'><name>big</name><description>{description}</description><memory>1024</memory>\
+         <os><type>hvm</type></os></domain>"
+    );
+    let domain = client(&host.uri("")).domain_define(&xml).await.unwrap();
+    // At some of these moments an answer is on its way.
+    for moment in 0..20 {
+        let client = client(&host.uri(""));
+        client.lib_version().await.unwrap();
+        let calls = join_all((0..5).map(|_| client.domain_xml(&domain)));
+        let _ = tokio::time::timeout(Duration::from_millis(moment * 5), calls).await;
+    }
+    host.until_no_sessions().await;
+}
+
+#[tokio::test]
 async fn the_last_client_takes_its_sessions_with_it() {
     for configuration in ["", NO_FORWARDING] {
         let host = Host::start(configuration).await;
@@ -215,10 +255,6 @@ async fn the_last_client_takes_its_sessions_with_it() {
         assert!(join_all((0..20).map(|_| client.lib_version())).await.iter().all(Result::is_ok));
         assert!(host.sshd.sessions().unwrap() > 1, "several connections are used");
         drop(client);
-        let deadline = Instant::now() + SOON;
-        while host.sshd.sessions().unwrap() > 0 {
-            assert!(Instant::now() < deadline, "sessions stay: {configuration}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        host.until_no_sessions().await;
     }
 }

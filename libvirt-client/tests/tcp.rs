@@ -44,7 +44,7 @@ async fn a_daemon_that_wants_sasl_is_refused_with_what_to_do() {
 async fn a_server_that_accepts_and_says_nothing_is_found_in_time() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let uri = format!("test+tcp://{}/default", silent.local_addr().unwrap());
-    let options = Options { connect_timeout: Duration::from_millis(300), ..Options::default() };
+    let options = Options { connect_timeout: Some(Duration::from_millis(300)), ..Options::default() };
     let started = Instant::now();
     let error = Client::new(uri.parse().unwrap(), options).lib_version().await.unwrap_err();
     let Error::Connect(error) = error else { panic!("{error}") };

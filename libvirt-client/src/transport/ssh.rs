@@ -67,10 +67,16 @@ async fn reach(endpoint: &Endpoint, ssh: &Ssh, handle: &Handle<HostKeys>) -> Res
 fn broken(endpoint: &Endpoint, error: russh::Error) -> Error {
     let error = match error {
         russh::Error::IO(error) => error,
-        russh::Error::Disconnect | russh::Error::HUP => io::ErrorKind::UnexpectedEof.into(),
+        error if is_end(&error) => io::ErrorKind::UnexpectedEof.into(),
         error => io::Error::other(error),
     };
     ConnectError::io(endpoint, error).into()
+}
+
+/// Whether the far side has hung up; the last two are how the ssh library's task says that it has ended.
+fn is_end(error: &russh::Error) -> bool {
+    use russh::Error::{Disconnect, HUP, RecvError, SendError};
+    matches!(error, Disconnect | HUP | SendError | RecvError)
 }
 
 /// A stream to libvirt, and the ssh connection around it, which ends with it.

@@ -32,7 +32,8 @@ pub(super) async fn connect(
     let config = configure(tls, Credentials::load(tls).await?)?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
     let mut stream = handshake.map_err(|error| explain(endpoint, error))?;
-    // The server checks this client's certificate and address only now, and hangs up on whom it does not let in.
+    // The server checks this client's certificate and address only now. It has no other way to refuse them than to hang up;
+    // what looks the same, a daemon that ends at this very moment, is told apart by the next attempt.
     match stream.read_u8().await {
         Ok(WELCOME) => Ok(stream),
         Ok(_) => Err(refused("it says so")),

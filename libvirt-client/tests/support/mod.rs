@@ -81,6 +81,9 @@ impl FakeDaemon {
     }
 }
 
+/// What [`short`] gives a connection to be opened.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
+
 /// One connection, and deadlines that a test can wait for and a busy machine still meets.
 pub(crate) fn short() -> Options {
     Options {
@@ -88,7 +91,8 @@ pub(crate) fn short() -> Options {
         stalled_after: Duration::from_millis(1500),
         connections: 4,
         call_timeout: Duration::from_millis(1500),
-        connect_timeout: Duration::from_millis(800),
+        connect_timeout: Some(CONNECT_TIMEOUT),
+        ..Options::default()
     }
 }
 

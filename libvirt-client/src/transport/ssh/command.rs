@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf};
-use tokio::io::{AsyncRead, AsyncWriteExt as _, ReadBuf, ReadHalf, SimplexStream, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
 use super::{Stream, broken};
 use crate::error::{ConnectError, Error};
@@ -38,7 +38,8 @@ pub(super) async fn run(
         }
     }
     let (messages, input) = channel.split();
-    let (output, sink) = tokio::io::simplex(OUTPUT);
+    // Of a simplex pipe neither end would learn that the other one is gone.
+    let (output, sink) = tokio::io::duplex(OUTPUT);
     let complaint = Arc::default();
     tokio::spawn(pump(messages, sink, Arc::clone(&complaint)));
     Ok(Box::new(tokio::io::join(Output { output, complaint }, Box::pin(input.make_writer()))))
@@ -63,11 +64,7 @@ fn quote(word: &str) -> String {
 }
 
 /// Hands on what the program writes, until it ends.
-async fn pump(
-    mut messages: ChannelReadHalf,
-    mut sink: WriteHalf<SimplexStream>,
-    complaint: Arc<Mutex<String>>,
-) {
+async fn pump(mut messages: ChannelReadHalf, mut sink: DuplexStream, complaint: Arc<Mutex<String>>) {
     while let Some(message) = messages.wait().await {
         match message {
             ChannelMsg::Data { data } => {
@@ -87,7 +84,7 @@ async fn pump(
 
 /// What the program writes. Its end is a failure when it complained.
 struct Output {
-    output: ReadHalf<SimplexStream>,
+    output: DuplexStream,
     complaint: Arc<Mutex<String>>,
 }
 

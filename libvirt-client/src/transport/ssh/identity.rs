@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use russh::client::Handle;
+use russh::client::{AuthResult, Handle};
 use russh::keys::key::PrivateKeyWithHashAlg;
 use russh::keys::{self, HashAlg, PrivateKey};
 
-use super::broken;
 use super::host_keys::HostKeys;
+use super::{broken, is_end};
 use crate::error::Error;
 use crate::uri::{Endpoint, Ssh};
 
@@ -51,7 +51,7 @@ pub(super) async fn authenticate(
         Some(file) => vec![file.clone()],
         None => USUAL_KEYS.map(|name| folder.join(name)).into(),
     };
-    let mut problems = Vec::new();
+    let (mut problems, mut refused) = (Vec::new(), false);
     for file in files {
         let key = match load(&file).await {
             Ok(Some(key)) => Arc::new(key),
@@ -64,18 +64,24 @@ pub(super) async fn authenticate(
         };
         let hash = if key.algorithm().is_rsa() { rsa_hash(endpoint, handle).await? } else { None };
         let fingerprint = key.fingerprint(HashAlg::Sha256);
-        match handle.authenticate_publickey(&user, PrivateKeyWithHashAlg::new(key, hash)).await {
-            Ok(answer) if answer.success() => return Ok(()),
-            Ok(_) => problems.push(format!("{} ({fingerprint}): not accepted", file.display())),
-            // sshd hangs up after too many attempts.
-            Err(
-                russh::Error::Disconnect
-                | russh::Error::HUP
-                | russh::Error::SendError
-                | russh::Error::RecvError,
-            ) => {
+        let key = PrivateKeyWithHashAlg::new(key, hash);
+        let answer = handle.authenticate_publickey(&user, key).await;
+        let hung_up = match &answer {
+            // A refusal says what else may be tried; the ssh library makes one without that of the connection's end.
+            Ok(AuthResult::Failure { remaining_methods, .. }) => remaining_methods.is_empty(),
+            Ok(AuthResult::Success) => return Ok(()),
+            Err(error) => is_end(error),
+        };
+        match answer {
+            // After too many attempts. Before it has refused any, an sshd that hangs up says nothing about them.
+            _ if hung_up && refused => {
                 problems.push(format!("{} ({fingerprint}): sshd hung up", file.display()));
                 break;
+            }
+            _ if hung_up => return Err(broken(endpoint, russh::Error::Disconnect)),
+            Ok(_) => {
+                refused = true;
+                problems.push(format!("{} ({fingerprint}): not accepted", file.display()));
             }
             Err(error) => return Err(broken(endpoint, error)),
         }
