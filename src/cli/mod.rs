@@ -5,7 +5,7 @@ mod client;
 mod run;
 mod webhook;
 
-use std::{net::SocketAddr, num::NonZeroU16, path::PathBuf, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
@@ -13,6 +13,7 @@ use jiff::SignedDuration;
 pub use webhook::{SizingName, WebhookArgs};
 
 use crate::{
+    provider::Limits,
     runtime::{lease, telemetry::LogFormat},
     settings::Folders,
 };
@@ -146,9 +147,16 @@ pub struct RunArgs {
     #[arg(long, env = "PEERPOD_OPERATOR_CONTROLLERS", value_delimiter = ',', default_value = "peerpod")]
     pub controllers: Vec<ControllerName>,
 
-    /// How many calls to one cloud may be under way at once
-    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_CONCURRENCY", default_value = "128")]
-    pub concurrency: NonZeroU16,
+    /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
+    /// a second and wait on without keeping others from being made
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PEERPOD_OPERATOR_CONCURRENCY",
+        default_value = "128",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(Limits::MOST_CALLS))
+    )]
+    pub concurrency: u16,
 
     /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m
     #[arg(

@@ -49,7 +49,7 @@ use self::{
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
-    provider::Clouds,
+    provider::{Clouds, Limits},
     runtime::{Backoff, Leadership, Metrics},
 };
 
@@ -68,9 +68,10 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// How many PeerPods are worked on at once: several times the calls that one cloud gets, so that its limit is what holds
-/// them up, and few enough that thousands found at start cost no memory to speak of.
+/// How many PeerPods are worked on at once: more than a cloud gets calls, so that calls that hang never keep all of them,
+/// and few enough that thousands found at start cost no memory to speak of.
 const CONCURRENCY: u16 = 256;
+const _: () = assert!(Limits::MOST_CALLS + Limits::MOST_CALLS / 2 < CONCURRENCY);
 
 /// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
 const PAGE: u32 = 100;

@@ -24,6 +24,13 @@ use crate::{
 /// How often something that needs somebody's help is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
+/// How often refused credentials are tried again: somebody may add a key or a right at the cloud, or put another file in
+/// their place, and nothing here tells of it.
+const REFUSED_RESYNC: Duration = Duration::from_secs(30);
+
+/// While many wait for that, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
+const REFUSED_SHARE: Duration = Duration::from_millis(100);
+
 /// A cloud that asks for fewer calls and names no time gets this much.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -131,9 +138,8 @@ impl Context {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.backoff.jitter(pause)
                 }
-                ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => {
-                    self.spread(SLOW_RESYNC)
-                }
+                ErrorClass::Unauthorized => self.spread(refused_resync(self.index.pending())),
+                ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
                 ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
             }),
         };
@@ -206,6 +212,12 @@ impl Context {
     }
 }
 
+/// When refused credentials are tried again, where so many PeerPods wait.
+fn refused_resync(pending: usize) -> Duration {
+    let share = REFUSED_SHARE.saturating_mul(u32::try_from(pending).unwrap_or(u32::MAX));
+    share.clamp(REFUSED_RESYNC, SLOW_RESYNC)
+}
+
 /// When the deletion was asked for that the finalizer holds up; `None` where nothing waits for this operator.
 fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
@@ -222,5 +234,17 @@ async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Res
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
+        for (pending, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
+            assert_eq!(refused_resync(pending).as_secs(), seconds, "{pending}");
+        }
     }
 }

@@ -314,13 +314,15 @@ impl Pass {
         let (step, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let what = match step {
             Step::Owner => "the API server has not said what became of the Pod",
-            Step::Describe => "the cloud has not said what it knows of the machine",
+            Step::Describe => {
+                "the call for what the cloud knows of the machine waits for its turn or its answer"
+            }
             Step::Claims => "the API server has not said whether another PeerPod's Pod needs the machine",
-            Step::Delete => "the cloud has not answered to the machine's deletion",
-            Step::Gone => "the cloud has not said whether the machine is gone",
+            Step::Delete => "the call for the machine's deletion waits for its turn or its answer",
+            Step::Gone => "the call for whether the machine is gone waits for its turn or its answer",
             Step::Release => "the API server has not answered to the release of the finalizer",
         };
-        format!("{what}, asked at {}", Timestamp::from_second(since.as_second()).unwrap_or(since))
+        format!("{what}, since {}", Timestamp::from_second(since.as_second()).unwrap_or(since))
     }
 }
 

@@ -77,7 +77,7 @@ reasons! {
     CloudUnavailable => Reconciling, Warning;
     /// The cloud asked for fewer calls and is left alone for a while.
     CloudThrottled => Reconciling, Normal;
-    /// The credentials are refused or lack a right; mend them or the rights, changed files are read at once.
+    /// The credentials are refused or lack a right; mend them or the rights; they are tried again every 30 s.
     Unauthorized => Stalled, Warning;
     /// The settings cannot work; the message names the key to mend, changed files are read at once.
     InvalidSettings => Stalled, Warning;

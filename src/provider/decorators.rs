@@ -18,8 +18,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A call that has not been answered for so long has stalled, and its place goes to the next one.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// For each call that may be under way, so many more may have stalled. What stalls beyond that keeps its place.
-const STALLED_PER_CALL: usize = 2;
+/// Per call that has stalled and lost its place, so many may have places. What stalls beyond that keeps its place.
+const CALLS_PER_STALLED: usize = 2;
 
 /// What one cloud is spared: calls at once, and calls while it asks for fewer. Shared by all providers that speak to the
 /// same cloud, also across a change of settings.
@@ -27,19 +27,31 @@ const STALLED_PER_CALL: usize = 2;
 /// Calls that the cloud leaves unanswered do not keep others from being made: part of a cloud may hang.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    most_calls: usize,
     calls: Arc<Semaphore>,
     stalled: Arc<Semaphore>,
     closed_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Limits {
-    /// At most `calls` calls at once, beside those that have stalled.
-    pub fn new(calls: usize) -> Self {
+    /// The most calls that make sense: with the stalled ones beside them they keep 240 of the controller's 256 workers.
+    pub const MOST_CALLS: u16 = 160;
+
+    /// At most `calls` calls at once, at least one, and beside them half as many, rounded up, that have stalled.
+    pub fn new(calls: u16) -> Self {
+        let calls = usize::from(calls.clamp(1, Self::MOST_CALLS));
+        let stalled = calls.div_ceil(CALLS_PER_STALLED);
         Self {
+            most_calls: calls,
             calls: Arc::new(Semaphore::new(calls)),
-            stalled: Arc::new(Semaphore::new(calls * STALLED_PER_CALL)),
+            stalled: Arc::new(Semaphore::new(stalled)),
             closed_until: Arc::default(),
         }
+    }
+
+    /// At most so many calls at once, beside those that have stalled, which are no more than these.
+    pub(super) fn most_calls(&self) -> usize {
+        self.most_calls
     }
 
     /// Waits for a place and makes the call. It gives its place back early if it stalls.

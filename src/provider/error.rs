@@ -44,7 +44,8 @@ impl ErrorClass {
                 "the cloud asked for fewer calls: it is left alone as a whole for the time it named"
             }
             Self::Unauthorized => {
-                "credentials or rights: looked at every 5 min, and at once when settings change"
+                "credentials or rights: tried again every 30 s (more than 300 PeerPods: up to 5 min), and at once when settings \
+                 change"
             }
             Self::Invalid => "settings: looked at every 5 min, and at once when they change",
             Self::NotSupported => {

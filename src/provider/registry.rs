@@ -89,16 +89,21 @@ impl Clouds {
 
     fn build(&self, snapshot: &Snapshot) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
         let cloud = snapshot.provider.provider();
-        Ok((cloud, decorate(open(snapshot)?, cloud.as_str(), self.0.limits.clone(), self.0.metrics.clone())))
+        let limits = self.0.limits.clone();
+        let provider = open(snapshot, limits.most_calls())?;
+        Ok((cloud, decorate(provider, cloud.as_str(), limits, self.0.metrics.clone())))
     }
 }
 
-/// The provider that these settings describe, without limits and metrics. It connects when it is first used.
-pub fn open(snapshot: &Snapshot) -> Result<Box<dyn Provider>, Error> {
+/// The provider that these settings describe, without limits and metrics, for `calls` calls at once and as many that hang: more
+/// of them may wait for one another. It connects when it is first used.
+pub fn open(snapshot: &Snapshot, calls: usize) -> Result<Box<dyn Provider>, Error> {
     if let Some(obstacle) = snapshot.obstacle() {
         return Err(Error::new(ErrorClass::Invalid, obstacle));
     }
     match &snapshot.provider {
-        ProviderSettings::Libvirt(settings) => Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool)?)),
+        ProviderSettings::Libvirt(settings) => {
+            Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool, calls)?))
+        }
     }
 }

@@ -32,6 +32,9 @@ Exit codes:
 /// How long the cloud may take for all of it.
 const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 
+/// How many calls are made at once.
+const CALLS: usize = 10;
+
 pub(super) fn check(args: CheckArgs) -> ExitCode {
     let outcome = examine(&args.folders.into()).and_then(|document| {
         print(&document, args.output)?;
@@ -65,7 +68,7 @@ fn examine(folders: &Folders) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
-    let provider = provider::open(snapshot)?;
+    let provider = provider::open(snapshot, CALLS)?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.provider.provider();
         let message = format!(

@@ -102,7 +102,9 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
     let stuck = || watched.progress.stuck(&key(), at(0), &pass, at(310));
     let telling = stuck();
     assert!(
-        telling.repeat && message(&telling).contains("the cloud has not answered to the machine's deletion")
+        telling.repeat
+            && message(&telling)
+                .contains("the call for the machine's deletion waits for its turn or its answer")
     );
     assert!(message(&telling).contains("(look 1)"), "{telling:?}");
     assert_eq!(watched.patience(310), 300);

@@ -119,7 +119,7 @@ async fn calls_that_stall_do_not_keep_others_from_being_made() {
         started.elapsed()
     };
     let (_, others) = futures::future::join(stalled, others).await;
-    assert_eq!(others.as_secs(), STALLED_AFTER.as_secs());
+    assert_eq!(others.as_secs(), STALLED_AFTER.as_secs(), "the first that stalls makes room");
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +130,15 @@ async fn no_more_calls_stall_than_allowed() {
     let id = id();
     let calls = futures::future::join_all((0..20).map(|_| hangs.describe(&id)));
     tokio::time::timeout(CALL_DEADLINE / 2, calls).await.unwrap_err();
-    assert_eq!(hanging.calls.load(Ordering::SeqCst), 2 + 2 * STALLED_PER_CALL);
+    assert_eq!(hanging.calls.load(Ordering::SeqCst), 2 + 1);
+}
+
+#[test]
+fn the_metrics_help_names_the_time_after_which_a_call_has_stalled() {
+    let (_, registry) = within(&Limits::new(1), &Scripted::default());
+    let said = format!("were not answered for {} s, ", STALLED_AFTER.as_secs());
+    assert_eq!(STALLED_AFTER.subsec_nanos(), 0);
+    assert!(scrape(&registry).contains(&said), "{said}");
 }
 
 #[tokio::test]

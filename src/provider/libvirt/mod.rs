@@ -10,8 +10,8 @@ mod examine;
 use async_trait::async_trait;
 use futures::future::{join, join_all};
 use libvirt_client::{
-    Client, ConnectError, ConnectFailure, ConnectUri, Domain, DomainState, ErrorCode, Options, UndefineFlags,
-    Volume,
+    CALLS_PER_CONNECTION, Client, ConnectError, ConnectFailure, ConnectUri, Domain, DomainState, ErrorCode,
+    Options, UndefineFlags, Volume,
 };
 use uuid::Uuid;
 
@@ -24,19 +24,23 @@ pub const NAME: &str = "libvirt";
 /// The libvirt daemon that one set of settings names.
 pub struct Libvirt {
     client: Client,
+    /// For people: the URI without its parameters.
     uri: String,
     pool: String,
 }
 
 impl Libvirt {
     /// A provider for the daemon at `uri` (`LIBVIRT_URI`) whose pod VMs have their volumes in `pool` (`LIBVIRT_POOL`).
-    /// Connects at the first call.
-    pub fn new(uri: &str, pool: &str) -> Result<Self, Error> {
+    /// Connects at the first call. There is room for `calls` calls at once, beside as many that hang.
+    pub fn new(uri: &str, pool: &str, calls: usize) -> Result<Self, Error> {
         let parsed: ConnectUri = uri.parse().map_err(|problem| {
             Error::new(ErrorClass::Invalid, format!("LIBVIRT_URI cannot be used: {problem}"))
         })?;
-        let uri = parsed.to_string();
-        Ok(Self { client: Client::new(parsed, Options::default()), uri, pool: pool.to_owned() })
+        let uri = parsed.to_string().split('?').next().unwrap_or_default().to_owned();
+        let connections = calls.div_ceil(CALLS_PER_CONNECTION);
+        // Those that hang, and those that are about to.
+        let options = Options { connections, stalled: 2 * calls, ..Options::default() };
+        Ok(Self { client: Client::new(parsed, options), uri, pool: pool.to_owned() })
     }
 
     async fn lookup(&self, id: &InstanceId) -> Result<Domain, Error> {

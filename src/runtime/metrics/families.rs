@@ -109,7 +109,7 @@ families! {
     provider_calls_in_flight: Gauge = "provider_calls_in_flight" ["provider"],
     /// Calls to a cloud that wait because as many as allowed are under way.
     provider_calls_queued: Gauge = "provider_calls_queued" ["provider"],
-    /// Those of the calls under way that were not answered for 2 s, and so may give their place to others.
+    /// Those of the calls under way that were not answered for 1 s, and so may give their place to others.
     provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
     /// Whether a cloud as a whole is left alone now because it asked for fewer calls: 1 or 0.
     provider_throttled: Ahead = "provider_throttled" ["provider"],
