@@ -13,6 +13,7 @@ use jiff::SignedDuration;
 pub use webhook::{SizingName, WebhookArgs};
 
 use crate::{
+    peerpodconfig,
     provider::Limits,
     runtime::{lease, telemetry::LogFormat},
     settings::Folders,
@@ -29,9 +30,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the controllers until told to stop.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Serve the admission that turns Pods into peer pods, until told to stop.
-    Webhook(WebhookArgs),
+    Webhook(Box<WebhookArgs>),
     /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
     ///
     /// Nothing is changed, and Kubernetes is not asked.
@@ -147,6 +148,14 @@ pub struct RunArgs {
     #[arg(long, env = "PEERPOD_OPERATOR_CONTROLLERS", value_delimiter = ',', default_value = "peerpod")]
     pub controllers: Vec<ControllerName>,
 
+    /// The operator's own image, which the webhook of a PeerPodConfig runs
+    #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE", default_value = crate::install::DEFAULT_IMAGE)]
+    pub image: String,
+
+    /// cloud-api-adaptor's image where a PeerPodConfig names none; empty for its public one
+    #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
+    pub adaptor_image: String,
+
     /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
     /// a second and wait on without keeping others from being made
     #[arg(
@@ -171,6 +180,14 @@ pub struct RunArgs {
     /// How log lines look
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
+}
+
+impl RunArgs {
+    /// cloud-api-adaptor's image where a PeerPodConfig names none.
+    pub(crate) fn adaptor_image(&self) -> String {
+        let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
+        told.unwrap_or(peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE).to_owned()
+    }
 }
 
 /// Reads `--slow-after`. Less than a second is no measure, as deletions have whole seconds.
@@ -200,8 +217,8 @@ pub enum ControllerName {
     /// Deletes machines whose Pods are gone
     #[value(name = crate::peerpod::NAME)]
     PeerPod,
-    /// Installs cloud-api-adaptor; not in this version
-    #[value(name = "peerpodconfig")]
+    /// Deploys cloud-api-adaptor and the admission, and advertises VMs on nodes
+    #[value(name = peerpodconfig::NAME)]
     PeerPodConfig,
 }
 
@@ -210,8 +227,8 @@ impl Cli {
     /// `check` has codes of its own.
     pub fn execute(self) -> ExitCode {
         match self.command {
-            Command::Run(args) => run::run(args),
-            Command::Webhook(args) => webhook::webhook(args),
+            Command::Run(args) => run::run(*args),
+            Command::Webhook(args) => webhook::webhook(*args),
             Command::Check(args) => check::check(args),
         }
     }
@@ -234,6 +251,7 @@ mod tests {
                         "TLS_MIN_VERSION" | "TLS_CIPHER_SUITES" => name,
                         "RUNTIME_CLASS" => "TARGET_RUNTIMECLASS".to_owned(),
                         "EXTENDED_RESOURCE" => "POD_VM_EXTENDED_RESOURCE".to_owned(),
+                        "ADAPTOR_IMAGE" => "RELATED_IMAGE_CAA".to_owned(),
                         _ => format!("PEERPOD_OPERATOR_{name}"),
                     };
                     assert_eq!(env.unwrap().to_str().unwrap(), expected);

@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use futures::future::join;
+use futures::future::{join, try_join};
 use prometheus_client::registry::Registry;
 use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +10,7 @@ use tracing::{error, info};
 
 use super::{ControllerName, RunArgs, client::client};
 use crate::{
-    peerpod,
+    peerpod, peerpodconfig,
     provider::{Clouds, Limits},
     runtime::{Leadership, Metrics, http, lease::Election, process, shutdown, telemetry},
     settings,
@@ -24,10 +24,6 @@ const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
     telemetry::init(args.log_format);
-    if let Err(problem) = check(&args) {
-        error!("{problem}");
-        return ExitCode::from(2);
-    }
     // One thread: the work is waiting for others, and every thread more costs memory.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -43,14 +39,6 @@ pub(super) fn run(args: RunArgs) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// What was asked for and this version cannot do.
-fn check(args: &RunArgs) -> Result<(), &'static str> {
-    if args.controllers.contains(&ControllerName::PeerPodConfig) {
-        return Err("the controller peerpodconfig is not built yet: run with --controllers peerpod");
-    }
-    Ok(())
 }
 
 async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
@@ -71,9 +59,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             Some(problem) => shown.unmet(problem.to_string()),
         }
     };
-    let (settings, _) = settings::watch(args.folders.into(), shutdown.clone(), on_change).await;
+    let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;
     let clouds = Clouds::new(settings, Limits::new(args.concurrency), metrics.clone());
-    let synced = readiness.needs("peerpods");
     let client = client().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -86,22 +73,41 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let (warmed, warm) = oneshot::channel();
+    let (peerpods, configurations) = (warm_up(&readiness, "peerpods"), warm_up(&readiness, "peerpodconfigs"));
     let election = async {
-        // Whoever has not seen every PeerPod would not make a good leader.
+        // Whoever has not seen everything would not make a good leader.
         if let Some(election) = election
-            && warm.await.is_ok()
+            && try_join(peerpods.warm, configurations.warm).await.is_ok()
         {
             election.run(stand_down.clone(), work_ended.clone()).await;
         }
     };
     let controller = async {
-        let synced = move || {
-            synced.met();
-            // The other end is gone if nobody is elected.
-            let _ = warmed.send(());
+        let runs = |name| args.controllers.contains(&name);
+        let (seen, all) = (peerpods.seen, configurations.seen);
+        let peerpods = async {
+            if runs(ControllerName::PeerPod) {
+                let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
+                peerpod::run(client, clouds, leadership, metrics, args.slow_after, seen, shutdown.clone())
+                    .await;
+            } else {
+                seen();
+            }
         };
-        peerpod::run(client, clouds, leadership, metrics, args.slow_after, synced, shutdown.clone()).await;
+        let configurations = async {
+            if runs(ControllerName::PeerPodConfig) {
+                let options = peerpodconfig::Options {
+                    namespace: args.namespace.clone(),
+                    operator_image: args.image.clone(),
+                    adaptor_image: args.adaptor_image(),
+                };
+                let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
+                peerpodconfig::run(client, options, leadership, metrics, all, shutdown.clone()).await;
+            } else {
+                all();
+            }
+        };
+        join(peerpods, configurations).await;
         work_ended.cancel();
     };
     let abandoned = async {
@@ -117,6 +123,25 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     }
     servers.stopped().await;
     Ok(())
+}
+
+/// The two ends of a controller's beginning.
+struct WarmUp<F> {
+    /// To be called when the controller has seen all that there is.
+    seen: F,
+    /// Comes true then.
+    warm: oneshot::Receiver<()>,
+}
+
+fn warm_up(readiness: &http::Readiness, what: &'static str) -> WarmUp<impl FnOnce() + Send + 'static> {
+    let need = readiness.needs(what);
+    let (warmed, warm) = oneshot::channel();
+    let seen = move || {
+        need.met();
+        // The other end is gone if nobody is elected.
+        let _ = warmed.send(());
+    };
+    WarmUp { seen, warm }
 }
 
 /// What people know this process by: its Pod's name where it is told, else the machine's.

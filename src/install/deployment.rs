@@ -168,7 +168,7 @@ fn container() -> Container {
             field("POD_NAME", "metadata.name"),
             value("HOME", HOME),
             // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
-            value("OPERATOR_IMAGE", DEFAULT_IMAGE),
+            value("PEERPOD_OPERATOR_IMAGE", DEFAULT_IMAGE),
             value("RELATED_IMAGE_CAA", ""),
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),

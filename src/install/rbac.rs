@@ -6,13 +6,17 @@ use k8s_openapi::api::rbac::v1::{
 use kube::api::ObjectMeta;
 
 use super::{NAME, metadata};
-use crate::{NAMESPACE, peerpod, permissions::Permission, runtime::lease};
+use crate::{NAMESPACE, peerpod, peerpodconfig, permissions::Permission, runtime::lease};
 
 /// The operator's role in the whole cluster: the rights of every controller together.
 pub fn cluster_role() -> ClusterRole {
     ClusterRole {
         metadata: cluster_scoped(),
-        rules: Some(rules(peerpod::PERMISSIONS)),
+        rules: Some(rules(&[
+            peerpod::PERMISSIONS,
+            peerpodconfig::PERMISSIONS,
+            peerpodconfig::capacity::PERMISSIONS,
+        ])),
         ..ClusterRole::default()
     }
 }
@@ -28,7 +32,10 @@ pub fn cluster_role_binding() -> ClusterRoleBinding {
 
 /// The operator's role in its own namespace, where its lease is.
 pub fn role() -> Role {
-    Role { metadata: metadata(NAME), rules: Some(rules(lease::PERMISSIONS)) }
+    Role {
+        metadata: metadata(NAME),
+        rules: Some(rules(&[lease::PERMISSIONS, peerpodconfig::NAMESPACE_PERMISSIONS])),
+    }
 }
 
 /// Gives the role to the operator's ServiceAccount.
@@ -40,7 +47,7 @@ pub fn role_binding() -> RoleBinding {
     }
 }
 
-pub(super) fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
+pub(super) fn rules(permissions: &[&[Permission]]) -> Vec<PolicyRule> {
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let rule = |permission: &Permission| PolicyRule {
         api_groups: Some(vec![permission.group.to_owned()]),
@@ -49,7 +56,7 @@ pub(super) fn rules(permissions: &[Permission]) -> Vec<PolicyRule> {
         verbs: owned(permission.verbs),
         ..PolicyRule::default()
     };
-    permissions.iter().map(rule).collect()
+    permissions.iter().copied().flatten().map(rule).collect()
 }
 
 pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {

@@ -37,7 +37,7 @@ impl Rights {
         if !self.cluster.is_empty() {
             objects.push(to_value(ClusterRole {
                 metadata: self.metadata(None),
-                rules: Some(rules(self.cluster)),
+                rules: Some(rules(&[self.cluster])),
                 ..ClusterRole::default()
             })?);
             objects.push(to_value(ClusterRoleBinding {
@@ -49,7 +49,7 @@ impl Rights {
         for (namespace, permissions) in self.namespaces {
             objects.push(to_value(Role {
                 metadata: self.metadata(Some(namespace)),
-                rules: Some(rules(permissions)),
+                rules: Some(rules(&[permissions])),
             })?);
             objects.push(to_value(RoleBinding {
                 metadata: self.metadata(Some(namespace)),

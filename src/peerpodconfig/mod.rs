@@ -1,5 +1,277 @@
-//! The controller of [`PeerPodConfig`](crate::api::v1alpha1::PeerPodConfig)s: cloud-api-adaptor on the selected nodes, the
-//! admission of peer pods, and the number of VMs that each node advertises.
+//! The controller of [`PeerPodConfig`]s: cloud-api-adaptor on the selected nodes, the admission of peer pods, and the
+//! number of VMs that each node advertises.
+//!
+//! ```text
+//! observe.rs   reads: settings, runtime class, what others installed
+//! build/       the objects that are wanted (pure)
+//! capacity/    which node may run how many VMs (pure), and the writes that say so
+//! apply.rs     brings objects to what is wanted: one write for each that differs
+//! verdict.rs   what is told of it: conditions (pure)
+//! report.rs    the status and the events
+//! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
+//! ```
+//!
+//! Only configurations in the operator's own namespace are honoured: a privileged DaemonSet elsewhere would let whoever may
+//! write there escape from it. One at a time is worked on: all share the nodes.
 
+mod adaptor;
+mod admission;
+mod apply;
 pub mod build;
 pub mod capacity;
+mod observe;
+mod pass;
+mod report;
+pub mod verdict;
+
+use std::{convert::Infallible, future::ready, sync::Arc};
+
+use futures::{FutureExt, StreamExt, stream};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{ConfigMap, Secret, Service},
+    node::v1::RuntimeClass,
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    runtime::{
+        Controller,
+        controller::{self, Action},
+        events::Recorder,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, info, info_span, warn};
+
+use self::{build::CONFIG_LABEL, capacity::Capacity, observe::Observer, report::Reporter};
+use crate::{
+    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    permissions::Permission,
+    runtime::{Backoff, Leadership, Metrics},
+};
+
+/// The controller's name, in `--controllers` and in metrics.
+pub const NAME: &str = "peerpodconfig";
+
+/// The finalizer of a configuration: while it is there, nodes may advertise VMs for it.
+pub const FINALIZER: &str = "peerpods.confidentialcontainers.org/config";
+
+/// What the controller may do in the whole cluster, beside [`capacity::PERMISSIONS`].
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["list", "watch", "patch"]),
+    Permission::new("confidentialcontainers.org", &["peerpodconfigs/status"], &["patch"]),
+    Permission::new("apps", &["daemonsets"], &["list", "watch"]),
+    Permission::new("node.k8s.io", &["runtimeclasses"], &["get", "list", "watch"]),
+    Permission::new(
+        "admissionregistration.k8s.io",
+        &["mutatingwebhookconfigurations"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+    Permission::new(
+        "admissionregistration.k8s.io",
+        &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+        &["get", "list", "create", "patch", "delete"],
+    ),
+    Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
+];
+
+/// What it may do in the operator's own namespace.
+pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
+    Permission::new("", &["configmaps", "secrets"], &["get", "list", "watch"]),
+    Permission::new("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
+    Permission::new("", &["serviceaccounts"], &["get", "patch"]).named(&[build::SERVICE_ACCOUNT]),
+    Permission::new(
+        "apps",
+        &["daemonsets", "deployments"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+    Permission::new(
+        "policy",
+        &["poddisruptionbudgets"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+];
+
+/// Where the operator is, and what it deploys.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The operator's own namespace.
+    pub namespace: String,
+    /// The operator's own image, which the webhook runs.
+    pub operator_image: String,
+    /// cloud-api-adaptor's image where a configuration names none.
+    pub adaptor_image: String,
+}
+
+/// What one pass needs.
+struct Context {
+    client: Client,
+    options: Options,
+    observer: Observer,
+    reporter: Reporter,
+    configs: Store<PeerPodConfig>,
+    daemon_sets: Store<DaemonSet>,
+    capacity: Capacity,
+    backoff: Backoff<ObjectRef<PeerPodConfig>>,
+    leadership: Leadership,
+    metrics: Metrics,
+}
+
+/// Runs the controller until `shutdown`, then ends after the pass under way. Calls `synced` once, when every configuration
+/// and every node has been seen. Acts while this process leads.
+pub async fn run(
+    client: Client,
+    options: Options,
+    leadership: Leadership,
+    metrics: Metrics,
+    synced: impl FnOnce() + Send + 'static,
+    shutdown: CancellationToken,
+) {
+    let (capacity, nodes_changed) = Capacity::watch(client.clone());
+    let nodes = capacity.nodes().clone();
+    let own = options.namespace.clone();
+    let config = || watcher::Config::default();
+    let controller = Controller::new(Api::<PeerPodConfig>::all(client.clone()), config())
+        .with_config(controller::Config::default().concurrency(1));
+    let configs = controller.store();
+    let (daemon_sets, writer) = kube::runtime::reflector::store();
+    let context = Arc::new(Context {
+        observer: Observer { client: client.clone(), namespace: own.clone() },
+        reporter: Reporter {
+            client: client.clone(),
+            recorder: Recorder::new(client.clone(), FIELD_MANAGER.into()),
+        },
+        configs: configs.clone(),
+        daemon_sets,
+        capacity,
+        backoff: Backoff::default(),
+        leadership: leadership.clone(),
+        metrics,
+        client: client.clone(),
+        options,
+    });
+
+    let everything = Everything { configs: configs.clone(), namespace: own.clone() };
+    let labelled = |everything: &Everything| {
+        let namespace = everything.namespace.clone();
+        move |labels: Option<&String>| labels.map(|name| ObjectRef::new(name).within(&namespace))
+    };
+    let by_label = labelled(&everything);
+    let all_daemon_sets = {
+        use kube::runtime::WatchStreamExt;
+        let (everything, by_label) = (everything.clone(), by_label.clone());
+        let stream = watcher(Api::<DaemonSet>::all(client.clone()), config())
+            .default_backoff()
+            .modify(trim)
+            .reflect(writer)
+            .touched_objects();
+        (stream, move |daemon_set: DaemonSet| match by_label(daemon_set.labels().get(CONFIG_LABEL)) {
+            Some(config) => vec![config],
+            None if build::is_foreign_adaptor(&daemon_set) => everything.all(),
+            None => Vec::new(),
+        })
+    };
+    let owned = watcher::Config::default().labels(CONFIG_LABEL);
+    let (webhooks, others) = (by_label.clone(), everything.clone());
+    let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
+    let controller = controller
+        .watches(Api::<PeerPodConfig>::namespaced(client.clone(), &own), config(), move |_| others.all())
+        .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
+        .owns(Api::<Deployment>::namespaced(client.clone(), &own), owned.clone())
+        .owns(Api::<Service>::namespaced(client.clone(), &own), owned.clone())
+        .owns(Api::<PodDisruptionBudget>::namespaced(client.clone(), &own), owned.clone())
+        .watches(Api::<MutatingWebhookConfiguration>::all(client.clone()), owned, move |webhook| {
+            webhooks(webhook.labels().get(CONFIG_LABEL))
+        })
+        .watches(Api::<ConfigMap>::namespaced(client.clone(), &own), config(), move |it| {
+            cm.using(|spec| spec.config_map_name == it.name_any())
+        })
+        .watches(Api::<Secret>::namespaced(client.clone(), &own), config(), move |it| {
+            secrets.using(|spec| spec.cloud_secret_name == it.name_any())
+        })
+        .watches(Api::<RuntimeClass>::all(client.clone()), config(), move |it| {
+            classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
+        })
+        .reconcile_all_on(stream::select(nodes_changed, leadership.changes()))
+        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .run(reconcile, |_, never, _| match *never {}, context)
+        .for_each(|outcome| {
+            if let Err(error) = outcome
+                && !matches!(error, controller::Error::ObjectNotFound(_))
+            {
+                warn!(%error, "watching failed; trying again");
+            }
+            ready(())
+        });
+
+    let all_seen = async move {
+        if configs.wait_until_ready().await.is_ok() {
+            nodes.wait_until_known().await;
+            info!(configurations = configs.len(), "every PeerPodConfig and every node has been seen");
+            synced();
+        }
+        std::future::pending::<Infallible>().await
+    };
+    futures::pin_mut!(all_seen, controller);
+    futures::select_biased! {
+        () = controller.fuse() => {}
+        never = all_seen.fuse() => match never {},
+    }
+}
+
+/// All configurations that are honoured.
+#[derive(Clone)]
+struct Everything {
+    configs: Store<PeerPodConfig>,
+    namespace: String,
+}
+
+impl Everything {
+    fn all(&self) -> Vec<ObjectRef<PeerPodConfig>> {
+        self.using(|_| true)
+    }
+
+    fn using(
+        &self,
+        matches: impl Fn(&crate::api::v1alpha1::PeerPodConfigSpec) -> bool,
+    ) -> Vec<ObjectRef<PeerPodConfig>> {
+        let here = self.configs.state().into_iter().filter(|config| {
+            config.namespace().as_deref() == Some(&*self.namespace) && matches(&config.spec)
+        });
+        here.map(|config| ObjectRef::from_obj(&*config)).collect()
+    }
+}
+
+/// Keeps of a DaemonSet what tells whose it is and where it runs.
+fn trim(daemon_set: &mut DaemonSet) {
+    daemon_set.metadata.managed_fields = None;
+    daemon_set.status = None;
+}
+
+async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {
+    let span =
+        info_span!("reconcile", namespace = config.metadata.namespace, peerpodconfig = config.metadata.name);
+    let started = std::time::Instant::now();
+    let key = ObjectRef::from_obj(&*config);
+    let work = Box::pin(context.pass(&config).instrument(span.clone()));
+    let Some(outcome) = context.leadership.while_leading(work).await else {
+        return Ok(Action::await_change());
+    };
+    let (result, action) = match outcome {
+        Ok(action) => {
+            context.backoff.succeeded(&key);
+            ("ok", action)
+        }
+        Err(error) => {
+            let again = context.backoff.failed(&key);
+            span.in_scope(|| warn!(%error, ?again, "cannot go on; trying again"));
+            ("error", Action::requeue(again))
+        }
+    };
+    context.metrics.reconciled(NAME, result, started.elapsed());
+    Ok(action)
+}

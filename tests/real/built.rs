@@ -118,8 +118,8 @@ fn the_daemon_set_of_every_cloud_is_accepted_and_not_written_again() -> Result<(
                 objects.push(to_value(daemon_set(&inputs(&config, &settings, NAMESPACE)))?);
             }
         }
-        let (full, settings) = (config("account", &everything())?, settings("aws")?);
-        objects.push(to_value(service_account([&inputs(&full, &settings, NAMESPACE)], NAMESPACE))?);
+        let full = config("account", &everything())?;
+        objects.push(to_value(service_account([&full], NAMESPACE))?);
         settle(scene, &objects).await
     })
 }

@@ -8,6 +8,7 @@
 mod built;
 mod capacity;
 mod check;
+mod configuration;
 mod crash;
 mod crd;
 mod far_host;

@@ -9,7 +9,10 @@ use peerpod_operator::{
         decide::Decision,
         verdict::{self, Reason},
     },
-    peerpodconfig::build::policy::{Unsupported, unsupported},
+    peerpodconfig::{
+        self,
+        build::policy::{Unsupported, unsupported},
+    },
     provider::ErrorClass,
     runtime::{Metrics, metrics::Description, process},
     settings::{Key, Kind, Libvirt},
@@ -21,6 +24,7 @@ pub(crate) fn update(readme: &str) -> Result<String> {
     let tables = [
         ("settings", settings()?),
         ("reasons", reasons()?),
+        ("config-reasons", config_reasons()?),
         ("decisions", decisions()?),
         ("classes", classes()?),
         (
@@ -73,6 +77,18 @@ fn reasons() -> Result<String> {
         writeln!(table, "| {condition} | `{}` | {event:?} | {} |", reason.as_str(), one_line(reason.doc()))?;
     }
     writeln!(table, "| | `{}` | Normal | {} |", verdict::ABANDONED, one_line(verdict::ABANDONED_DOC))?;
+    Ok(table)
+}
+
+fn config_reasons() -> Result<String> {
+    let mut table =
+        String::from("| condition | status | reason | event | what it means |\n|---|---|---|---|---|\n");
+    for reason in peerpodconfig::verdict::Reason::ALL {
+        let (condition, event) = (reason.kind().as_str(), reason.event());
+        let status = if reason.status() { "True" } else { "False" };
+        let (reason, meaning) = (reason.as_str(), one_line(reason.doc()));
+        writeln!(table, "| {condition} | {status} | `{reason}` | {event:?} | {meaning} |")?;
+    }
     Ok(table)
 }
 

@@ -21,7 +21,7 @@ use super::{
     instance_type,
     names::Part,
 };
-use crate::api::v1alpha1::ImagePullPolicy;
+use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
 
 /// cloud-api-adaptor's image where nobody names another.
 pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-api-adaptor";
@@ -66,12 +66,12 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
 /// The annotations of cloud-api-adaptor's ServiceAccount, to be applied to the one that the installation made. There is
 /// one for all configurations, so these are the annotations of all: where two set one key, the first given wins.
 pub fn service_account<'a>(
-    inputs: impl IntoIterator<Item = &'a Inputs<'a>>,
+    configs: impl IntoIterator<Item = &'a PeerPodConfig>,
     namespace: &str,
 ) -> ServiceAccount {
     let mut annotations = BTreeMap::new();
-    for inputs in inputs {
-        for (key, value) in &inputs.config.spec.adaptor.service_account_annotations {
+    for config in configs {
+        for (key, value) in &config.spec.adaptor.service_account_annotations {
             annotations.entry(key.clone()).or_insert_with(|| value.clone());
         }
     }

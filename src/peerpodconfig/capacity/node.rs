@@ -95,6 +95,15 @@ impl Node {
         &self.uid
     }
 
+    /// Its name and labels as a whole object, for those who compare many kinds of nodes.
+    pub fn as_node(&self) -> FullNode {
+        let labels = self.labels.iter().filter_map(|label| label.split_once('='));
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let metadata =
+            ObjectMeta { name: Some(self.name.to_string()), labels: Some(labels), ..ObjectMeta::default() };
+        FullNode { metadata, ..FullNode::default() }
+    }
+
     /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find_map(|label| label.strip_prefix(key)?.strip_prefix('='))

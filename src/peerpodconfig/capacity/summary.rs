@@ -7,7 +7,7 @@ use super::{
     limit::BadLimit,
     selection::BadSelector,
 };
-use crate::api::v1alpha1::Distribution;
+use crate::{api::v1alpha1::Distribution, peerpodconfig::verdict::Reason};
 
 /// How one configuration stands with the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +42,8 @@ pub struct Summary {
 /// What the condition `CapacityAdvertised` of a configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it is True.
-    pub holds: bool,
     /// Its reason.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// Its message.
     pub message: String,
 }
@@ -70,38 +68,40 @@ impl Summary {
 
     /// What to tell people about the VMs that its nodes advertise.
     pub fn capacity(&self) -> Verdict {
-        let no = |reason, message| Verdict { holds: false, reason, message };
+        let told = |reason, message| Verdict { reason, message };
         let owned = self.nodes - self.overlaps.values().sum::<usize>();
         if let Some(problem) = &self.resource {
-            return no("InvalidResource", problem.to_string());
+            return told(Reason::InvalidResource, problem.to_string());
         }
         let limit = match (&self.selector, &self.limit) {
             (Some(problem), _) => {
-                return no("InvalidSelector", format!("{problem}; nodes stay as they are until then"));
+                return told(
+                    Reason::InvalidSelector,
+                    format!("{problem}; nodes stay as they are until then"),
+                );
             }
-            (_, Err(problem)) => return no("InvalidLimit", problem.to_string()),
+            (_, Err(problem)) => return told(Reason::InvalidLimit, problem.to_string()),
             (None, Ok(None)) => {
-                return no(
-                    "NoLimit",
+                return told(
+                    Reason::NoLimit,
                     "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled".into(),
                 );
             }
             (None, Ok(Some(limit))) => *limit,
         };
         if self.nodes == 0 {
-            return no("NoNodes", "no node has the labels that the selectors ask for".into());
+            return told(Reason::NoneSelected, "no node has the labels that the selectors ask for".into());
         }
         if owned == 0 {
-            return no("Overlap", "every selected node belongs to an older PeerPodConfig".into());
+            return told(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
         }
         if self.pending > 0 {
             let message = format!("{} nodes do not advertise yet what they should", self.pending);
-            return no("Advertising", message);
+            return told(Reason::Advertising, message);
         }
-        let yes = |reason, message| Verdict { holds: true, reason, message };
         if limit == 0 {
-            return yes(
-                "LimitIsZero",
+            return told(
+                Reason::LimitIsZero,
                 "spec.limit is 0: no node advertises VMs; peer pods that run go on".into(),
             );
         }
@@ -114,12 +114,12 @@ impl Summary {
                 "{counted}: {} peer pods more than the limit run, and their nodes advertise them while they do",
                 self.beyond
             );
-            return yes("MoreInUse", message);
+            return told(Reason::MoreInUse, message);
         }
         match self.without {
-            0 => yes("Advertised", counted),
-            without => yes(
-                "FewerThanNodes",
+            0 => told(Reason::Advertised, counted),
+            without => told(
+                Reason::FewerThanNodes,
                 format!("{counted}: {without} of them have none, as the limit is lower than their number"),
             ),
         }

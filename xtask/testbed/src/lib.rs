@@ -5,6 +5,7 @@
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
+//! - [`FakeNodes`]: further fake nodes, with labels.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
@@ -16,6 +17,7 @@ mod http;
 mod installation;
 mod kubelet;
 mod metrics;
+mod nodes;
 mod operator;
 mod pods;
 mod settings;
@@ -27,6 +29,7 @@ pub use disk::Disk;
 pub use installation::{Options, Testbed};
 pub use kubelet::Kubelet;
 pub use metrics::{Family, Metrics};
+pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
 pub use pods::Pods;
 pub use settings::{MountedFolder, Settings};

@@ -206,22 +206,15 @@ fn settings_change_the_template_only_where_that_was_asked_for() {
 
 #[test]
 fn the_service_account_has_the_annotations_of_all_configurations() {
-    let settings = AdaptorSettings::read(None, None, "uid");
     let config =
         |annotations: Value| config(&json!({ "adaptor": { "serviceAccountAnnotations": annotations } }));
     let configs =
         [config(json!({ "a": "1", "b": "1" })), config(json!({ "b": "2", "c": "2" })), config(json!({}))];
-    let inputs = configs.each_ref().map(|config| Inputs {
-        config,
-        namespace: "ns",
-        settings: &settings,
-        adaptor_image: "adaptor",
-        operator_image: "operator",
-    });
-    let account =
-        |inputs: &[Inputs]| serde_json::to_value(service_account(inputs, "ns")).unwrap()["metadata"].clone();
+    let account = |configs: &[PeerPodConfig]| {
+        serde_json::to_value(service_account(configs, "ns")).unwrap()["metadata"].clone()
+    };
     let annotations = json!({ "a": "1", "b": "1", "c": "2" });
     let name = "cloud-api-adaptor";
-    assert_eq!(account(&inputs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
-    assert_eq!(account(&inputs[2..]), json!({ "name": name, "namespace": "ns" }));
+    assert_eq!(account(&configs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
+    assert_eq!(account(&configs[2..]), json!({ "name": name, "namespace": "ns" }));
 }

@@ -118,7 +118,7 @@ fn ten_over_three_nodes_and_then_nothing_more_is_written() {
     let summary = &plan.summaries[0];
     assert_eq!((summary.nodes, summary.advertised, summary.pending), (3, 10, 0));
     assert_eq!(summary.capacity().message, "10 VMs on 3 nodes");
-    assert!(summary.capacity().holds);
+    assert!(summary.capacity().reason.status());
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn another_resource_takes_the_place_of_the_former_by_one_write() {
     claims[0].resource = "memory".into();
     let plan = cluster.pass(&claims);
     assert!(plan.writes.is_empty());
-    assert_eq!(plan.summaries[0].capacity().reason, "InvalidResource");
+    assert_eq!(plan.summaries[0].capacity().reason.as_str(), "InvalidResource");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
     assert_eq!(plan.summaries[1].pending, 0, "none of its nodes is left to be cleared");
     let twin = Claim { created: at(2), ..claim("twin", &json!({ "limit": 1 })) };
     let summaries = cluster.pass(&[twin, all]).summaries;
-    assert_eq!(summaries[0].capacity().reason, "Overlap");
+    assert_eq!(summaries[0].capacity().reason.as_str(), "AllTaken");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn every_limit_has_its_meaning() {
         let claims = [limit(&value)];
         cluster.pass(&claims);
         let verdict = cluster.pass(&claims).summaries[0].capacity();
-        (cluster.shares(), verdict.reason, verdict.holds)
+        (cluster.shares(), verdict.reason.as_str(), verdict.reason.status())
     };
     let mut cluster = Cluster::workers(3);
     assert_eq!(reason(&mut cluster, json!("2")), (vec![1, 1, 0], "FewerThanNodes", true));
@@ -263,7 +263,7 @@ fn every_limit_has_its_meaning() {
     *cluster.of("node-2") = Facts::advertises(VM, 7);
     assert_eq!(reason(&mut cluster, Value::Null), (vec![0, 0, 7], "NoLimit", false));
     cluster.0.clear();
-    assert_eq!(reason(&mut cluster, json!(3)), (vec![], "NoNodes", false));
+    assert_eq!(reason(&mut cluster, json!(3)), (vec![], "NoneSelected", false));
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_limit_for_each_node_is_that_of_each() {
     cluster.pass(&claims);
     assert_eq!(cluster.shares(), [3, 4, 3]);
     let summary = &cluster.pass(&claims).summaries[0];
-    assert_eq!((summary.beyond, summary.uneven, summary.capacity().reason), (1, true, "MoreInUse"));
+    assert_eq!((summary.beyond, summary.uneven, summary.capacity().reason.as_str()), (1, true, "MoreInUse"));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
     let bad = claim("config", &json!({ "limit": 9, "labelSelector": selector }));
     let plan = cluster.pass(std::slice::from_ref(&bad));
     assert!(plan.writes.is_empty());
-    assert_eq!(plan.summaries[0].capacity().reason, "InvalidSelector");
+    assert_eq!(plan.summaries[0].capacity().reason.as_str(), "InvalidSelector");
     assert_eq!(cluster.shares(), [2, 2]);
     // Its deletion is not held up by that.
     cluster.pass(&[deleted(bad)]);

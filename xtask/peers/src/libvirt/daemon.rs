@@ -125,7 +125,9 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
 
 /// A client of the daemon behind `process`, once it answers.
 pub(super) async fn connect(process: &Process, uri: &ConnectUri) -> Result<Client> {
-    let client = Client::new(uri.clone(), Options::default());
+    // The test driver's state lives as long as a connection is open, so no slow answer may make this client leave its own.
+    let options = Options::default();
+    let client = Client::new(uri.clone(), Options { stalled_after: options.call_timeout, ..options });
     let probe = || async { Ok(client.lib_version().await?) };
     process.wait_until("libvirtd answers", READY_DEADLINE, probe).await?;
     Ok(client)

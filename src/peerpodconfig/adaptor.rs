@@ -1,0 +1,201 @@
+//! The part of a pass that is about cloud-api-adaptor on the nodes.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+
+use super::{
+    Context,
+    apply::{self, Wanted},
+    build::{self, Inputs, InstanceType, Names},
+    capacity::Summary,
+    observe::Sources,
+    pass::{Part, PassError, name_taken},
+    verdict::{Finding, Reason},
+};
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
+const PENDING_RESYNC: Duration = Duration::from_secs(20);
+
+/// On the DaemonSet, since its settings changed: the sum of those in force, and since when they are.
+const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
+const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
+
+/// How many Pods a message names.
+const NAMED: usize = 10;
+
+impl Context {
+    /// cloud-api-adaptor on the nodes.
+    pub(super) async fn adaptor(
+        &self,
+        inputs: &Inputs<'_>,
+        sources: &Sources,
+        summary: &Summary,
+    ) -> Result<Part, PassError> {
+        let spec = &inputs.config.spec;
+        if let Some(problem) = &summary.selector {
+            return Ok(Part::of(Reason::InvalidSpec, problem.to_string()));
+        }
+        if let Some(problem) = settings_problem(inputs, sources) {
+            return Ok(Part::of(Reason::SettingsMissing, problem));
+        }
+        let name = Names::of(inputs.config).adaptor;
+        let current = self.current_daemon_set(&name);
+        let mut conflicts = Vec::new();
+        if let Some(message) = summary.conflict() {
+            conflicts.push(Finding::new(Reason::NodesTaken, message));
+        }
+        let foreign = self.foreign_adaptors(inputs.config);
+        if let Some(first) = foreign.first() {
+            conflicts.push(Finding::new(Reason::AnotherAdaptor, first.to_string()));
+        }
+        // What runs already goes on: withdrawing it would cost the VMs that it serves.
+        if !conflicts.is_empty() && current.is_none() {
+            let withheld = "cloud-api-adaptor is not deployed; the condition Conflict says why";
+            conflicts.truncate(1);
+            conflicts.push(Finding::new(Reason::AdaptorWithheld, withheld));
+            return Ok(Part { findings: conflicts, again: Some(PENDING_RESYNC) });
+        }
+
+        let mut daemon_set = build::daemon_set(inputs);
+        let changed = settings_annotations(current.as_ref(), &sources.settings.hash, Timestamp::now());
+        daemon_set.metadata.annotations.get_or_insert_default().extend(changed.annotations);
+        let kinds = [self.kind::<DaemonSet>(true)];
+        let found =
+            apply::bring(&self.client, &inputs.config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
+                .await?;
+        // One for all configurations, so what it bears is what all of them want together.
+        let here = self.here();
+        let account = build::service_account(here.iter().map(AsRef::as_ref), inputs.namespace);
+        apply::adjust(&self.client, &Wanted::of(&account)?).await?;
+        let mut part = Part { findings: conflicts, again: None };
+        part.findings.truncate(1);
+        if let Some(taken) = name_taken(&found) {
+            part.findings =
+                vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
+            return Ok(part);
+        }
+        part.findings.push(rollout(found.get(&name).as_ref(), instance_type(inputs)));
+        if let Some(since) = changed.since {
+            let older = self.observer.pods_older_than(&inputs.config.name_any(), since).await?;
+            if !older.is_empty() {
+                part.findings.push(older_settings(&older, spec.adaptor.restart_on_settings_change));
+                part.again = Some(PENDING_RESYNC);
+            }
+        }
+        Ok(part)
+    }
+
+    fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {
+        let key = ObjectRef::new(name).within(&self.options.namespace);
+        self.daemon_sets.get(&key).map(|found| (*found).clone())
+    }
+
+    fn foreign_adaptors(&self, config: &PeerPodConfig) -> Vec<build::Foreign> {
+        let candidates: Vec<_> =
+            self.daemon_sets.state().into_iter().filter(|it| build::is_foreign_adaptor(it)).collect();
+        if candidates.is_empty() {
+            return Vec::new();
+        }
+        let nodes: Vec<_> =
+            self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
+        build::foreign_adaptors(
+            candidates.iter().map(AsRef::as_ref),
+            &build::NodeSelection::of(&config.spec),
+            &nodes,
+        )
+    }
+}
+
+fn settings_problem(inputs: &Inputs<'_>, sources: &Sources) -> Option<String> {
+    let spec = &inputs.config.spec;
+    let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
+    if !sources.config_map {
+        return Some(format!(
+            "the ConfigMap {config_map} does not exist; make it, with cloud-api-adaptor's settings (CLOUD_PROVIDER, …)"
+        ));
+    }
+    if !sources.secret {
+        return Some(format!(
+            "the Secret {secret} does not exist; make it, with cloud-api-adaptor's credentials or empty"
+        ));
+    }
+    sources.settings.cloud_name.is_empty().then(|| {
+        format!("neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the cloud")
+    })
+}
+
+/// What is wrong with `instanceType`, where anything is.
+fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
+    match build::instance_type(&inputs.config.spec, inputs.settings) {
+        InstanceType::Unset | InstanceType::Reaches(_) => None,
+        InstanceType::Overruled(key) => {
+            Some(format!("instanceType has no effect: the setting {key} overrules it"))
+        }
+        InstanceType::NoEffect { cloud } => {
+            Some(format!("instanceType has no effect: cloud-api-adaptor has no such setting on {cloud}"))
+        }
+    }
+}
+
+/// How far the DaemonSet's Pods are.
+fn rollout(daemon_set: Option<&DaemonSet>, remark: Option<String>) -> Finding {
+    let told = |reason, message: String| {
+        let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
+        Finding::new(reason, message + &remark)
+    };
+    let observed = daemon_set.and_then(|it| {
+        let status = it.status.as_ref()?;
+        (status.observed_generation == it.metadata.generation).then_some(status)
+    });
+    let Some(status) = observed else {
+        return told(Reason::AdaptorStarting, "its DaemonSet is new or has changed".into());
+    };
+    let wanted = status.desired_number_scheduled;
+    let ready = status.number_available.unwrap_or(0);
+    let updated = status.updated_number_scheduled.unwrap_or(0);
+    if wanted == 0 {
+        return told(Reason::NoNodes, "no node is selected that takes its Pods".into());
+    }
+    if ready < wanted || updated < wanted {
+        let message = format!("of {wanted} Pods {ready} are ready and {updated} are up to date");
+        return told(Reason::AdaptorStarting, message);
+    }
+    told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {wanted} nodes"))
+}
+
+/// What stands on the DaemonSet about its settings.
+struct SettingsRecord {
+    annotations: Vec<(String, String)>,
+    /// Since when the settings in force are; `None` where they never changed.
+    since: Option<Timestamp>,
+}
+
+fn settings_annotations(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> SettingsRecord {
+    let annotation = |key: &str| current.and_then(|it| it.annotations().get(key).cloned());
+    let since = match annotation(SETTINGS) {
+        Some(before) if before != hash => Some(now),
+        _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
+    };
+    let mut annotations = vec![(SETTINGS.to_owned(), hash.to_owned())];
+    annotations.extend(since.map(|since: Timestamp| (SETTINGS_SINCE.to_owned(), since.to_string())));
+    SettingsRecord { annotations, since }
+}
+
+fn older_settings(pods: &[String], restarts: bool) -> Finding {
+    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let named = match pods.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    };
+    let what_then = if restarts {
+        "they are being replaced"
+    } else {
+        "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
+         adaptor.restartOnSettingsChange"
+    };
+    Finding::new(Reason::OlderSettings, format!("running on older settings: {named}; {what_then}"))
+}

@@ -1,0 +1,199 @@
+//! Brings objects to what is wanted *(client required)*: one write for each that differs, none for the others.
+
+use std::collections::HashMap;
+
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, TypeMeta,
+    },
+};
+use serde::Serialize;
+use serde_json::Value;
+use tracing::info;
+
+use super::build::{CONFIG_LABEL, differs};
+use crate::{
+    api::v1alpha1::FIELD_MANAGER,
+    runtime::api_call::{self, ApiError},
+};
+
+/// An object that is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    resource: ApiResource,
+    namespace: Option<String>,
+    name: String,
+    object: Value,
+}
+
+impl Wanted {
+    /// Of a typed object. Fails only if it could not be written as JSON.
+    pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> serde_json::Result<Self> {
+        let mut value = serde_json::to_value(object)?;
+        value["apiVersion"] = K::api_version(&()).into();
+        value["kind"] = K::kind(&()).into();
+        Ok(Self::new(ApiResource::erase::<K>(&()), value))
+    }
+
+    /// Of an object that says its own kind.
+    pub(super) fn new(resource: ApiResource, object: Value) -> Self {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name").unwrap_or_default());
+        Self { resource, namespace, name, object }
+    }
+
+    /// Whether it is of this kind.
+    pub(super) fn is_a(&self, kind: &Kind) -> bool {
+        self.resource.kind == kind.resource.kind
+    }
+
+    fn api(&self, client: &Client) -> Api<DynamicObject> {
+        api(client, &self.resource, self.namespace.as_deref())
+    }
+}
+
+/// What a configuration's objects are.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub(super) resource: ApiResource,
+    /// None for one that is cluster-scoped.
+    pub(super) namespace: Option<String>,
+}
+
+fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
+/// What was found when objects were brought to what is wanted.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The objects as they are now, by kind and name.
+    pub(super) objects: HashMap<(String, String), DynamicObject>,
+    /// Objects of a wanted name that somebody else made, as `Kind name`. They stay as they are.
+    pub(super) foreign: Vec<String>,
+}
+
+impl Found {
+    /// One of them, as its type.
+    pub(super) fn get<K>(&self, name: &str) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+    {
+        let object = self.objects.get(&(K::kind(&()).into_owned(), name.to_owned()))?;
+        // What an API server gave is of its kind; one that is not reads as absent.
+        serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok())
+    }
+}
+
+/// Makes what is missing, mends what differs, and removes what is of `kinds`, bears the configuration's label and is not
+/// wanted any more.
+pub(super) async fn bring(
+    client: &Client,
+    config: &str,
+    kinds: &[Kind],
+    wanted: &[Wanted],
+) -> Result<Found, ApiError> {
+    let mut found = Found::default();
+    for kind in kinds {
+        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+        let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
+        let mut there: HashMap<_, _> = api_call::bounded(of_kind.list(&params))
+            .await?
+            .into_iter()
+            .map(|object| (object.name_any(), typed(object, &kind.resource)))
+            .collect();
+        for wanted in wanted.iter().filter(|wanted| wanted.is_a(kind)) {
+            let key = (kind.resource.kind.clone(), wanted.name.clone());
+            match there.remove(&wanted.name) {
+                Some(object) if !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
+                    found.objects.insert(key, object);
+                }
+                Some(_) => {
+                    found.objects.insert(key, apply(client, wanted).await?);
+                }
+                None => match api_call::bounded(of_kind.get_opt(&wanted.name)).await? {
+                    Some(object) if !is_ours(&object) => {
+                        found.foreign.push(format!("{} {}", kind.resource.kind, wanted.name));
+                    }
+                    _ => {
+                        found.objects.insert(key, apply(client, wanted).await?);
+                    }
+                },
+            }
+        }
+        for object in there.into_values() {
+            remove(&of_kind, &object).await?;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether this operator wrote it, though its label is gone.
+fn is_ours(object: &DynamicObject) -> bool {
+    object.managed_fields().iter().any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER))
+}
+
+/// Brings an object that somebody else made to what is wanted of it, if it exists and differs.
+pub(super) async fn adjust(client: &Client, wanted: &Wanted) -> Result<bool, ApiError> {
+    let Some(object) = api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? else {
+        return Ok(false);
+    };
+    if differs(&as_value(&object), &wanted.object, FIELD_MANAGER) {
+        apply(client, wanted).await?;
+    }
+    Ok(true)
+}
+
+async fn apply(client: &Client, wanted: &Wanted) -> Result<DynamicObject, ApiError> {
+    info!(kind = wanted.resource.kind, name = wanted.name, "applying");
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    api_call::bounded(wanted.api(client).patch(&wanted.name, &params, &Patch::Apply(&wanted.object))).await
+}
+
+/// Removes all objects of these kinds that bear the configuration's label. Whether any was left.
+pub(super) async fn clear(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
+    let mut any = false;
+    for kind in kinds {
+        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+        let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
+        for object in api_call::bounded(of_kind.list(&params)).await? {
+            any = true;
+            remove(&of_kind, &object).await?;
+        }
+    }
+    Ok(any)
+}
+
+async fn remove(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<(), ApiError> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    info!(
+        kind = object.types.as_ref().map(|types| types.kind.as_str()),
+        name = object.name_any(),
+        "removing"
+    );
+    let preconditions = Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    match api_call::bounded(api.delete(&object.name_any(), &params)).await {
+        // It is gone, or another one has its name.
+        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Items of a list do not say what they are.
+fn typed(mut object: DynamicObject, resource: &ApiResource) -> DynamicObject {
+    let (api_version, kind) = (resource.api_version.clone(), resource.kind.clone());
+    object.types.get_or_insert(TypeMeta { api_version, kind });
+    object
+}
+
+/// An object of the dynamic kind is made of JSON, so this always succeeds.
+fn as_value(object: &DynamicObject) -> Value {
+    serde_json::to_value(object).unwrap_or_default()
+}

@@ -1,0 +1,80 @@
+//! What is known about one configuration and its surroundings *(client required)*. Reads only.
+
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Pod, Secret},
+    node::v1::RuntimeClass,
+};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+
+use super::build::{AdaptorSettings, CONFIG_LABEL};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    runtime::api_call::{self, ApiError},
+};
+
+/// Where facts come from.
+pub(super) struct Observer {
+    pub(super) client: Client,
+    /// The operator's own namespace.
+    pub(super) namespace: String,
+}
+
+/// A configuration's `ConfigMap` and Secret.
+#[derive(Clone, Debug)]
+pub(super) struct Sources {
+    /// Whether the `ConfigMap` exists.
+    pub(super) config_map: bool,
+    /// Whether the Secret exists.
+    pub(super) secret: bool,
+    /// What they say.
+    pub(super) settings: AdaptorSettings,
+}
+
+impl Observer {
+    /// What cloud-api-adaptor would start with; `None` is what does not exist.
+    pub(super) async fn settings(&self, config: &PeerPodConfig) -> Result<Sources, ApiError> {
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let (config_map, secret) = (&config.spec.config_map_name, &config.spec.cloud_secret_name);
+        let found = api_call::bounded(config_maps.get_opt(config_map)).await?;
+        let credentials = api_call::bounded(secrets.get_opt(secret)).await?;
+        let salt = config.uid().unwrap_or_default();
+        Ok(Sources {
+            config_map: found.is_some(),
+            secret: credentials.is_some(),
+            settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref(), &salt),
+        })
+    }
+
+    /// Whether the runtime class of peer pods exists.
+    pub(super) async fn runtime_class_exists(&self, name: &str) -> Result<bool, ApiError> {
+        let api: Api<RuntimeClass> = Api::all(self.client.clone());
+        Ok(api_call::bounded(api.get_metadata_opt(name)).await?.is_some())
+    }
+
+    /// The adaptor's Pods that run since before `since`, by name.
+    pub(super) async fn pods_older_than(
+        &self,
+        config: &str,
+        since: jiff::Timestamp,
+    ) -> Result<Vec<String>, ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = ListParams::default()
+            .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
+        let pods = api_call::bounded(api.list(&params)).await?;
+        let mut older: Vec<_> = pods
+            .into_iter()
+            .filter(|pod| started(pod).is_some_and(|started| started < since))
+            .map(|pod| pod.name_any())
+            .collect();
+        older.sort();
+        Ok(older)
+    }
+}
+
+/// When the Pod's adaptor read its settings: at the start of its container.
+fn started(pod: &Pod) -> Option<jiff::Timestamp> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_deref()?;
+    let running = statuses.first()?.state.as_ref()?.running.as_ref()?;
+    running.started_at.as_ref().map(|time| time.0)
+}

@@ -1,0 +1,263 @@
+//! What is told about a configuration: its conditions *(no client)*.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::runtime::events::EventType;
+
+use crate::runtime::text::cut;
+
+/// Room in a condition's message, in bytes.
+const MESSAGE_LIMIT: usize = 4096;
+
+/// The type of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of the following is as it should be.
+    Ready,
+    /// cloud-api-adaptor runs on every selected node.
+    AdaptorReady,
+    /// Pods of the runtime class become peer pods.
+    AdmissionReady,
+    /// Every selected node says how many VMs it may run.
+    CapacityAdvertised,
+    /// Something else is in this configuration's place. There only while True.
+    Conflict,
+    /// Pods of cloud-api-adaptor run on older settings. There only while True.
+    SettingsPending,
+}
+
+impl Kind {
+    /// The condition's type.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::AdaptorReady => "AdaptorReady",
+            Self::AdmissionReady => "AdmissionReady",
+            Self::CapacityAdvertised => "CapacityAdvertised",
+            Self::Conflict => "Conflict",
+            Self::SettingsPending => "SettingsPending",
+        }
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident, $status:literal, $event:ident;)+) => {
+        /// Why a condition is as it is. The texts are its documentation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
+
+            /// The condition's reason.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($reason),)+ }
+            }
+
+            /// The condition that has it.
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$reason => Kind::$kind,)+ }
+            }
+
+            /// Whether the condition is True with it.
+            pub const fn status(self) -> bool {
+                match self { $(Self::$reason => $status,)+ }
+            }
+
+            /// The type of the event that tells of it, which is the level of its log line too.
+            pub const fn event(self) -> EventType {
+                match self { $(Self::$reason => EventType::$event,)+ }
+            }
+
+            /// What it means and what to do, for documentation.
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$reason => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Everything is as it should be.
+    AllReady => Ready, true, Normal;
+    /// The configuration is being deleted; nodes and objects are put back.
+    Deleting => Ready, false, Normal;
+    /// Only a PeerPodConfig in the operator's own namespace is honoured: its DaemonSet is privileged. Make it there.
+    WrongNamespace => Ready, false, Warning;
+    /// cloud-api-adaptor runs on every selected node.
+    AdaptorRunning => AdaptorReady, true, Normal;
+    /// cloud-api-adaptor is not up to date and ready on every selected node yet.
+    AdaptorStarting => AdaptorReady, false, Normal;
+    /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
+    NoNodes => AdaptorReady, false, Warning;
+    /// The ConfigMap or the Secret lacks what cloud-api-adaptor cannot start without.
+    SettingsMissing => AdaptorReady, false, Warning;
+    /// The selector or another field cannot be used; the message says why.
+    InvalidSpec => AdaptorReady, false, Warning;
+    /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
+    AdaptorWithheld => AdaptorReady, false, Warning;
+    /// The webhook runs and the API server knows its certificate.
+    WebhookRunning => AdmissionReady, true, Normal;
+    /// The webhook does not run yet, or its certificate is not there yet.
+    WebhookStarting => AdmissionReady, false, Normal;
+    /// The admission policy is in force.
+    PolicyInForce => AdmissionReady, true, Normal;
+    /// The API server knows no mutating admission policies (Kubernetes before 1.36), or a policy cannot express what is asked
+    /// for; use the mode Webhook or Auto.
+    PolicyUnsupported => AdmissionReady, false, Warning;
+    /// `admission.mode` is None: somebody else turns Pods into peer pods.
+    AdmissionElsewhere => AdmissionReady, true, Normal;
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods already.
+    AdmissionShared => AdmissionReady, true, Normal;
+    /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
+    RuntimeClassMissing => AdmissionReady, false, Warning;
+    /// Every selected node says how many VMs it may run.
+    Advertised => CapacityAdvertised, true, Normal;
+    /// Nodes are still being told.
+    Advertising => CapacityAdvertised, false, Normal;
+    /// `limit` is not set, so no node advertises any VM, and no peer pod is scheduled; set it.
+    NoLimit => CapacityAdvertised, false, Warning;
+    /// `limit` is no whole number from 0 to 1000000; nodes stay as they are until it is mended.
+    InvalidLimit => CapacityAdvertised, false, Warning;
+    /// `limit` is 0: no node advertises any VM; peer pods that run go on.
+    LimitIsZero => CapacityAdvertised, true, Warning;
+    /// More peer pods run than the limit allows; their nodes advertise them while they do.
+    MoreInUse => CapacityAdvertised, true, Warning;
+    /// The limit is lower than the number of nodes, so some have no share.
+    FewerThanNodes => CapacityAdvertised, true, Normal;
+    /// `nodeSelector` or `labelSelector` cannot be used; nodes stay as they are until it is mended.
+    InvalidSelector => CapacityAdvertised, false, Warning;
+    /// `admission.extendedResource` is no name that a node can advertise.
+    InvalidResource => CapacityAdvertised, false, Warning;
+    /// No node has the labels that the selectors ask for.
+    NoneSelected => CapacityAdvertised, false, Warning;
+    /// Every selected node belongs to an older PeerPodConfig.
+    AllTaken => CapacityAdvertised, false, Warning;
+    /// Another cloud-api-adaptor is deployed to these nodes, and two of them would share socket and port on a node.
+    AnotherAdaptor => Conflict, true, Warning;
+    /// An older PeerPodConfig selects some of these nodes, and keeps them.
+    NodesTaken => Conflict, true, Warning;
+    /// Somebody else's object has the name of one that is needed.
+    NameTaken => Conflict, true, Warning;
+    /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started; they use it after their next start.
+    OlderSettings => SettingsPending, true, Normal;
+}
+
+/// One condition to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) reason: Reason,
+    /// The same text for the same state, so that it is written once.
+    pub(super) message: String,
+}
+
+impl Finding {
+    pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// `Ready`, by all the others.
+pub(super) fn ready(findings: &[Finding]) -> Finding {
+    let in_the_way = |finding: &&Finding| match finding.reason.kind() {
+        Kind::Conflict => finding.reason.status(),
+        Kind::SettingsPending => false,
+        _ => !finding.reason.status(),
+    };
+    // A conflict is the cause of whatever else is missing.
+    let first = findings
+        .iter()
+        .filter(in_the_way)
+        .min_by_key(|finding| !matches!(finding.reason.kind(), Kind::Conflict | Kind::Ready));
+    match first {
+        None => Finding::new(Reason::AllReady, "cloud-api-adaptor, admission and capacity are ready"),
+        Some(first) => first.clone(),
+    }
+}
+
+/// The conditions of the status: `Ready` first. One that did not change keeps its time.
+pub(super) fn conditions(
+    ready: &Finding,
+    findings: &[Finding],
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let all_ready = ready.reason == Reason::AllReady;
+    let first = (Kind::Ready, all_ready, ready);
+    let others = findings.iter().map(|finding| (finding.reason.kind(), finding.reason.status(), finding));
+    std::iter::once(first)
+        .chain(others.filter(|(kind, ..)| *kind != Kind::Ready))
+        .map(|(kind, status, finding)| {
+            let status = if status { "True" } else { "False" };
+            let same = before.iter().find(|it| it.type_ == kind.as_str() && it.status == status);
+            Condition {
+                type_: kind.as_str().to_owned(),
+                status: status.to_owned(),
+                reason: finding.reason.as_str().to_owned(),
+                message: cut(&finding.message, MESSAGE_LIMIT),
+                observed_generation: generation,
+                last_transition_time: same.map_or(Time(now), |it| it.last_transition_time.clone()),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(reason: Reason) -> Finding {
+        Finding::new(reason, "text")
+    }
+
+    const GOOD: [Reason; 3] = [Reason::AdaptorRunning, Reason::WebhookRunning, Reason::Advertised];
+
+    #[test]
+    fn it_is_ready_when_all_of_its_parts_are() {
+        let good = GOOD.map(finding);
+        assert_eq!(ready(&good).reason, Reason::AllReady);
+        for (part, reason) in
+            [(0, Reason::NoNodes), (1, Reason::RuntimeClassMissing), (2, Reason::Advertising)]
+        {
+            let mut findings = good.to_vec();
+            findings[part] = finding(reason);
+            assert_eq!(ready(&findings).reason, reason);
+        }
+    }
+
+    #[test]
+    fn a_conflict_is_told_before_what_follows_from_it_and_older_settings_are_no_obstacle() {
+        let mut findings = GOOD.map(finding).to_vec();
+        findings.push(finding(Reason::OlderSettings));
+        assert_eq!(ready(&findings).reason, Reason::AllReady);
+        findings[0] = finding(Reason::AdaptorWithheld);
+        findings.push(finding(Reason::AnotherAdaptor));
+        assert_eq!(ready(&findings).reason, Reason::AnotherAdaptor);
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_whole_is_told_as_that() {
+        let findings = [finding(Reason::WrongNamespace)];
+        assert_eq!(ready(&findings).reason, Reason::WrongNamespace);
+        let conditions = conditions(&ready(&findings), &findings, &[], None, Timestamp::UNIX_EPOCH);
+        assert_eq!((conditions.len(), conditions[0].status.as_str()), (1, "False"));
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_its_status_changes() {
+        let (early, late) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(60).unwrap());
+        let starting = [finding(Reason::AdaptorStarting)];
+        let before = conditions(&ready(&starting), &starting, &[], Some(1), early);
+        let types: Vec<_> = before.iter().map(|it| (it.type_.as_str(), it.status.as_str())).collect();
+        assert_eq!(types, [("Ready", "False"), ("AdaptorReady", "False")]);
+        let none = [finding(Reason::NoNodes)];
+        let still = conditions(&ready(&none), &none, &before, Some(1), late);
+        assert_eq!(still[1].last_transition_time.0, early);
+        let good = GOOD.map(finding);
+        let after = conditions(&ready(&good), &good, &still, Some(1), late);
+        assert_eq!((after[0].status.as_str(), after[0].last_transition_time.0), ("True", late));
+        assert_eq!(conditions(&ready(&good), &good, &after, Some(1), late), after);
+    }
+}

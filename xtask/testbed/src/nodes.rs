@@ -1,0 +1,101 @@
+//! Further fake nodes.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
+
+use crate::wait::{self, DEADLINE};
+
+/// Nodes that are made or removed at the same time.
+const CONCURRENCY: usize = 32;
+
+/// A few fake nodes with labels of their own. Pods that are bound to one run, as those of DaemonSets do.
+#[derive(Clone)]
+pub struct FakeNodes {
+    api: Api<Node>,
+    names: Vec<String>,
+}
+
+impl FakeNodes {
+    /// Adds `count` nodes with these labels, and waits until the scheduler uses them. Their names start with `purpose`.
+    pub async fn join(
+        client: Client,
+        purpose: &str,
+        count: usize,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let api: Api<Node> = Api::all(client);
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {
+                "generateName": format!("{purpose}-"),
+                "annotations": { "kwok.x-k8s.io/node": "fake" },
+                "labels": labels,
+            },
+        }))?;
+        let params = PostParams::default();
+        let made = (0..count).map(|_| api.create(&params, &node));
+        let made: Vec<_> = stream::iter(made).buffer_unordered(CONCURRENCY).try_collect().await?;
+        let mut names: Vec<_> = made.iter().map(kube::ResourceExt::name_any).collect();
+        names.sort();
+        let nodes = Self { api, names };
+        wait::eventually("the fake nodes are ready", DEADLINE, async || {
+            let all = nodes.api.list(&ListParams::default()).await?;
+            let ready =
+                all.iter().filter(|node| nodes.names.contains(&node.name_any()) && is_ready(node)).count();
+            ensure!(ready == count, "{ready} of {count} are ready");
+            Ok(())
+        })
+        .await?;
+        Ok(nodes)
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The nodes themselves.
+    pub fn api(&self) -> &Api<Node> {
+        &self.api
+    }
+
+    /// How much of an extended resource each advertises to the scheduler, in the order of their names; `None`: nothing.
+    pub async fn advertised(&self, resource: &str) -> Result<Vec<Option<u32>>> {
+        let all = self.api.list(&ListParams::default()).await?;
+        let of = |name: &String| -> Result<Option<u32>> {
+            let node = all.iter().find(|node| node.name_any() == *name).context("a node is gone")?;
+            let status = node.status.as_ref().context("a node without a status")?;
+            let level = |levels: &Option<BTreeMap<String, _>>| {
+                let level: Option<k8s_openapi::apimachinery::pkg::api::resource::Quantity> =
+                    levels.as_ref().and_then(|levels| levels.get(resource).cloned());
+                level.map(|level| level.0.parse()).transpose()
+            };
+            let (capacity, allocatable) = (level(&status.capacity)?, level(&status.allocatable)?);
+            ensure!(capacity == allocatable, "{name}: {capacity:?} of which {allocatable:?} is allocatable");
+            Ok(capacity)
+        };
+        self.names.iter().map(of).collect()
+    }
+
+    /// Takes the nodes away. Their Pods should be gone, or go with them.
+    pub async fn leave(self) -> Result<()> {
+        let params = DeleteParams::default();
+        let removed = self.names.iter().map(|name| self.api.delete(name, &params));
+        stream::iter(removed).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+}
+
+/// Whether the scheduler uses a node.
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let tainted = node.spec.as_ref().is_some_and(|spec| spec.taints.is_some());
+    !tainted && conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True")
+}
