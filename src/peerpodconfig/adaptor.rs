@@ -177,7 +177,8 @@ struct SettingsRecord {
 fn settings_annotations(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> SettingsRecord {
     let annotation = |key: &str| current.and_then(|it| it.annotations().get(key).cloned());
     let since = match annotation(SETTINGS) {
-        Some(before) if before != hash => Some(now),
+        // Containers tell in whole seconds when they started, and one that starts within this second is a new one.
+        Some(before) if before != hash => Timestamp::from_second(now.as_second()).ok(),
         _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
     };
     let mut annotations = vec![(SETTINGS.to_owned(), hash.to_owned())];

@@ -244,7 +244,7 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.leave("b").await?;
         stage.shares(&[("a", "4"), ("c", "4")]).await?;
         stage.join("b").await?;
-        stage.advertises("b", Some("2")).await?;
+        stage.shares(&[("a", "3"), ("b", "2"), ("c", "3")]).await?;
         stage.written().await?;
 
         stage.want(&[json!({ "limit": "8", "deleted": "2026-01-01T00:00:00Z" })])?;
