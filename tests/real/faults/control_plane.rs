@@ -84,6 +84,8 @@ fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
         // While it stands still the API server forgets all events, and some happen that nobody will tell it of.
         alone.operator.pause()?;
         let struck = Timestamp::now();
+        // What the operator saw last must not be the last that happened, or its watch would find its place again.
+        alone.testbed.namespace("meanwhile").await?;
         alone.kill_and_start(Component::ApiServer).await?;
         let scene = alone.scene();
         for vm in &running {
