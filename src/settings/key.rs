@@ -28,13 +28,25 @@ pub enum Kind {
     Text,
     /// `1` or `true` is true, anything else false.
     Boolean,
-    /// Text that is never shown: it belongs into the `Secret`.
+    /// Text that is never shown. It belongs into the `Secret`, and everything else into the `ConfigMap`.
     Secret,
 }
 
 impl Key {
     pub(super) const fn new(name: &'static str, doc: &'static str, kind: Kind) -> Self {
         Self { name, doc: doc.trim_ascii(), kind, default: "", required: false, concerns_deletion: false }
+    }
+
+    pub(super) const fn text(name: &'static str, doc: &'static str) -> Self {
+        Self::new(name, doc, Kind::Text)
+    }
+
+    pub(super) const fn switch(name: &'static str, doc: &'static str) -> Self {
+        Self::new(name, doc, Kind::Boolean)
+    }
+
+    pub(super) const fn secret(name: &'static str, doc: &'static str) -> Self {
+        Self::new(name, doc, Kind::Secret)
     }
 
     pub(super) const fn default(mut self, default: &'static str) -> Self {

@@ -3,7 +3,10 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{progress::Progress, tools::Tools};
+use cluster::{
+    progress::Progress,
+    tools::{self, Tools},
+};
 
 use crate::repository;
 
@@ -11,8 +14,9 @@ pub(crate) async fn run() -> Result<()> {
     let mut progress = Progress::new(4);
     progress.step("formatting");
     cargo(&["fmt", "--all", "--check"])?;
-    progress.step("programs of the control plane");
+    progress.step("programs of the control plane, and helm");
     Tools::ensure().await?;
+    tools::helm().await?;
     progress.step("lints");
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
     progress.step("tests, generated files among them");

@@ -81,6 +81,9 @@ const KUBERNETES: Module = Module {
     data: None,
 };
 
+const HELM: Module =
+    Module { name: "helm", ldflags: LDFLAGS, programs: &[("helm", "helm.sh/helm/v3/cmd/helm")], data: None };
+
 impl Module {
     /// The folder with its `go.mod` and `go.sum`.
     fn source(&self) -> PathBuf {
@@ -163,6 +166,14 @@ impl Tools {
             kwok_stages: KWOK_STAGES.names().map(|name| stages.join(name)).collect(),
         })
     }
+}
+
+/// Finds helm, which no cluster needs by itself, and first builds it if it is missing: a minute or two, with progress on
+/// standard error.
+pub async fn helm() -> Result<PathBuf> {
+    let places = Places::from_environment()?;
+    places.build_missing(&[&HELM]).await?;
+    places.program(&HELM, "helm")
 }
 
 /// Where programs are looked for.

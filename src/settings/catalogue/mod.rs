@@ -1,9 +1,21 @@
-//! The providers that cloud-api-adaptor knows, and the names of their settings.
+//! The providers that cloud-api-adaptor knows, and their settings.
+//!
+//! What is printed of settings (packages, documents) is printed from here. A provider that this operator speaks to has its
+//! settings as a type ([`Libvirt`]); the others have a table, a file for each cloud.
+
+mod alibabacloud;
+mod aws;
+mod azure;
+mod byom;
+mod docker;
+mod gcp;
+mod ibmcloud;
+mod vsphere;
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Common, Libvirt, SettingsError};
+use super::{Common, Key, Libvirt, SettingsError};
 
 /// How many letters may be missing, added, wrong or swapped in a name that is still recognised.
 const TYPING_ERRORS: usize = 2;
@@ -55,66 +67,26 @@ impl CloudProvider {
         }
     }
 
-    /// Whether `name` is a setting of this provider, shared with others or not.
-    pub(super) fn has_key(self, name: &str) -> bool {
+    /// Every setting of this provider beside those that all have ([`Common::KEYS`]), in the order in which people fill
+    /// them in.
+    pub const fn keys(self) -> &'static [Key] {
         match self {
-            Self::Libvirt => Libvirt::KEYS.iter().any(|key| key.name == name),
-            other => other.names().split_ascii_whitespace().any(|known| known == name),
+            Self::Libvirt => Libvirt::KEYS,
+            Self::Aws => aws::KEYS,
+            Self::Azure => azure::KEYS,
+            Self::Gcp => gcp::KEYS,
+            Self::Ibmcloud => ibmcloud::VPC_KEYS,
+            Self::IbmcloudPowervs => ibmcloud::POWERVS_KEYS,
+            Self::Alibabacloud => alibabacloud::KEYS,
+            Self::Byom => byom::KEYS,
+            Self::Docker => docker::KEYS,
+            Self::Vsphere => vsphere::KEYS,
         }
     }
 
-    /// The names alone, for the providers whose settings have no type yet: enough to tell a known setting from a typing
-    /// error, and one provider's folder from another's.
-    fn names(self) -> &'static str {
-        match self {
-            Self::Libvirt => "",
-            Self::Aws => {
-                "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_ROLE_ARN AWS_WEB_IDENTITY_TOKEN_FILE
-                 AWS_REGION AWS_SUBNET_ID AWS_SG_IDS AWS_ENDPOINT_URL SSH_KP_NAME PODVM_AMI_ID PODVM_INSTANCE_TYPE
-                 PODVM_INSTANCE_TYPES USE_PODVM_LAUNCHTEMPLATE PODVM_LAUNCHTEMPLATE_NAME USE_PUBLIC_IP
-                 ROOT_VOLUME_SIZE DISABLECVM TAGS"
-            }
-            Self::Azure => {
-                "AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_TENANT_ID AZURE_SUBSCRIPTION_ID AZURE_RESOURCE_GROUP
-                 AZURE_SUBNET_ID AZURE_IMAGE_ID AZURE_REGION AZURE_INSTANCE_SIZE AZURE_INSTANCE_SIZES AZURE_NSG_ID
-                 AZURE_AUTHORITY_HOST SSH_USERNAME ENABLE_SECURE_BOOT USE_PUBLIC_IP ROOT_VOLUME_SIZE DISABLECVM TAGS"
-            }
-            Self::Gcp => {
-                "GCP_CREDENTIALS GCP_PROJECT_ID GCP_ZONE GCP_NETWORK GCP_SUBNETWORK GCP_MACHINE_TYPE
-                 GCP_INSTANCE_TYPES GCP_DISK_TYPE GCP_CONFIDENTIAL_TYPE PODVM_IMAGE_NAME USE_PUBLIC_IP
-                 ROOT_VOLUME_SIZE DISABLECVM TAGS"
-            }
-            Self::Ibmcloud => {
-                "IBMCLOUD_API_KEY IBMCLOUD_IAM_PROFILE_ID IBMCLOUD_IAM_ENDPOINT IBMCLOUD_VPC_ENDPOINT IBMCLOUD_ZONE
-                 IBMCLOUD_CLUSTER_ID IBMCLOUD_RESOURCE_GROUP_ID IBMCLOUD_VPC_ID IBMCLOUD_VPC_SUBNET_ID
-                 IBMCLOUD_SSH_KEY_ID IBMCLOUD_SECURITY_GROUP_IDS IBMCLOUD_DEDICATED_HOST_IDS
-                 IBMCLOUD_DEDICATED_HOST_GROUP_IDS IBMCLOUD_PODVM_IMAGE_ID IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME
-                 IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST DISABLECVM TAGS"
-            }
-            Self::IbmcloudPowervs => {
-                "IBMCLOUD_API_KEY POWERVS_ZONE POWERVS_SERVICE_INSTANCE_ID POWERVS_NETWORK_ID POWERVS_IMAGE_ID
-                 POWERVS_SSH_KEY_NAME POWERVS_PROCESSOR_TYPE POWERVS_SYSTEM_TYPE POWERVS_MEMORY POWERVS_PROCESSORS
-                 POWERVS_BUILD_TIMEOUT USE_PUBLIC_IP"
-            }
-            Self::Alibabacloud => {
-                "ALIBABACLOUD_ACCESS_KEY_ID ALIBABACLOUD_ACCESS_KEY_SECRET ALIBABACLOUD_SECURITY_TOKEN
-                 ALIBABA_CLOUD_ROLE_ARN ALIBABA_CLOUD_OIDC_PROVIDER_ARN ALIBABA_CLOUD_OIDC_TOKEN_FILE VSWITCH_ID
-                 IMAGEID SECURITY_GROUP_IDS REGION INSTANCE_TYPE PODVM_INSTANCE_TYPE KEYNAME SYSTEM_DISK_SIZE
-                 USE_PUBLIC_IP DISABLECVM TAGS"
-            }
-            Self::Byom => {
-                "VM_POOL_IPS MAX_RANGE_IPS SSH_USERNAME SSH_PUB_KEY_PATH SSH_PRIV_KEY_PATH SSH_TIMEOUT
-                 SSH_HOST_KEY_ALLOWLIST_DIR POOL_NAMESPACE POOL_CONFIGMAP_NAME"
-            }
-            Self::Docker => {
-                "DOCKER_HOST DOCKER_API_VERSION DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_PODVM_IMAGE
-                 DOCKER_NETWORK_NAME"
-            }
-            Self::Vsphere => {
-                "GOVC_URL GOVC_DATACENTER GOVC_USERNAME GOVC_PASSWORD GOVC_THUMBPRINT GOVC_TEMPLATE GOVC_DRS
-                 GOVC_VCLUSTER GOVC_HOST GOVC_DATASTORE GOVC_FOLDER"
-            }
-        }
+    /// Whether `name` is a setting of this provider, shared with others or not.
+    fn has_key(self, name: &str) -> bool {
+        self.keys().iter().any(|key| key.name == name)
     }
 }
 
@@ -150,11 +122,10 @@ pub(super) fn only_reader(name: &str) -> Option<CloudProvider> {
 /// The setting that whoever wrote `name` probably meant: one that differs in case, or in a letter or two but the first.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_uppercase();
-    let keys = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name);
-    let others =
-        CloudProvider::ALL.into_iter().flat_map(|provider| provider.names().split_ascii_whitespace());
+    let of_providers = CloudProvider::ALL.into_iter().flat_map(CloudProvider::keys);
+    let keys = Common::KEYS.iter().chain(of_providers).map(|key| key.name);
     // Measuring is slow, and a folder may have many names: hardly anybody mistypes the first letter.
-    let near = keys.chain(others).filter(|known| {
+    let near = keys.filter(|known| {
         known.len().abs_diff(name.len()) <= TYPING_ERRORS
             && known.as_bytes().first() == name.as_bytes().first()
     });
@@ -167,7 +138,10 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::settings::Kind;
 
     #[test]
     fn names_read_back_and_are_spelled_exactly() {
@@ -179,6 +153,36 @@ mod tests {
                 wrong.parse::<CloudProvider>(),
                 Err(SettingsError::UnknownProvider { name: wrong.to_owned() })
             );
+        }
+    }
+
+    #[test]
+    fn every_setting_is_described_once_for_each_provider() {
+        for provider in CloudProvider::ALL {
+            let keys: Vec<_> = Common::KEYS.iter().chain(provider.keys()).collect();
+            let names: BTreeSet<_> = keys.iter().map(|key| key.name).collect();
+            assert_eq!(names.len(), keys.len(), "{provider} has a setting twice");
+            for Key { name, doc, kind, default, .. } in keys {
+                assert!(
+                    name.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit() || it == b'_'),
+                    "{name}"
+                );
+                assert!(doc.ends_with('.') && !doc.contains("  "), "{name}: {doc}");
+                assert!(*kind != Kind::Secret || default.is_empty(), "{name} is a secret with a default");
+                let is_switch = ["true", "false"].contains(default);
+                assert_eq!(*kind == Kind::Boolean, is_switch, "{name} is a switch if its default is one");
+            }
+        }
+    }
+
+    #[test]
+    fn credentials_are_secret_and_nothing_else_is() {
+        let all = CloudProvider::ALL.into_iter().flat_map(CloudProvider::keys).chain(Common::KEYS);
+        for Key { name, kind, .. } in all {
+            let telling =
+                ["PASSWORD", "SECRET", "TOKEN", "CREDENTIALS", "API_KEY", "ACCESS_KEY", "CLIENT_ID"];
+            let credential = telling.iter().any(|it| name.contains(it)) && !name.ends_with("_FILE");
+            assert!(!credential || *kind == Kind::Secret, "{name} belongs into the Secret");
         }
     }
 

@@ -1,0 +1,27 @@
+//! The settings of machines that are there already ("bring your own machine").
+
+use super::super::Key;
+
+pub(super) const KEYS: &[Key] = &[
+    Key::text(
+        "VM_POOL_IPS",
+        "The machines' addresses, separated by commas; ranges are possible, as in 10.0.0.1-10.0.0.9.",
+    )
+    .required(),
+    Key::text("MAX_RANGE_IPS", "The most addresses that a range may have.").default("100"),
+    Key::text("SSH_USERNAME", "User on the machines.").default("peerpod"),
+    Key::text("SSH_PUB_KEY_PATH", "File with the public key.").default("/root/.ssh/id_rsa.pub"),
+    Key::text("SSH_PRIV_KEY_PATH", "File with the private key.").default("/root/.ssh/id_rsa"),
+    Key::text("SSH_TIMEOUT", "How long connecting to a machine may take, in seconds.").default("30"),
+    Key::text(
+        "SSH_HOST_KEY_ALLOWLIST_DIR",
+        "Folder with the host keys that are trusted (the Secret ssh-host-key-allowlist is at /etc/ssh-allowlist); empty \
+         trusts any.",
+    ),
+    Key::text(
+        "POOL_NAMESPACE",
+        "Namespace of the ConfigMap that says which machine is whose. Empty is cloud-api-adaptor's own.",
+    ),
+    Key::text("POOL_CONFIGMAP_NAME", "Name of the ConfigMap that says which machine is whose.")
+        .default("byom-ip-pool-state"),
+];

@@ -1,0 +1,71 @@
+//! The settings of IBM Cloud: virtual servers for VPC, and Power Virtual Servers.
+
+use super::super::Key;
+
+const API_KEY: &str = "IBMCLOUD_API_KEY";
+
+pub(super) const VPC_KEYS: &[Key] = &[
+    Key::secret(API_KEY, "Key of the user or service that acts. Required where no trusted profile is used."),
+    Key::secret(
+        "IBMCLOUD_IAM_PROFILE_ID",
+        "Trusted profile that the node or the ServiceAccount acts as, in the place of a key.",
+    ),
+    Key::text("IBMCLOUD_PODVM_IMAGE_ID", "Images that pod VMs start from, separated by commas.").required(),
+    Key::text(
+        "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME",
+        "Profile of a pod VM that asks for no size. Required where there is no list of them.",
+    ),
+    Key::text(
+        "IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST",
+        "Profiles, separated by commas, of which the smallest that fits a Pod's request is taken.",
+    ),
+    Key::text("IBMCLOUD_ZONE", "Zone of the pod VMs. Empty takes the node's."),
+    Key::text(
+        "IBMCLOUD_CLUSTER_ID",
+        "Identifier of this cluster, which tags its pod VMs. Empty reads it from the ConfigMap kube-system/cluster-info.",
+    ),
+    Key::text(
+        "IBMCLOUD_VPC_ENDPOINT",
+        "Endpoint of the VPC API, which ends in /v1. Empty takes that of the node's region.",
+    ),
+    Key::text("IBMCLOUD_RESOURCE_GROUP_ID", "Resource group of the pod VMs. Empty takes the node's."),
+    Key::text("IBMCLOUD_VPC_ID", "Virtual private cloud of the pod VMs. Empty takes the node's."),
+    Key::text("IBMCLOUD_VPC_SUBNET_ID", "Subnet of the pod VMs. Empty takes the node's."),
+    Key::text("IBMCLOUD_SSH_KEY_ID", "Key for logging in to pod VMs."),
+    Key::text(
+        "IBMCLOUD_SECURITY_GROUP_IDS",
+        "Further security groups of the pod VMs, separated by commas, beside the cluster's own.",
+    ),
+    Key::text(
+        "IBMCLOUD_DEDICATED_HOST_IDS",
+        "Dedicated hosts for pod VMs, separated by commas: one for each zone.",
+    ),
+    Key::text(
+        "IBMCLOUD_DEDICATED_HOST_GROUP_IDS",
+        "Groups of dedicated hosts for pod VMs, separated by commas: one for each zone.",
+    ),
+    Key::text("IBMCLOUD_IAM_ENDPOINT", "Where tokens are asked for.")
+        .default("https://iam.cloud.ibm.com/identity/token"),
+    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
+        .default("true"),
+    Key::text("TAGS", "Further tags of pod VMs, separated by commas."),
+];
+
+pub(super) const POWERVS_KEYS: &[Key] = &[
+    Key::secret(API_KEY, "Key of the user or service that acts.").required(),
+    Key::text("POWERVS_ZONE", "Zone of the workspace, such as us-south.").required(),
+    Key::text("POWERVS_SERVICE_INSTANCE_ID", "The workspace that pod VMs are made in: its GUID."),
+    Key::text("POWERVS_NETWORK_ID", "Network of the pod VMs."),
+    Key::text("POWERVS_IMAGE_ID", "Image that pod VMs start from."),
+    Key::text("POWERVS_SSH_KEY_NAME", "Key for logging in to pod VMs."),
+    Key::text("POWERVS_PROCESSOR_TYPE", "How processors are assigned: shared, capped or dedicated.")
+        .default("shared"),
+    Key::text("POWERVS_SYSTEM_TYPE", "Kind of machine that hosts pod VMs.").default("s922"),
+    Key::text("POWERVS_MEMORY", "Memory of a pod VM in GB.").default("2"),
+    Key::text("POWERVS_PROCESSORS", "Number of processors of a pod VM; parts of one are possible.")
+        .default("0.5"),
+    Key::text("POWERVS_BUILD_TIMEOUT", "How long the making of a pod VM may take, as a Go duration.")
+        .default("150s"),
+    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
+        .default("false"),
+];
