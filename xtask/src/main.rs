@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod demo;
+mod image;
 mod manifests;
 mod readme;
 mod repository;
@@ -19,6 +20,8 @@ enum Task {
     Cluster(cluster::Task),
     /// Plays four stories with the operator on a real control plane, told as they happen
     Demo(demo::Task),
+    /// Writes the operator's image as an OCI archive, and what it is made of
+    Image(image::Task),
     /// Writes the generated files: manifests/ and the tables of README.md
     Manifests(manifests::Task),
     /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
@@ -32,6 +35,7 @@ async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Demo(task) => demo::run(&task).await,
+        Task::Image(task) => image::run(&task),
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,
         Task::Bench(task) => bench::run(&task).await,

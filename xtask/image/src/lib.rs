@@ -1,0 +1,18 @@
+//! OCI images without a container engine.
+//!
+//! An [`Image`] is files in memory and how the program among them is run. [`Image::write`] makes an archive of it (an OCI
+//! image layout in a tar file) that `ctr images import`, `podman load` and `skopeo copy oci-archive:…` take. The same image
+//! gives the same bytes on every run: entries are sorted, and nothing has a time.
+//!
+//! [`operator`] is the operator's image, [`sbom`] what its program was made of.
+
+mod archive;
+mod closure;
+mod files;
+mod operator;
+pub mod sbom;
+
+pub use archive::{Compression, Config, Image, Written};
+pub use closure::closure;
+pub use files::Files;
+pub use operator::{USER, operator};

@@ -1,0 +1,150 @@
+//! Images as those who take them find them.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use flate2::read::GzDecoder;
+use image::{Compression, Image, USER, closure, operator, sbom::sbom};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use tar::{Archive, EntryType};
+
+/// A small program of this machine that is linked as the operator is.
+fn program() -> PathBuf {
+    PathBuf::from("/bin/true")
+}
+
+fn image() -> Result<Image> {
+    let labels = BTreeMap::from([("org.opencontainers.image.version".to_owned(), "1.2.3".to_owned())]);
+    operator(&program(), "peerpod-operator:test", &labels)
+}
+
+/// The files of an archive by their paths.
+fn unpack(archive: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    for entry in Archive::new(File::open(archive)?).entries()? {
+        let mut entry = entry?;
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        files.insert(entry.path()?.display().to_string(), content);
+    }
+    Ok(files)
+}
+
+fn sha256(content: &[u8]) -> String {
+    digest(&SHA256, content).as_ref().iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    })
+}
+
+/// The content that a descriptor is of, which must be as it says.
+fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> Result<&'a [u8]> {
+    let hash = descriptor["digest"].as_str().and_then(|it| it.strip_prefix("sha256:")).context("a digest")?;
+    let content = files.get(&format!("blobs/sha256/{hash}")).context("a blob of this digest")?;
+    assert_eq!(sha256(content), hash);
+    assert_eq!(descriptor["size"], content.len());
+    Ok(content)
+}
+
+#[test]
+fn an_image_has_the_same_digest_every_time() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    let first = image()?.write(&one, Compression::Gzip)?;
+    assert_eq!(first, image()?.write(&other, Compression::Gzip)?);
+    assert!(fs::read(&one)? == fs::read(&other)?, "the same digest, and other bytes around it");
+    let unlike = operator(&program(), "peerpod-operator:test", &BTreeMap::new())?;
+    assert_ne!(first.digest, unlike.write(&other, Compression::Gzip)?.digest, "other labels");
+    Ok(())
+}
+
+#[test]
+fn an_archive_leads_from_its_index_to_its_files() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("image.oci.tar");
+    for compression in [Compression::None, Compression::Gzip] {
+        let written = image()?.write(&path, compression)?;
+        let files = unpack(&path)?;
+        assert_eq!(files["oci-layout"], br#"{"imageLayoutVersion":"1.0.0"}"#);
+        let index: Value = serde_json::from_slice(&files["index.json"])?;
+        let [entry] = index["manifests"].as_array().unwrap().as_slice() else { panic!("{index}") };
+        assert_eq!(entry["digest"], json!(written.digest));
+        assert_eq!(entry["annotations"]["org.opencontainers.image.ref.name"], "peerpod-operator:test");
+        let manifest: Value = serde_json::from_slice(blob(&files, entry)?)?;
+        let config: Value = serde_json::from_slice(blob(&files, &manifest["config"])?)?;
+        assert_eq!(config["config"]["User"], "65532:65532");
+        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.version"], "1.2.3");
+        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.licenses"], "Apache-2.0");
+        let mut layer = blob(&files, &manifest["layers"][0])?.to_vec();
+        if compression == Compression::Gzip {
+            assert!(written.size < image()?.write(&path, Compression::None)?.size);
+            let packed = std::mem::take(&mut layer);
+            GzDecoder::new(packed.as_slice()).read_to_end(&mut layer)?;
+        }
+        assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", sha256(&layer))]));
+        as_expected(&layer)?;
+    }
+    Ok(())
+}
+
+/// The operator's layer: what the program needs, which everybody may read and root alone change, and nothing else.
+fn as_expected(layer: &[u8]) -> Result<()> {
+    let mut found = Vec::new();
+    for entry in Archive::new(layer).entries()? {
+        let mut entry = entry?;
+        let path = format!("/{}", entry.path()?.display());
+        let header = entry.header().clone();
+        assert_eq!((header.uid()?, header.gid()?, header.mtime()?), (0, 0, 0), "{path}");
+        if header.entry_type() == EntryType::Directory {
+            assert_eq!(header.mode()?, 0o755, "{path}");
+            continue;
+        }
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        if path == "/usr/bin/peerpod-operator" {
+            assert_eq!(header.mode()?, 0o755);
+            assert!(content == fs::read(program())?, "another program");
+        }
+        if path == "/etc/passwd" {
+            let text = String::from_utf8(content)?;
+            assert!(text.contains(&format!(":{USER}:{USER}:")), "{text}");
+        }
+        found.push(path);
+    }
+    let mut expected = ["/usr/bin/peerpod-operator", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"]
+        .map(str::to_owned)
+        .to_vec();
+    expected.push("/etc/ssl/certs/ca-certificates.crt".to_owned());
+    let libraries = closure(&program())?;
+    assert!(libraries.iter().any(|it| it.to_string_lossy().contains("libc.so")), "{libraries:?}");
+    expected.extend(libraries.iter().map(|library| library.display().to_string()));
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+#[test]
+fn what_the_operator_is_made_of_is_told_the_same_every_time_and_without_what_tests_need() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let bill = sbom(&root, "peerpod-operator")?;
+    assert_eq!(bill, sbom(&root, "peerpod-operator")?);
+    let components = bill["components"].as_array().context("components")?;
+    let named = |name: &str| components.iter().find(|component| component["name"] == name);
+    let tokio = named("tokio").context("tokio is linked in")?;
+    let version = tokio["version"].as_str().context("a version")?;
+    assert_eq!(tokio["purl"], format!("pkg:cargo/tokio@{version}"));
+    assert_eq!(tokio["licenses"], json!([{"expression": "MIT"}]));
+    assert_eq!(tokio["hashes"][0]["content"].as_str().map(str::len), Some(64));
+    assert!(named("libvirt-client").is_some(), "a part of this repository");
+    assert!(named("proptest").is_none() && named("cluster").is_none(), "of tests alone");
+    assert_eq!(bill["metadata"]["component"]["name"], "peerpod-operator");
+    assert!(sbom(&root, "no-such-package").is_err());
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! `cargo xtask image`: the operator's image, without a container engine.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{Write as _, stdout};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ::image::{Compression, operator, sbom::sbom};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use peerpod_operator::install::{DEFAULT_IMAGE, NAME};
+
+use crate::{repository, test::cargo};
+
+/// How the image is to be.
+#[derive(Args)]
+pub(crate) struct Task {
+    /// The folder for the archive and the bill of materials
+    #[arg(long, default_value = "target/image")]
+    output: PathBuf,
+    /// What the image is called
+    #[arg(long, default_value = DEFAULT_IMAGE)]
+    name: String,
+    /// A program that has been built, in place of a new one
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+pub(crate) fn run(task: &Task) -> Result<()> {
+    let program = match &task.program {
+        Some(program) => program.clone(),
+        None => build()?,
+    };
+    fs::create_dir_all(&task.output).with_context(|| format!("creating {}", task.output.display()))?;
+    let [archive, bill] =
+        ["oci.tar", "cdx.json"].map(|extension| task.output.join(format!("{NAME}.{extension}")));
+    let written = operator(&program, &task.name, &labels())?.write(&archive, Compression::Gzip)?;
+    let text = format!("{:#}\n", sbom(&repository::root(), NAME)?);
+    fs::write(&bill, text).with_context(|| format!("writing {}", bill.display()))?;
+    let size = f64::from(u32::try_from(written.size)?) / f64::from(1 << 20);
+    let mut out = stdout().lock();
+    writeln!(out, "image    {}", task.name)?;
+    writeln!(out, "digest   {}", written.digest)?;
+    writeln!(out, "size     {size:.1} MiB compressed")?;
+    writeln!(out, "archive  {}", archive.display())?;
+    writeln!(out, "made of  {}", bill.display())?;
+    Ok(())
+}
+
+/// Builds the program as it is released.
+fn build() -> Result<PathBuf> {
+    cargo(&["build", "--release", "--locked", "--package", NAME, "--bin", NAME])?;
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository::root().join("target"), PathBuf::from);
+    let program = target.join("release").join(NAME);
+    ensure!(program.exists(), "cargo did not put the program at {}", program.display());
+    Ok(program)
+}
+
+/// What tells this image from those before it. Sources that are no git repository have no revision.
+fn labels() -> BTreeMap<String, String> {
+    let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
+    let mut labels = BTreeMap::from([
+        label("version", env!("CARGO_PKG_VERSION").to_owned()),
+        label("description", "Deletes the virtual machines of peer pods that are gone".to_owned()),
+    ]);
+    let root = repository::root();
+    let revision = git(&root, &["rev-parse", "HEAD"]).zip(git(&root, &["status", "--porcelain"]));
+    if let Some((revision, changes)) = revision {
+        let suffix = if changes.is_empty() { "" } else { "-dirty" };
+        labels.extend([label("revision", revision + suffix)]);
+        labels.extend(git(&root, &["log", "-1", "--format=%cI"]).map(|date| label("created", date)));
+    }
+    labels
+}
+
+/// What git says, if it can.
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}
