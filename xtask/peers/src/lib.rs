@@ -4,5 +4,4 @@
 //! state in a folder of its own, so that many run side by side and none touches what the machine itself has.
 
 pub mod libvirt;
-pub mod packages;
 pub mod sshd;

@@ -45,7 +45,7 @@ impl Sshd {
     /// and `id_rsa` there. Missing packages are installed first. Only root can.
     pub async fn start(dir: &Path, options: &Options) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "sshd needs root: run this command as root");
-        crate::packages::ensure(&PACKAGES)?;
+        cluster::packages::ensure(&PACKAGES)?;
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         // Who logs in may be checked as another user.
         fs::set_permissions(dir, Permissions::from_mode(0o755))?;

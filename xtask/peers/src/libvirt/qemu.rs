@@ -31,7 +31,7 @@ impl QemuLibvirtd {
             rustix::process::geteuid().is_root(),
             "a daemon for qemu:///system needs root: run this command as root"
         );
-        crate::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
+        cluster::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
         daemon::prepare(dir, NO_LISTENER)?;
         let pool = dir.join("pool");
         fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;

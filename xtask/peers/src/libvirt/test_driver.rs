@@ -35,7 +35,7 @@ pub struct Libvirtd {
 impl Libvirtd {
     /// Makes sure that the packages are installed, so that [`start`](Self::start) need not.
     pub fn install() -> Result<()> {
-        crate::packages::ensure(&PACKAGES)
+        cluster::packages::ensure(&PACKAGES)
     }
 
     /// Starts one with its state and its log in `dir`, which it has to itself; it has the driver's one domain `test`,

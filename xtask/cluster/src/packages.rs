@@ -1,12 +1,12 @@
-//! Debian packages that a peer needs: found missing, installed when that is possible, else named.
+//! Debian packages that something here needs: found missing, installed when that is possible, else named.
 
 use std::env;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::progress::Progress;
 use anyhow::{Context as _, Result, bail, ensure};
-use cluster::progress::Progress;
 
 /// What keeps apt and the packages' scripts from asking questions and from starting services.
 const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")];
@@ -31,7 +31,7 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     if missing(packages)?.is_empty() {
         return Ok(());
     }
-    let path = env::temp_dir().join("peers-packages.lock");
+    let path = env::temp_dir().join("peerpod-operator-packages.lock");
     let lock = File::create(&path).with_context(|| format!("creating the lock {}", path.display()))?;
     lock.lock().with_context(|| format!("waiting for the lock {}", path.display()))?;
     // Whoever held the lock may have installed them.
@@ -59,7 +59,7 @@ fn install_command(packages: &[&str]) -> String {
 /// Runs apt-get, whose output is shown only when it fails.
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let what = format!("apt-get {}", arguments.join(" "));
-    let log = env::temp_dir().join("peers-packages.log");
+    let log = env::temp_dir().join("peerpod-operator-packages.log");
     let output = File::create(&log).with_context(|| format!("creating the log {}", log.display()))?;
     let status = Command::new("apt-get")
         .args(arguments)
