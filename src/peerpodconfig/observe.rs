@@ -1,10 +1,14 @@
 //! What is known about one configuration and its surroundings *(client required)*. Reads only.
 
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod, Secret},
-    node::v1::RuntimeClass,
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, ContainerStatus, Pod, Secret},
+        node::v1::RuntimeClass,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use serde::{Deserialize, Serialize};
 
 use super::build::{AdaptorSettings, CONFIG_LABEL};
 use crate::{
@@ -28,6 +32,21 @@ pub(super) struct Sources {
     pub(super) secret: bool,
     /// What they say.
     pub(super) settings: AdaptorSettings,
+}
+
+/// As much of a Pod as is read: there is one on each of thousands of nodes.
+#[derive(Clone, Debug, Resource, Serialize, Deserialize)]
+#[resource(inherit = Pod)]
+struct PodView {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: StatusView,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusView {
+    container_statuses: Vec<ContainerStatus>,
 }
 
 impl Observer {
@@ -58,23 +77,23 @@ impl Observer {
         config: &str,
         since: jiff::Timestamp,
     ) -> Result<Vec<String>, ApiError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let api: Api<PodView> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = ListParams::default()
             .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
-        let pods = api_call::bounded(api.list(&params)).await?;
-        let mut older: Vec<_> = pods
-            .into_iter()
-            .filter(|pod| started(pod).is_some_and(|started| started < since))
-            .map(|pod| pod.name_any())
-            .collect();
+        let mut older = Vec::new();
+        let take = |pod: PodView| {
+            if started(&pod).is_some_and(|started| started < since) {
+                older.push(pod.name_any());
+            }
+        };
+        api_call::for_each(&api, &params, take).await?;
         older.sort();
         Ok(older)
     }
 }
 
 /// When the Pod's adaptor read its settings: at the start of its container.
-fn started(pod: &Pod) -> Option<jiff::Timestamp> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_deref()?;
-    let running = statuses.first()?.state.as_ref()?.running.as_ref()?;
+fn started(pod: &PodView) -> Option<jiff::Timestamp> {
+    let running = pod.status.container_statuses.first()?.state.as_ref()?.running.as_ref()?;
     running.started_at.as_ref().map(|time| time.0)
 }

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use kube::core::{Status, response::StatusCause};
+use kube::{
+    Api,
+    api::ListParams,
+    core::{Status, response::StatusCause},
+};
+use serde::de::DeserializeOwned;
 
 /// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -56,4 +61,27 @@ impl ApiError {
 /// Waits for a call no longer than the deadline.
 pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
+}
+
+/// How many objects one page of a list brings. Pods are kilobytes each until they are decoded.
+const PAGE: u32 = 200;
+
+/// Takes every object of a list that may be long, page by page: there are never more in memory than those of one.
+pub(crate) async fn for_each<K>(
+    api: &Api<K>,
+    params: &ListParams,
+    mut take: impl FnMut(K),
+) -> Result<(), ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    loop {
+        let page = bounded(api.list(&params)).await?;
+        page.items.into_iter().for_each(&mut take);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok(()),
+        }
+    }
 }

@@ -22,9 +22,6 @@ const FEW: usize = 16;
 /// How many of these lists are under way at once.
 const IN_FLIGHT: usize = 4;
 
-/// How many Pods one page of the long list brings.
-const PAGE: u32 = 500;
-
 /// Pods that have a node and may run there.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -94,22 +91,17 @@ async fn on_all_nodes(
     pods: &Api<PodView>,
     resources: &BTreeSet<&str>,
 ) -> Result<HashMap<Arc<str>, BTreeMap<String, u32>>, ApiError> {
-    let mut params = ListParams::default().fields(&format!("spec.nodeName!=,{RUNNING}")).limit(PAGE);
+    let params = ListParams::default().fields(&format!("spec.nodeName!=,{RUNNING}"));
     let mut in_use = HashMap::<_, BTreeMap<_, _>>::new();
-    loop {
-        let page = api_call::bounded(pods.list(&params)).await?;
-        for PodView { spec, .. } in page.items {
-            if resources.iter().any(|resource| requested(&spec, resource) > 0)
-                && let Some(node) = spec.node_name.as_deref()
-            {
-                add(&spec, resources, in_use.entry(node.into()).or_default());
-            }
+    let take = |PodView { spec, .. }: PodView| {
+        if resources.iter().any(|resource| requested(&spec, resource) > 0)
+            && let Some(node) = spec.node_name.as_deref()
+        {
+            add(&spec, resources, in_use.entry(node.into()).or_default());
         }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params.continue_token = Some(next),
-            None => return Ok(in_use),
-        }
-    }
+    };
+    api_call::for_each(pods, &params, take).await?;
+    Ok(in_use)
 }
 
 fn add(pod: &SpecView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, u32>) {
