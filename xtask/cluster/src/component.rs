@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ use crate::process::Lifetime;
 use crate::tools::Tools;
 
 const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// How long after the end of its lease a node counts as lost, as Kubernetes has it.
+const LOST_AFTER: Duration = Duration::from_secs(10);
 
 /// One of the programs of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,6 +67,7 @@ pub(crate) struct Plan {
     pub(crate) address: Address,
     pub(crate) emulated_version: Option<String>,
     pub(crate) api_server_flags: Vec<String>,
+    pub(crate) node_lease: Duration,
 }
 
 impl Plan {
@@ -187,6 +191,8 @@ impl Plan {
         // The default, 20 requests a second, makes it take 5 s to start and slows the deletion of many Pods.
         flag(command, "kube-api-qps", "1000");
         flag(command, "kube-api-burst", "1000");
+        let grace = self.node_lease + LOST_AFTER;
+        flag(command, "node-monitor-grace-period", format!("{}s", grace.as_secs()));
     }
 
     /// What controller manager and scheduler have in common.
@@ -200,8 +206,8 @@ impl Plan {
 
     fn kwok(&self, command: &mut Command) {
         flag(command, "kubeconfig", self.kubeconfig(Component::Kwok.name()));
-        // The nodes renew their leases: without that they count as lost after 50 s.
-        flag(command, "node-lease-duration-seconds", "40");
+        // The nodes renew their leases: without that they count as lost.
+        flag(command, "node-lease-duration-seconds", self.node_lease.as_secs().to_string());
         flag(command, "manage-all-nodes", "false");
         flag(command, "manage-nodes-with-annotation-selector", format!("{FAKE_NODE}={FAKE_NODE_VALUE}"));
         for stage in &self.tools.kwok_stages {

@@ -37,7 +37,13 @@ pub struct ClusterOptions {
     pub api_server_flags: Vec<String>,
     /// How many fake nodes it has from the start: `fake-0`, `fake-1`, …
     pub fake_nodes: usize,
+    /// How long the lease of a fake node lasts, in whole seconds. kwok renews each four times in that time, which is much
+    /// to do where there are thousands. A node that does not counts as lost 10 s later.
+    pub node_lease: Duration,
 }
+
+/// How long a lease lasts as Kubernetes has it.
+pub const NODE_LEASE: Duration = Duration::from_secs(40);
 
 impl ClusterOptions {
     /// The plain cluster in this folder, which ends with this program and has no nodes.
@@ -48,6 +54,7 @@ impl ClusterOptions {
             emulated_version: None,
             api_server_flags: Vec::new(),
             fake_nodes: 0,
+            node_lease: NODE_LEASE,
         }
     }
 }
@@ -83,6 +90,7 @@ impl Cluster {
             address: Address::unused()?,
             emulated_version: options.emulated_version.clone(),
             api_server_flags: options.api_server_flags.clone(),
+            node_lease: options.node_lease,
         };
         plan.create_files()?;
         let mut cluster = Self { plan, processes: BTreeMap::new() };

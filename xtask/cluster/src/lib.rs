@@ -28,4 +28,4 @@ pub mod progress;
 pub mod tools;
 
 pub use component::Component;
-pub use control_plane::{Cluster, ClusterOptions};
+pub use control_plane::{Cluster, ClusterOptions, NODE_LEASE};

@@ -201,6 +201,7 @@ mod tests {
     fn request(user: &str, verb: &str, resource: &str, code: u16, body: Value) -> Fact {
         Fact::Write(Request {
             time: Timestamp::UNIX_EPOCH,
+            answered: Timestamp::UNIX_EPOCH,
             user: user.into(),
             verb: verb.into(),
             resource: resource.into(),

@@ -25,6 +25,8 @@ pub struct Audit {
 pub struct Request {
     /// When it arrived.
     pub time: Timestamp,
+    /// When it was answered.
+    pub answered: Timestamp,
     /// Who asked.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
@@ -115,6 +117,7 @@ impl Audit {
 #[serde(rename_all = "camelCase")]
 struct Entry {
     request_received_timestamp: MicroTime,
+    stage_timestamp: MicroTime,
     verb: String,
     user: User,
     #[serde(default)]
@@ -144,13 +147,19 @@ struct Answer {
 }
 
 fn request(line: &str) -> serde_json::Result<Request> {
-    let Entry { request_received_timestamp, verb, user, object_ref, response_status, request_object } =
-        serde_json::from_str(line)?;
-    let MicroTime(time) = request_received_timestamp;
+    let Entry {
+        request_received_timestamp: MicroTime(time),
+        stage_timestamp: MicroTime(answered),
+        verb,
+        user,
+        object_ref,
+        response_status,
+        request_object,
+    } = serde_json::from_str(line)?;
     let ObjectReference { mut resource, subresource, namespace, name } = object_ref;
     if !subresource.is_empty() {
         resource = format!("{resource}/{subresource}");
     }
     let (user, code, body) = (user.username, response_status.code, request_object);
-    Ok(Request { time, user, verb, resource, namespace, name, code, body })
+    Ok(Request { time, answered, user, verb, resource, namespace, name, code, body })
 }

@@ -1,9 +1,9 @@
 //! A cluster with the operator's generated installation in it.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
-use cluster::{Cluster, ClusterOptions, Component, process::Lifetime};
+use cluster::{Cluster, ClusterOptions, Component, NODE_LEASE, process::Lifetime};
 use k8s_openapi::{
     api::core::v1::{Namespace, ServiceAccount},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -21,8 +21,8 @@ use crate::{
     wait::{self, DEADLINE},
 };
 
-/// The name of the `PeerPod` custom resource definition.
-const CRD: &str = "peerpods.confidentialcontainers.org";
+/// The names of the custom resource definitions.
+const CRDS: [&str; 2] = ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
 
 /// How a testbed is to be.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct Options {
     pub lifetime: Lifetime,
     /// How many fake nodes there are: `fake-0`, `fake-1`, …
     pub fake_nodes: usize,
+    /// How long the lease of a fake node lasts; see [`ClusterOptions::node_lease`].
+    pub node_lease: Duration,
     /// Whether the API server writes down what it is asked.
     pub audit: bool,
     /// An older Kubernetes to act as, like `1.33`; none: the release itself.
@@ -46,6 +48,7 @@ impl Options {
             dir: dir.into(),
             lifetime: Lifetime::Owned,
             fake_nodes: 1,
+            node_lease: NODE_LEASE,
             audit: false,
             emulated_version: None,
         }
@@ -76,6 +79,7 @@ impl Testbed {
         let cluster = Cluster::start(&ClusterOptions {
             lifetime: options.lifetime,
             fake_nodes: options.fake_nodes,
+            node_lease: options.node_lease,
             api_server_flags: flags,
             emulated_version: options.emulated_version.clone(),
             ..ClusterOptions::new(options.dir.join("cluster"))
@@ -94,7 +98,8 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods can be made.
+    /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods and
+    /// `PeerPodConfigs` can be made.
     pub async fn install_objects(&self) -> Result<()> {
         let objects = install::objects()?.into_iter().map(|manifest| manifest.object);
         let objects: Vec<_> = objects.filter(|object| object["kind"] != "Deployment").collect();
@@ -104,7 +109,10 @@ impl Testbed {
             crd.metadata.deletion_timestamp.is_none()
                 && conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
         };
-        wait::present(&self.crds(), CRD, "PeerPods can be made", DEADLINE, established).await?;
+        for name in CRDS {
+            let what = format!("objects of {name} can be made");
+            wait::present(&self.crds(), name, &what, DEADLINE, established).await?;
+        }
         Ok(())
     }
 

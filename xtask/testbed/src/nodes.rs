@@ -1,6 +1,10 @@
 //! Further fake nodes.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    pin::pin,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -8,10 +12,18 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
 };
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
-use crate::wait::{self, DEADLINE};
+use crate::wait::DEADLINE;
+
+/// How much longer each node may make the wait.
+const EACH: Duration = Duration::from_millis(30);
 
 /// Nodes that are made or removed at the same time.
 const CONCURRENCY: usize = 32;
@@ -45,15 +57,28 @@ impl FakeNodes {
         let mut names: Vec<_> = made.iter().map(kube::ResourceExt::name_any).collect();
         names.sort();
         let nodes = Self { api, names };
-        wait::eventually("the fake nodes are ready", DEADLINE, async || {
-            let all = nodes.api.list(&ListParams::default()).await?;
-            let ready =
-                all.iter().filter(|node| nodes.names.contains(&node.name_any()) && is_ready(node)).count();
-            ensure!(ready == count, "{ready} of {count} are ready");
-            Ok(())
-        })
-        .await?;
+        nodes.until_ready().await?;
         Ok(nodes)
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        let mut left: HashSet<_> = self.names.iter().map(String::as_str).collect();
+        let deadline = DEADLINE + EACH * u32::try_from(self.names.len())?;
+        let mut events = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let end = Instant::now() + deadline;
+        while !left.is_empty() {
+            let event = timeout_at(end, events.next()).await.ok().flatten();
+            let event = event.with_context(|| {
+                format!("{} of {} fake nodes are not ready after {deadline:?}", left.len(), self.names.len())
+            })?;
+            // A watch that fails begins anew by itself.
+            if let Ok(Event::Apply(node) | Event::InitApply(node)) = event
+                && is_ready(&node)
+            {
+                left.remove(node.name_any().as_str());
+            }
+        }
+        Ok(())
     }
 
     /// Their names, in order.
