@@ -22,6 +22,8 @@ enum Target {
     Most(f64),
     /// This or more.
     Least { least: f64 },
+    /// This and nothing else, of what is counted.
+    Exactly { exactly: f64 },
 }
 
 /// The figures of one benchmark, in the order in which they were measured.
@@ -39,6 +41,11 @@ impl Figures {
         self.0.push(Figure { name, value, unit, target: Some(Target::Least { least }) });
     }
 
+    /// Adds a count that should be this one.
+    pub(super) fn add_count(&mut self, name: &'static str, value: f64, exactly: f64) {
+        self.0.push(Figure { name, value, unit: "", target: Some(Target::Exactly { exactly }) });
+    }
+
     /// Adds a figure that has none.
     pub(super) fn tell(&mut self, name: &'static str, value: f64, unit: &'static str) {
         self.0.push(Figure { name, value, unit, target: None });
@@ -53,6 +60,9 @@ impl Figures {
                 None => (String::new(), ""),
                 Some(Target::Most(most)) => (format!("≤ {most}"), verdict(*value <= *most)),
                 Some(Target::Least { least }) => (format!("≥ {least}"), verdict(*value >= *least)),
+                Some(Target::Exactly { exactly }) => {
+                    (format!("= {exactly}"), verdict((*value - *exactly).abs() < 0.5))
+                }
             };
             // Writing to a string cannot fail.
             let _ = writeln!(table, "{name:width$}  {value:>10.3}  {target:>10}  {unit:6} {verdict}");
@@ -82,6 +92,8 @@ mod tests {
         figures.tell("told", 9.0, "s");
         figures.add_rate("often", 3.0, "1/s", 2.0);
         figures.add_rate("seldom", 1.0, "1/s", 2.0);
+        figures.add_count("as many", 3.0, 3.0);
+        figures.add_count("fewer", 2.0, 3.0);
         let table = figures.table();
         let lines: Vec<_> = table.lines().skip(1).map(str::trim_end).collect();
         assert!(
@@ -89,5 +101,6 @@ mod tests {
             "{table}"
         );
         assert!(lines[3].ends_with("reached") && lines[4].ends_with("MISSED"), "{table}");
+        assert!(lines[5].ends_with("reached") && lines[6].ends_with("MISSED"), "{table}");
     }
 }

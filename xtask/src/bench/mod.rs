@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures, and prints what was measured beside its target.
 
 mod admission;
+mod config;
 mod figures;
 mod handover;
 mod peerpods;
@@ -28,12 +29,15 @@ enum What {
     Peerpods,
     /// Reviews of Pods that the webhook answers by TLS: rate, latency, memory
     Admission,
+    /// One PeerPodConfig: how soon its objects are there; 5,000 nodes: writes, and the operator's memory
+    Config,
 }
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let figures = match task.what {
         What::Peerpods => peerpods::run().await?,
         What::Admission => admission::run().await?,
+        What::Config => config::run().await?,
     };
     print!("{}", figures.table());
     if let Some(path) = &task.json {

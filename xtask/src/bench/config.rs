@@ -1,0 +1,89 @@
+//! One `PeerPodConfig`: how soon everything is there, and what thousands of nodes cost.
+
+mod nodes;
+mod objects;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use cluster::{process::Lifetime, progress::Progress};
+use kube::{Api, api::PostParams};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPodConfig, RUNTIME_CLASS},
+};
+use peers::libvirt::Libvirtd;
+use serde_json::{Value, json};
+use testbed::{Operator, OperatorOptions, Options, Settings, Testbed};
+
+use super::figures::Figures;
+use crate::{repository, test::cargo};
+
+/// The configuration's name.
+const NAME: &str = "bench";
+/// The `ConfigMap` with cloud-api-adaptor's settings.
+const CONFIG_MAP: &str = "peer-pods-cm";
+/// The label of the nodes that are meant.
+const LABEL: &str = "bench";
+/// What the operator runs.
+const BOTH: &str = "--controllers=peerpod,peerpodconfig";
+
+pub(super) async fn run() -> Result<Figures> {
+    let mut progress = Progress::new(9);
+    progress.step("building the operator (release)");
+    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    let mut figures = Figures::default();
+    objects::measure(&mut progress, &mut figures).await?;
+    nodes::measure(&mut progress, &mut figures).await?;
+    progress.finish();
+    Ok(figures)
+}
+
+/// What configurations are measured on.
+struct Stage {
+    dir: PathBuf,
+    testbed: Testbed,
+    libvirtd: Libvirtd,
+    configs: Api<PeerPodConfig>,
+}
+
+impl Stage {
+    async fn set(dir: &Path, options: Options) -> Result<Self> {
+        let testbed = Testbed::start(&options).await?;
+        let libvirtd = Libvirtd::start(&dir.join("libvirtd"), Lifetime::Owned).await?;
+        let object = |version: &str, kind: &str, name: &str| {
+            let metadata = json!({ "name": name, "namespace": NAMESPACE });
+            json!({ "apiVersion": version, "kind": kind, "metadata": metadata })
+        };
+        let mut config_map = object("v1", "ConfigMap", CONFIG_MAP);
+        config_map["data"] = json!({ "CLOUD_PROVIDER": "libvirt" });
+        let class = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": { "name": RUNTIME_CLASS }, "handler": RUNTIME_CLASS,
+        });
+        let objects = [config_map, object("v1", "Secret", "peer-pods-secret"), class];
+        testbed.apply("settings", &objects).await?;
+        let configs = Api::namespaced(testbed.client(), NAMESPACE);
+        Ok(Self { dir: dir.to_owned(), testbed, libvirtd, configs })
+    }
+
+    /// The operator, built to be used.
+    async fn operator(&self, name: &str, controllers: &str) -> Result<Operator> {
+        let settings = Settings::libvirt(&self.libvirtd.host().uri().to_string());
+        let program = repository::root().join("target/release/peerpod-operator");
+        let options = OperatorOptions::new(program, self.dir.join(name), settings);
+        let options = OperatorOptions { arguments: vec![controllers.to_owned()], ..options };
+        Operator::start(&self.testbed, &options).await
+    }
+
+    /// Makes a configuration for the nodes with the label.
+    async fn configure(&self, spec: Value) -> Result<PeerPodConfig> {
+        let mut spec = spec;
+        spec["nodeSelector"] = json!({ LABEL: "" });
+        let config: PeerPodConfig = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": NAME }, "spec": spec,
+        }))?;
+        Ok(self.configs.create(&PostParams::default(), &config).await?)
+    }
+}

@@ -1,0 +1,247 @@
+//! Five thousand nodes: what is written to them, how much at once, and what the operator keeps of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use cluster::progress::Progress;
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus},
+};
+use serde_json::{Value, json};
+use testbed::{Audit, FakeNodes, Operator, Options, Request, wait};
+use tokio::time::{interval, sleep};
+
+use super::{BOTH, CONFIG_MAP, LABEL, NAME, Stage};
+use crate::bench::{figures::Figures, usage};
+
+const NODES: usize = 5_000;
+/// Two for each node, so that one that joins takes one from another.
+const LIMIT: usize = 2 * NODES;
+/// Renewals of leases are nothing that the operator sees, so there are as few as leave two processors to the rest.
+const NODE_LEASE: Duration = Duration::from_secs(400);
+/// After so long nothing is left to do of what came before.
+const SETTLED: Duration = Duration::from_secs(5);
+/// How long nothing may be written.
+const QUIET: Duration = Duration::from_secs(60);
+/// How often a node's status is written while nothing changes. A kubelet does so every five minutes.
+const HEARTBEAT: Duration = Duration::from_millis(60);
+/// The most writes to nodes that may be under way at once.
+const IN_FLIGHT: f64 = 16.0;
+/// The most resident memory, in MiB.
+const MEMORY: f64 = 60.0;
+const DEADLINE: Duration = Duration::from_secs(600);
+
+pub(super) async fn measure(progress: &mut Progress, figures: &mut Figures) -> Result<()> {
+    progress.step(format!("starting a control plane with {NODES} nodes"));
+    let dir = tempfile::tempdir()?;
+    let options = Options { audit: true, node_lease: NODE_LEASE, ..Options::new(dir.path().join("testbed")) };
+    let stage = Stage::set(dir.path(), options).await?;
+    let nodes = join(&stage, NODES).await?;
+    let operator = stage.operator("operator", BOTH).await?;
+    let mut bench = Bench { stage, operator, position: 0 };
+
+    progress.step("the first advertisement");
+    bench.advertise(figures).await?;
+    progress.step("one node joins");
+    bench.one_joins(figures).await?;
+    progress.step(format!("nothing but heartbeats, for {QUIET:?}"));
+    bench.keep_quiet(&nodes, figures).await?;
+    progress.step("cloud-api-adaptor on every node, and then other settings");
+    bench.deploy(figures).await?;
+    bench.operator.stop().await?;
+    Ok(())
+}
+
+async fn join(stage: &Stage, count: usize) -> Result<FakeNodes> {
+    let labels = [(LABEL.to_owned(), String::new())].into();
+    FakeNodes::join(stage.testbed.client(), "bench", count, &labels).await
+}
+
+struct Bench {
+    stage: Stage,
+    operator: Operator,
+    /// How far the audit log was read.
+    position: u64,
+}
+
+impl Bench {
+    /// The first configuration. Its `ConfigMap` is missing, so that no DaemonSet is made: its Pods would cost the cluster
+    /// more than what is to be measured, and come later.
+    async fn advertise(&mut self, figures: &mut Figures) -> Result<()> {
+        sleep(SETTLED).await;
+        let (known, _) = self.memory()?;
+        figures.tell("resident memory, 5,000 nodes seen", known, "MiB");
+        self.writes()?;
+        let cpu = usage::cpu(self.pid())?;
+        let created = Instant::now();
+        let spec = json!({ "limit": LIMIT, "configMapName": "missing", "admission": { "mode": "None" } });
+        self.stage.configure(spec).await?;
+        self.until("all nodes advertise their shares", |status| {
+            status.nodes == as_count(NODES) && status.advertised == as_count(LIMIT)
+        })
+        .await?;
+        figures.tell("5,000 nodes: first advertisement", created.elapsed().as_secs_f64(), "s");
+        figures.tell("5,000 nodes: operator CPU for it", usage::cpu(self.pid())? - cpu, "s");
+        sleep(SETTLED).await;
+        let writes = of_nodes(self.writes()?);
+        figures.add_count("5,000 nodes: node writes", count(&writes)?, 5_000.0);
+        figures.add("5,000 nodes: node writes under way at once", most_at_once(&writes), "", IN_FLIGHT);
+        let (resident, peak) = self.memory()?;
+        figures.add("resident memory, 5,000 nodes, peak", peak, "MiB", MEMORY);
+        figures.add("resident memory, 5,000 nodes, afterwards", resident, "MiB", MEMORY);
+        Ok(())
+    }
+
+    /// A node more: with a limit for all, and with one for each.
+    async fn one_joins(&mut self, figures: &mut Figures) -> Result<()> {
+        join(&self.stage, 1).await?;
+        self.until("it has a share", |status| {
+            status.nodes == as_count(NODES + 1) && status.advertised == as_count(LIMIT)
+        })
+        .await?;
+        sleep(SETTLED).await;
+        let writes = of_nodes(self.writes()?);
+        figures.add("one node joins, limit for all: node writes", count(&writes)?, "", 2.0);
+
+        self.change(json!({ "distribution": "PerNode", "limit": 2 })).await?;
+        let evenly = |nodes: usize| {
+            move |status: &PeerPodConfigStatus| {
+                status.nodes == as_count(nodes) && status.advertised == as_count(2 * nodes)
+            }
+        };
+        self.until("each node advertises two", evenly(NODES + 1)).await?;
+        sleep(SETTLED).await;
+        self.writes()?;
+        join(&self.stage, 1).await?;
+        self.until("each node advertises two", evenly(NODES + 2)).await?;
+        sleep(SETTLED).await;
+        let writes = of_nodes(self.writes()?);
+        figures.add("one node joins, limit for each: node writes", count(&writes)?, "", 1.0);
+        Ok(())
+    }
+
+    /// Nothing happens but what kubelets write all the time.
+    async fn keep_quiet(&mut self, nodes: &FakeNodes, figures: &mut Figures) -> Result<()> {
+        self.writes()?;
+        let cpu = usage::cpu(self.pid())?;
+        let mut beats = 0_u32;
+        let mut beat = interval(HEARTBEAT);
+        let end = Instant::now() + QUIET;
+        for name in nodes.names().iter().cycle() {
+            if Instant::now() >= end {
+                break;
+            }
+            beat.tick().await;
+            let ready = json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": Timestamp::now().strftime("%FT%TZ").to_string() });
+            let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+            nodes.api().patch_status(name, &PatchParams::default(), &patch).await?;
+            beats += 1;
+        }
+        let spent = usage::cpu(self.pid())? - cpu;
+        let writes = self.writes()?;
+        figures.tell("steady state, 60 s: heartbeats of nodes", f64::from(beats), "");
+        figures.add("steady state, 60 s: writes of any kind", count(&writes)?, "", 0.0);
+        figures.tell("steady state, 60 s: operator CPU", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
+        Ok(())
+    }
+
+    /// The DaemonSet on all nodes, then settings on which its Pods are not, then fewer shares: whatever makes the operator
+    /// look at Pods.
+    async fn deploy(&mut self, figures: &mut Figures) -> Result<()> {
+        self.writes()?;
+        let changed = Instant::now();
+        self.change(json!({ "configMapName": CONFIG_MAP })).await?;
+        self.until("cloud-api-adaptor runs on every node", is("AdaptorReady", "AdaptorRunning")).await?;
+        figures.tell(
+            "5,000 nodes: until cloud-api-adaptor runs on all",
+            changed.elapsed().as_secs_f64(),
+            "s",
+        );
+        sleep(SETTLED).await;
+        let writes = of_nodes(self.writes()?);
+        figures.add("5,000 nodes: node writes meanwhile", count(&writes)?, "", 0.0);
+        let settings = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE },
+            "data": { "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "4" },
+        });
+        self.stage.testbed.apply("settings", &[settings]).await?;
+        let older = is("SettingsPending", "OlderSettings");
+        self.until("its Pods are said to run on older settings", older).await?;
+        self.change(json!({ "limit": 1 })).await?;
+        self.until("each node advertises one", |status| status.advertised == as_count(NODES + 2)).await?;
+        sleep(SETTLED).await;
+        let (resident, peak) = self.memory()?;
+        figures.add("resident memory, Pods looked at on 5,000 nodes, peak", peak, "MiB", MEMORY);
+        figures.add("resident memory, Pods looked at, afterwards", resident, "MiB", MEMORY);
+        Ok(())
+    }
+
+    async fn change(&self, spec: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.stage.configs.patch(NAME, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&PeerPodConfigStatus) -> bool) -> Result<()> {
+        let is_there = |config: &PeerPodConfig| {
+            let seen = config
+                .status
+                .as_ref()
+                .filter(|status| status.observed_generation == config.metadata.generation);
+            seen.is_some_and(&holds)
+        };
+        wait::present(&self.stage.configs, NAME, what, DEADLINE, is_there).await?;
+        Ok(())
+    }
+
+    fn pid(&self) -> i32 {
+        self.operator.process().identity().pid
+    }
+
+    fn memory(&self) -> Result<(f64, f64)> {
+        usage::memory(self.pid())
+    }
+
+    /// What the operator wrote since the last time, or tried to, leases aside.
+    fn writes(&mut self) -> Result<Vec<Request>> {
+        let audit: &Audit = self.stage.testbed.audit().context("the testbed keeps no audit log")?;
+        let mut requests = audit.requests(&mut self.position)?;
+        requests
+            .retain(|request| request.is_operators() && request.is_write() && request.resource != "leases");
+        Ok(requests)
+    }
+}
+
+fn as_count(number: usize) -> i64 {
+    // A count of nodes is far below 2^63.
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn is(type_: &str, reason: &str) -> impl Fn(&PeerPodConfigStatus) -> bool {
+    move |status| status.conditions.iter().any(|it| it.type_ == type_ && it.reason == reason)
+}
+
+fn of_nodes(mut writes: Vec<Request>) -> Vec<Request> {
+    writes.retain(|request| request.resource.starts_with("nodes"));
+    writes
+}
+
+fn count(writes: &[Request]) -> Result<f64> {
+    Ok(f64::from(u32::try_from(writes.len())?))
+}
+
+/// How many of these were under way at the same time, as the API server saw them.
+fn most_at_once(requests: &[Request]) -> f64 {
+    let begun = requests.iter().map(|request| (request.time, 1.0));
+    let mut changes: Vec<_> = begun.chain(requests.iter().map(|request| (request.answered, -1.0))).collect();
+    changes.sort_by(|a, b| a.0.cmp(&b.0).then(f64::total_cmp(&a.1, &b.1)));
+    let mut under_way = 0.0;
+    changes.iter().fold(0.0, |most, (_, change)| {
+        under_way += change;
+        f64::max(most, under_way)
+    })
+}

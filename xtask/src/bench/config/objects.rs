@@ -1,0 +1,133 @@
+//! Three nodes: how soon all objects of a configuration are there, and what looking after configurations costs.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use cluster::progress::Progress;
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, select_all},
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::Service,
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject},
+    runtime::watcher::{self, Event, watcher},
+};
+use peerpod_operator::peerpodconfig::build::CONFIG_LABEL;
+use serde_json::json;
+use testbed::{FakeNodes, Options, wait};
+use tokio::time::{sleep, timeout};
+
+use super::{BOTH, LABEL, NAME, Stage};
+use crate::bench::{figures::Figures, usage};
+
+const NODES: usize = 3;
+/// How many objects a configuration with a webhook has, each of another kind.
+const KINDS: usize = 5;
+/// Configurations that are made one after the other, of which the median counts.
+const RUNS: usize = 9;
+/// After so long nothing is left to do of what a start brings.
+const SETTLED: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(super) async fn measure(progress: &mut Progress, figures: &mut Figures) -> Result<()> {
+    progress.step("starting a control plane and libvirtd");
+    let dir = tempfile::tempdir()?;
+    let stage = Stage::set(dir.path(), Options::new(dir.path().join("testbed"))).await?;
+    let labels = [(LABEL.to_owned(), String::new())].into();
+    let _nodes = FakeNodes::join(stage.testbed.client(), "bench", NODES, &labels).await?;
+    progress.step("memory, with and without a controller of configurations");
+    let operator = stage.operator("peerpods", "--controllers=peerpod").await?;
+    sleep(SETTLED).await;
+    let (alone, _) = usage::memory(operator.process().identity().pid)?;
+    operator.stop().await?;
+    let operator = stage.operator("both", BOTH).await?;
+    sleep(SETTLED).await;
+    let (both, _) = usage::memory(operator.process().identity().pid)?;
+
+    progress.step(format!("{RUNS} configurations on {NODES} nodes, one after the other"));
+    let mut applied = Vec::new();
+    for _ in 0..RUNS {
+        applied.push(until_applied(&stage).await?);
+    }
+    applied.sort();
+    let (used, _) = usage::memory(operator.process().identity().pid)?;
+    operator.stop().await?;
+    figures.add("created until all objects are there", applied[RUNS / 2].as_secs_f64() * 1e3, "ms", 300.0);
+    figures.tell("the slowest of these", applied[RUNS - 1].as_secs_f64() * 1e3, "ms");
+    figures.add("resident memory, idle, PeerPods alone", alone, "MiB", 14.0);
+    figures.tell("resident memory, idle, configurations too", both, "MiB");
+    figures.tell("the same after these configurations", used, "MiB");
+    Ok(())
+}
+
+/// Makes a configuration, and tells how long after the answer the last of its objects was seen. Removes it again.
+async fn until_applied(stage: &Stage) -> Result<Duration> {
+    let mut objects = Objects::watch(&stage.testbed.client()).await?;
+    // Settings that do not change, a webhook of the operator's own image: what a first installation is.
+    stage.configure(json!({ "limit": 10, "admission": { "mode": "Webhook" } })).await?;
+    let created = Instant::now();
+    objects.until(|there| there.len() == KINDS).await?;
+    let took = created.elapsed();
+    stage.configs.delete(NAME, &DeleteParams::default()).await?;
+    wait::gone(&stage.configs, NAME, DEADLINE).await?;
+    objects.until(HashSet::is_empty).await?;
+    Ok(took)
+}
+
+/// The objects that a configuration consists of, as watches see them.
+struct Objects {
+    events: BoxStream<'static, (String, watcher::Result<Event<DynamicObject>>)>,
+    /// The kinds of which there is one.
+    there: HashSet<String>,
+}
+
+impl Objects {
+    async fn watch(client: &Client) -> Result<Self> {
+        let kinds: [ApiResource; KINDS] = [
+            ApiResource::erase::<DaemonSet>(&()),
+            ApiResource::erase::<Deployment>(&()),
+            ApiResource::erase::<Service>(&()),
+            ApiResource::erase::<PodDisruptionBudget>(&()),
+            ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        ];
+        let watches = kinds.map(|kind| {
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+            let config = watcher::Config::default().labels(&format!("{CONFIG_LABEL}={NAME}"));
+            watcher(api, config).map(move |event| (kind.kind.clone(), event)).boxed()
+        });
+        let mut events = select_all(watches).boxed();
+        let mut listed = HashSet::new();
+        while listed.len() < KINDS {
+            let (kind, event) = timeout(DEADLINE, events.next()).await?.context("the watches ended")?;
+            if matches!(event?, Event::InitDone) {
+                listed.insert(kind);
+            }
+        }
+        Ok(Self { events, there: HashSet::new() })
+    }
+
+    async fn until(&mut self, holds: impl Fn(&HashSet<String>) -> bool) -> Result<()> {
+        let seen = async {
+            while !holds(&self.there) {
+                let (kind, event) = self.events.next().await.context("the watches ended")?;
+                match event? {
+                    Event::Apply(_) => self.there.insert(kind),
+                    Event::Delete(_) => self.there.remove(&kind),
+                    Event::Init | Event::InitApply(_) | Event::InitDone => false,
+                };
+            }
+            Ok(())
+        };
+        timeout(DEADLINE, seen).await.context("the objects do not come, or do not go")?
+    }
+}
