@@ -68,6 +68,7 @@ pub(crate) struct Plan {
     pub(crate) emulated_version: Option<String>,
     pub(crate) api_server_flags: Vec<String>,
     pub(crate) node_lease: Duration,
+    pub(crate) unplayed_pods: Option<String>,
 }
 
 impl Plan {
@@ -177,6 +178,8 @@ impl Plan {
         flag(command, "authorization-mode", "Node,RBAC");
         flag(command, "enable-admission-plugins", "NodeRestriction");
         flag(command, "allow-privileged", "true");
+        // Nothing routes a Service's own address, so webhooks are called at the addresses of its Pods.
+        flag(command, "enable-aggregator-routing", "true");
         self.emulate(command);
         command.args(&self.api_server_flags);
     }
@@ -210,6 +213,9 @@ impl Plan {
         flag(command, "node-lease-duration-seconds", self.node_lease.as_secs().to_string());
         flag(command, "manage-all-nodes", "false");
         flag(command, "manage-nodes-with-annotation-selector", format!("{FAKE_NODE}={FAKE_NODE_VALUE}"));
+        if let Some(selector) = &self.unplayed_pods {
+            flag(command, "disregard-status-with-label-selector", selector);
+        }
         for stage in &self.tools.kwok_stages {
             flag(command, "config", stage);
         }

@@ -40,6 +40,9 @@ pub struct ClusterOptions {
     /// How long the lease of a fake node lasts, in whole seconds. kwok renews each four times in that time, which is much
     /// to do where there are thousands. A node that does not counts as lost 10 s later.
     pub node_lease: Duration,
+    /// A label selector of Pods that somebody else runs on the fake nodes, like `app=web`; none: all of them are said to
+    /// run as soon as they are there.
+    pub unplayed_pods: Option<String>,
 }
 
 /// How long a lease lasts as Kubernetes has it.
@@ -55,6 +58,7 @@ impl ClusterOptions {
             api_server_flags: Vec::new(),
             fake_nodes: 0,
             node_lease: NODE_LEASE,
+            unplayed_pods: None,
         }
     }
 }
@@ -91,6 +95,7 @@ impl Cluster {
             emulated_version: options.emulated_version.clone(),
             api_server_flags: options.api_server_flags.clone(),
             node_lease: options.node_lease,
+            unplayed_pods: options.unplayed_pods.clone(),
         };
         plan.create_files()?;
         let mut cluster = Self { plan, processes: BTreeMap::new() };

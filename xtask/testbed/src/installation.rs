@@ -39,6 +39,8 @@ pub struct Options {
     pub audit: bool,
     /// An older Kubernetes to act as, like `1.33`; none: the release itself.
     pub emulated_version: Option<String>,
+    /// Whether Pods of the operator's own image are left to a [`PodRunner`](crate::PodRunner).
+    pub runs_own_pods: bool,
 }
 
 impl Options {
@@ -51,6 +53,7 @@ impl Options {
             node_lease: NODE_LEASE,
             audit: false,
             emulated_version: None,
+            runs_own_pods: false,
         }
     }
 }
@@ -82,6 +85,7 @@ impl Testbed {
             node_lease: options.node_lease,
             api_server_flags: flags,
             emulated_version: options.emulated_version.clone(),
+            unplayed_pods: options.runs_own_pods.then(|| crate::pod_runner::PODS.to_owned()),
             ..ClusterOptions::new(options.dir.join("cluster"))
         })
         .await?;

@@ -5,6 +5,7 @@
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
+//! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
@@ -19,6 +20,7 @@ mod kubelet;
 mod metrics;
 mod nodes;
 mod operator;
+mod pod_runner;
 mod pods;
 mod settings;
 pub mod wait;
@@ -31,5 +33,6 @@ pub use kubelet::Kubelet;
 pub use metrics::{Family, Metrics};
 pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
+pub use pod_runner::PodRunner;
 pub use pods::Pods;
 pub use settings::{MountedFolder, Settings};
