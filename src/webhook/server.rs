@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     Method, Request, StatusCode,
     body::{Body, Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE, HeaderValue},
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue},
     server::conn::{http1, http2},
     service::service_fn,
 };
@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,11 @@ const SILENCE: Duration = Duration::from_secs(60);
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
 /// How long connections may go on after the stop.
-const GRACE: Duration = Duration::from_secs(10);
+pub const LONGEST_STOP: Duration = Duration::from_secs(10);
+
+/// How long connections of HTTP/1.1 that are idle stay open after the stop: on one that is closed at once a request may
+/// be under way, which would be lost.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// How long to leave the listener alone after it failed, as it does while descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -209,7 +213,7 @@ async fn listen(listener: TcpListener, tls: TlsAcceptor, webhook: Arc<Webhook>, 
     }
     drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(GRACE, ended).await.is_err() {
+    if timeout(LONGEST_STOP, ended).await.is_err() {
         debug!("connections that did not end were cut");
     }
 }
@@ -268,8 +272,14 @@ async fn http1(
     stop: CancellationToken,
 ) -> hyper::Result<()> {
     let service = service_fn(|request| {
-        let webhook = Arc::clone(&webhook);
-        async move { Ok::<_, Infallible>(webhook.respond(request).await) }
+        let (webhook, stop) = (Arc::clone(&webhook), stop.clone());
+        async move {
+            let mut response = webhook.respond(request).await;
+            if stop.is_cancelled() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -277,9 +287,13 @@ async fn http1(
         .max_buf_size(MOST_HEADERS as usize)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
+    let lingered = async {
+        stop.cancelled().await;
+        sleep(LINGER).await;
+    };
     tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = lingered => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

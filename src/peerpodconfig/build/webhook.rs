@@ -10,9 +10,9 @@ use k8s_openapi::{
         apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
         core::v1::{
             Capabilities, ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource,
-            HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, SecurityContext, Service, ServicePort, ServiceSpec,
-            TopologySpreadConstraint,
+            HTTPGetAction, Lifecycle, LifecycleHandler, ObjectFieldSelector, PodSecurityContext, PodSpec,
+            PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, Service,
+            ServicePort, ServiceSpec, SleepAction, TopologySpreadConstraint,
         },
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
     },
@@ -25,7 +25,10 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 
 use super::{Inputs, Names, names::Part};
-use crate::{api::v1alpha1::Sizing, webhook::server::PATH};
+use crate::{
+    api::v1alpha1::Sizing,
+    webhook::server::{self, PATH},
+};
 
 /// The name of the webhook within its configuration, as upstream's is called.
 pub const WEBHOOK: &str = "mwebhook.peerpods.io";
@@ -42,6 +45,12 @@ const USER: i64 = 65_532;
 
 /// How long the API server waits for an answer, which takes milliseconds. Whoever makes a Pod waits as long.
 const TIMEOUT_SECONDS: i32 = 5;
+
+/// How long a Pod that is to go serves on: until every API server has heard that it is no endpoint any more.
+const SERVES_ON_SECONDS: i64 = 5;
+
+/// How long a Pod has from its deletion on: what it serves on, then what its connections may take to end, and some more.
+const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().cast_signed() + 5;
 
 /// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
 pub fn deployment(inputs: &Inputs) -> Deployment {
@@ -190,6 +199,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
             }),
             ..PodSecurityContext::default()
         }),
+        termination_grace_period_seconds: Some(GRACE_SECONDS),
         containers: vec![container(inputs)],
         ..PodSpec::default()
     }
@@ -220,6 +230,13 @@ fn container(inputs: &Inputs) -> Container {
         ports: Some(vec![port("webhook", PORT), port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
+        lifecycle: Some(Lifecycle {
+            pre_stop: Some(LifecycleHandler {
+                sleep: Some(SleepAction { seconds: SERVES_ON_SECONDS }),
+                ..LifecycleHandler::default()
+            }),
+            ..Lifecycle::default()
+        }),
         // No limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
         resources: Some(ResourceRequirements {
             requests: Some([quantity("cpu", "10m"), quantity("memory", "16Mi")].into()),

@@ -231,7 +231,9 @@ async fn certificates_change_under_load_and_no_request_fails() {
 async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
     let fixture = Fixture::plain().await;
     let (mut http1, mut http2) = (fixture.http1().await, fixture.http2().await);
+    let mut idle = fixture.http1().await;
     assert!(is_patched(&ask(&mut http1, a_review()).await));
+    assert!(is_patched(&ask(&mut idle, a_review()).await));
     assert!(is_patched(&body(http2.send_request(a_review()).await.unwrap()).await));
     // Half a request: it is answered once the rest is there.
     let mut half = fixture.connect("http/1.1").await.unwrap();
@@ -246,9 +248,15 @@ async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
     let mut answer = String::new();
     timeout(DEADLINE, half.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    // What was sent before the client could know is answered, and then it does.
+    let last = timeout(DEADLINE, http1.send_request(a_review())).await.unwrap().unwrap();
+    assert_eq!(last.headers()[CONNECTION], "close");
+    assert!(is_patched(&body(last).await));
+    assert!(timeout(DEADLINE, http1.ready()).await.unwrap().is_err(), "it is closed then");
     // Sooner than connections are cut.
-    timeout(GRACE / 2, fixture.server.stopped()).await.unwrap();
+    timeout(LONGEST_STOP / 2, fixture.server.stopped()).await.unwrap();
     assert!(TcpStream::connect(address).await.is_err());
+    assert!(timeout(DEADLINE, idle.ready()).await.unwrap().is_err());
 }
 
 #[tokio::test(start_paused = true)]

@@ -106,3 +106,12 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
     assert!(ports.contains(&&service["spec"]["ports"][0]["targetPort"]));
     assert!(ports.contains(&&container["readinessProbe"]["httpGet"]["port"]));
 }
+
+#[test]
+fn a_pod_that_is_to_go_serves_on_and_then_has_time_for_what_it_was_asked() {
+    let [deployment, ..] = built(&json!({}), None);
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["containers"][0]["lifecycle"], json!({ "preStop": { "sleep": { "seconds": 5 } } }));
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace > 5 + server::LONGEST_STOP.as_secs(), "{grace}");
+}
