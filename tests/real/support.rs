@@ -131,6 +131,11 @@ pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Resul
     })
 }
 
+/// Runs a test on what it and its like share among themselves.
+pub fn run(test: impl Future<Output = Result<()>>) -> Result<()> {
+    RUNTIME.block_on(async { timeout(LIMIT, test).await.context("the test takes too long").flatten() })
+}
+
 fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let _turn = TURNS.acquire().await?;
@@ -320,7 +325,7 @@ pub fn condition(peerpod: &PeerPod) -> Option<Condition> {
 }
 
 /// A folder for what this run writes. It stays for inspection until the next run.
-fn run_dir() -> Result<PathBuf> {
+pub fn run_dir() -> Result<PathBuf> {
     static DIR: LazyLock<Result<(PathBuf, File), String>> =
         LazyLock::new(|| new_run_dir().map_err(|error| format!("{error:#}")));
     DIR.as_ref().map(|(dir, _)| dir.clone()).map_err(|error| anyhow::anyhow!(error.clone()))

@@ -1,6 +1,7 @@
 //! The admission webhook, called by the real API server: on this machine, under its own `ServiceAccount`, by its URL.
 
 mod injector;
+mod service;
 
 use std::{net::Ipv4Addr, process::Command, time::Duration};
 

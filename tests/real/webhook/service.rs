@@ -1,0 +1,272 @@
+//! The webhook behind its Service, from a PeerPodConfig on: the operator makes its objects, Kubernetes' own controllers
+//! its Pods and endpoints, and the API server calls these.
+//!
+//! All scenarios share a cluster and an operator. Each has a PeerPodConfig and a runtime class of its own, and so a webhook
+//! of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::Pod,
+    discovery::v1::{Endpoint, EndpointSlice},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, webhook::mutate::ANNOTATIONS};
+use serde_json::{Value, json};
+use testbed::{
+    Operator, OperatorOptions, Options, PodRunner, Settings, Testbed,
+    wait::{self, DEADLINE},
+};
+use tokio::{net::TcpStream, sync::OnceCell};
+
+use super::VM;
+use crate::support::{PROGRAM, run, run_dir};
+
+static SHARED: OnceCell<Shared> = OnceCell::const_new();
+
+/// How many ask for Pods at once where the webhook is under load.
+const CLIENTS: usize = 4;
+
+struct Shared {
+    testbed: Testbed,
+    runner: PodRunner,
+    operator: Operator,
+}
+
+impl Shared {
+    async fn start() -> Result<Self> {
+        let dir = run_dir()?.join("service");
+        let options = Options { fake_nodes: 2, runs_own_pods: true, ..Options::new(&dir) };
+        let testbed = Testbed::start(&options).await?;
+        let runner = PodRunner::start(&testbed, PROGRAM, dir.join("pods"))?;
+        // It has no PeerPods to look after, so it asks no libvirtd for anything.
+        let settings = Settings::libvirt("test:///default");
+        let arguments = ["--leader-elect=false", "--controllers=peerpodconfig"].map(str::to_owned).to_vec();
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+        let operator = Operator::start(&testbed, &OperatorOptions { arguments, ..options }).await?;
+        Ok(Self { testbed, runner, operator })
+    }
+}
+
+/// A webhook of its own for one test, and a namespace whose Pods it is asked about.
+struct Stage<'a> {
+    shared: &'a Shared,
+    configs: Api<PeerPodConfig>,
+    name: &'static str,
+    runtime_class: String,
+    pods: Api<Pod>,
+}
+
+impl<'a> Stage<'a> {
+    /// Asks for a webhook and waits until the API server calls it.
+    async fn set(shared: &'a Shared, name: &'static str) -> Result<Self> {
+        let (client, runtime_class) = (shared.testbed.client(), format!("kata-{name}"));
+        let namespace = shared.testbed.namespace(name).await?;
+        let objects = [
+            json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
+                "metadata": { "name": runtime_class } }),
+            json!({ "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": name, "namespace": NAMESPACE },
+                // No node is selected: nothing else than the admission is looked at here.
+                "spec": { "nodeSelector": { "test": name }, "admission": { "runtimeClassName": runtime_class } } }),
+        ];
+        shared.testbed.apply(name, &objects).await?;
+        let configs: Api<PeerPodConfig> = Api::namespaced(client.clone(), NAMESPACE);
+        let pods = Api::namespaced(client, &namespace);
+        let stage = Self { shared, configs, name, runtime_class, pods };
+        stage.is_called().await?;
+        let admission = |config: &PeerPodConfig| {
+            let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == "WebhookRunning")
+        };
+        wait::present(&stage.configs, name, "the admission is ready", DEADLINE, admission).await?;
+        Ok(stage)
+    }
+
+    /// Waits until peer pods are changed.
+    async fn is_called(&self) -> Result<()> {
+        wait::eventually("the API server calls the webhook", DEADLINE, async || {
+            let pod = self.dry_run(&self.peer_pod()?).await?;
+            ensure!(pod.annotations().contains_key(ANNOTATIONS[0]), "the Pod is not changed");
+            Ok(())
+        })
+        .await
+    }
+
+    fn peer_pod(&self) -> Result<Pod> {
+        a_pod(json!({ "runtimeClassName": self.runtime_class }))
+    }
+
+    async fn dry_run(&self, pod: &Pod) -> Result<Pod> {
+        Ok(self.pods.create(&PostParams { dry_run: true, ..PostParams::default() }, pod).await?)
+    }
+
+    /// Does something while peer pods are asked for without a pause; fails if one request does. Gives how many there were.
+    async fn under_load(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
+        let (done, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let client = async || {
+            while !done.load(Ordering::Relaxed) {
+                let pod = self.dry_run(&self.peer_pod()?).await?;
+                ensure!(pod.annotations().contains_key(ANNOTATIONS[0]), "the Pod is not changed");
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        let clients = async {
+            let outcome = try_join_all((0..CLIENTS).map(|_| client())).await;
+            outcome.with_context(|| format!("under load, after {} requests", count.load(Ordering::Relaxed)))
+        };
+        let work = async {
+            work.await?;
+            done.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        tokio::try_join!(clients, work)?;
+        Ok(count.into_inner())
+    }
+
+    /// The names of the webhook's Pods.
+    async fn webhook_pods(&self) -> Result<Vec<String>> {
+        let pods: Api<Pod> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
+        let of_config = ListParams::default().labels(&format!("app.kubernetes.io/instance={}", self.name));
+        let mut names: Vec<_> =
+            pods.list(&of_config).await?.iter().map(kube::ResourceExt::name_any).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Waits until a Pod of the webhook is no endpoint any more, of which every API server hears at a time of its own, and
+    /// checks that it serves those that have not.
+    async fn serves_on_when_it_is_no_endpoint_any_more(&self, pod: &str) -> Result<()> {
+        let client = self.shared.testbed.client();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+        let address =
+            pods.get(pod).await?.status.and_then(|status| status.pod_ip).context("it has an address")?;
+        let slices: Api<EndpointSlice> = Api::namespaced(client, NAMESPACE);
+        let of_service =
+            ListParams::default().labels(&format!("kubernetes.io/service-name={}-webhook", self.name));
+        wait::eventually("it is no endpoint any more", DEADLINE, async || {
+            let slices = slices.list(&of_service).await?;
+            let mut endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+            let ready =
+                |it: &Endpoint| it.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true);
+            ensure!(!endpoints.any(|it| it.addresses.contains(&address) && ready(it)), "it is one");
+            Ok(())
+        })
+        .await?;
+        TcpStream::connect((address, 9443))
+            .await
+            .context("it does not serve those who have not heard")
+            .map(drop)
+    }
+
+    /// Removes the webhook, and waits until its Pods are gone.
+    async fn clear(self) -> Result<()> {
+        self.configs.delete(self.name, &DeleteParams::default()).await?;
+        wait::eventually("the webhook's Pods are gone", DEADLINE, async || {
+            let left = self.webhook_pods().await?;
+            ensure!(left.is_empty(), "{left:?} are left");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// A Pod that asks for something.
+fn a_pod(mut spec: Value) -> Result<Pod> {
+    let resources = json!({ "limits": { "cpu": "1500m", "memory": "1Gi" } });
+    spec["containers"] = json!([{ "name": "main", "image": "any", "resources": resources }]);
+    Ok(serde_json::from_value(json!({ "metadata": { "generateName": "pod-" }, "spec": spec }))?)
+}
+
+/// Runs a test that has a webhook of this name.
+fn with_webhook(name: &'static str, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
+    run(async {
+        let shared = SHARED.get_or_try_init(Shared::start).await?;
+        let outcome = async {
+            let stage = Stage::set(shared, name).await?;
+            test(&stage).await?;
+            stage.clear().await
+        };
+        outcome.await.with_context(|| format!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
+    })
+}
+
+#[test]
+fn what_a_peer_pod_config_brings_is_called_through_its_service() -> Result<()> {
+    with_webhook("called", async |stage| {
+        let pod = stage.pods.create(&PostParams::default(), &stage.peer_pod()?).await?;
+        let sizes = ANNOTATIONS.map(|key| pod.annotations().get(key).map(String::as_str));
+        assert_eq!(sizes, [Some("2"), Some("1024"), None]);
+        let spec = serde_json::to_value(&pod.spec)?;
+        let one = json!({ "limits": { VM: "1" }, "requests": { VM: "1" } });
+        assert_eq!(spec["containers"][0]["resources"], one);
+
+        let ordinary = stage.pods.create(&PostParams::default(), &a_pod(json!({}))?).await?;
+        assert!(ordinary.annotations().is_empty(), "{:?}", ordinary.annotations());
+        let spec = serde_json::to_value(&ordinary.spec)?;
+        let limits = json!({ "cpu": "1500m", "memory": "1Gi" });
+        assert_eq!(spec["containers"][0]["resources"]["limits"], limits);
+
+        // Both replicas serve, on different nodes.
+        assert_eq!(stage.webhook_pods().await?.len(), 2);
+        let background = DeleteParams::background();
+        stage.pods.delete_collection(&background, &ListParams::default()).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn while_it_is_down_peer_pods_alone_are_refused() -> Result<()> {
+    with_webhook("down", async |stage| {
+        stage.shared.runner.crash(stage.name);
+        wait::eventually("peer pods are refused", DEADLINE, async || {
+            let problem = stage.dry_run(&stage.peer_pod()?).await.err().context("it is not refused")?;
+            let problem = format!("{problem:#}");
+            ensure!(problem.contains("failed calling webhook \"mwebhook.peerpods.io\""), "{problem}");
+            // No endpoint is left.
+            ensure!(problem.contains("no endpoints available for service \"down-webhook\""), "{problem}");
+            Ok(())
+        })
+        .await?;
+        let ordinary = stage.dry_run(&a_pod(json!({}))?).await?;
+        assert!(ordinary.annotations().is_empty(), "{:?}", ordinary.annotations());
+        wait::present(&stage.configs, stage.name, "the outage is said", DEADLINE, |config| {
+            let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == "WebhookStarting")
+        })
+        .await?;
+        stage.shared.runner.recover(stage.name);
+        stage.is_called().await
+    })
+}
+
+#[test]
+fn it_is_rolled_under_load_and_no_request_fails() -> Result<()> {
+    with_webhook("rolled", async |stage| {
+        let before = stage.webhook_pods().await?;
+        let rolled = async {
+            // What `kubectl rollout restart` does; the operator leaves it.
+            let annotations = json!({ "annotations": { "kubectl.kubernetes.io/restartedAt": "now" } });
+            let patch = json!({ "spec": { "template": { "metadata": annotations } } });
+            let deployments: Api<Deployment> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);
+            deployments.patch("rolled-webhook", &PatchParams::default(), &Patch::Merge(patch)).await?;
+            stage.serves_on_when_it_is_no_endpoint_any_more(&before[0]).await?;
+            wait::eventually("all Pods are new ones", 2 * DEADLINE, async || {
+                let now = stage.webhook_pods().await?;
+                ensure!(now.len() == before.len() && now.iter().all(|it| !before.contains(it)), "{now:?}");
+                Ok(())
+            })
+            .await
+        };
+        let requests = stage.under_load(rolled).await?;
+        ensure!(requests > 100, "{requests} requests are no load");
+        Ok(())
+    })
+}
