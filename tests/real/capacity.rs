@@ -201,6 +201,21 @@ fn claim(spec: &Value) -> Result<Claim> {
     Ok(Claim::of(&config))
 }
 
+/// A Pod that asks for VMs, on this node or for a scheduler to find one.
+fn peer_pod(name: &str, node: Option<&str>, vms: u32) -> Result<Pod> {
+    let request = BTreeMap::from([(VM, vms.to_string())]);
+    let resources = json!({ "requests": request, "limits": request });
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeName": node,
+            "schedulerName": "nobody",
+            "tolerations": [{ "operator": "Exists" }],
+            "containers": [{ "name": "main", "image": "any", "resources": resources }],
+        },
+    }))?)
+}
+
 /// What a node has of the resource, in capacity and allocatable.
 fn levels(node: &Node) -> [Option<String>; 2] {
     let status = node.status.clone().unwrap_or_default();
@@ -316,19 +331,16 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
         assert_eq!(stage.written().await?, names);
         for (node, count) in [("many-00", 3), ("many-01", 2)] {
             for number in 0..count {
-                let request = BTreeMap::from([(VM, "1")]);
-                let resources = json!({ "requests": request, "limits": request });
-                let pod = serde_json::from_value(json!({
-                    "metadata": { "name": format!("{node}-{number}") },
-                    "spec": {
-                        "nodeName": node,
-                        "tolerations": [{ "operator": "Exists" }],
-                        "containers": [{ "name": "main", "image": "any", "resources": resources }],
-                    },
-                }))?;
-                pods.create(&PostParams::default(), &pod).await?;
+                let name = format!("{node}-{number}");
+                pods.create(&PostParams::default(), &peer_pod(&name, None, 1)?).await?;
+                let binding =
+                    json!({ "metadata": { "name": name }, "target": { "kind": "Node", "name": node } });
+                let bind = PostParams::default();
+                let _: Value = pods.create_subresource("binding", &name, &bind, &binding).await?;
             }
         }
+        // Whoever may create Pods may name any node and any number. No kubelet took this one.
+        pods.create(&PostParams::default(), &peer_pod("huge", Some("many-02"), 1_000_000)?).await?;
         let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
         pods.patch_status("many-01-0", &PatchParams::default(), &ended).await?;
         stage.want(&[json!({ "limit": 22 })])?;

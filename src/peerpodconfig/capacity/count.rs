@@ -6,8 +6,9 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::Pod,
+    api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::{Api, Client, Resource, api::ListParams};
@@ -31,6 +32,8 @@ const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 struct PodView {
     metadata: ObjectMeta,
     spec: SpecView,
+    #[serde(default)]
+    status: StatusView,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -39,6 +42,14 @@ struct SpecView {
     node_name: Option<String>,
     containers: Vec<ContainerView>,
     init_containers: Vec<ContainerView>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusView {
+    phase: Option<String>,
+    start_time: Option<Timestamp>,
+    conditions: Vec<PodCondition>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -82,7 +93,7 @@ async fn on_node(
     let params = ListParams::default().fields(&format!("spec.nodeName={node},{RUNNING}"));
     let mut in_use = BTreeMap::new();
     for pod in api_call::bounded(pods.list(&params)).await? {
-        add(&pod.spec, resources, &mut in_use);
+        add(&pod, resources, &mut in_use);
     }
     Ok((node, in_use))
 }
@@ -93,18 +104,18 @@ async fn on_all_nodes(
 ) -> Result<HashMap<Arc<str>, BTreeMap<String, u32>>, ApiError> {
     let params = ListParams::default().fields(&format!("spec.nodeName!=,{RUNNING}"));
     let mut in_use = HashMap::<_, BTreeMap<_, _>>::new();
-    let take = |PodView { spec, .. }: PodView| {
-        if resources.iter().any(|resource| requested(&spec, resource) > 0)
-            && let Some(node) = spec.node_name.as_deref()
+    let take = |pod: PodView| {
+        if resources.iter().any(|resource| requested(&pod, resource) > 0)
+            && let Some(node) = pod.spec.node_name.as_deref()
         {
-            add(&spec, resources, in_use.entry(node.into()).or_default());
+            add(&pod, resources, in_use.entry(node.into()).or_default());
         }
     };
     api_call::for_each(pods, &params, take).await?;
     Ok(in_use)
 }
 
-fn add(pod: &SpecView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, u32>) {
+fn add(pod: &PodView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, u32>) {
     for resource in resources {
         let requested = requested(pod, resource);
         if requested > 0 {
@@ -114,12 +125,24 @@ fn add(pod: &SpecView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String,
     }
 }
 
-/// How much of an extended resource a Pod asks for. Peer pods ask for one, on one container. Where there are more, this
-/// is at least what a kubelet counts, which lets init containers take turns.
-fn requested(pod: &SpecView, resource: &str) -> u32 {
-    let containers = pod.containers.iter().chain(&pod.init_containers);
+/// How much of an extended resource a Pod takes. Peer pods ask for one, on one container. Where there are more, this is at
+/// least what a kubelet counts, which lets init containers take turns.
+fn requested(pod: &PodView, resource: &str) -> u32 {
+    if !has_its_place(&pod.status) {
+        return 0;
+    }
+    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
     let requests = containers.filter_map(|container| container.resources.requests.get(resource));
     requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
+}
+
+/// Whether a scheduler or a kubelet found room for the Pod. Whoever creates a Pod may name any node and ask for any number:
+/// that alone takes nothing from the other nodes.
+fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> bool {
+    // The API server sets the condition when a scheduler binds the Pod, the kubelet for all others.
+    let is_scheduled =
+        |condition: &PodCondition| condition.type_ == "PodScheduled" && condition.status == "True";
+    start_time.is_some() || phase.as_deref() == Some("Running") || conditions.iter().any(is_scheduled)
 }
 
 #[cfg(test)]
@@ -145,7 +168,32 @@ mod tests {
         .unwrap();
         let resources = BTreeSet::from(["x.y/vm", "x.y/other"]);
         let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
-        add(&pod.spec, &resources, &mut in_use);
+        add(&pod, &resources, &mut in_use);
         assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 7)]));
+    }
+
+    #[test]
+    fn a_pod_takes_nothing_until_somebody_found_room_for_it() {
+        let taken = |status: serde_json::Value| {
+            let resources = json!({ "requests": { "x.y/vm": "2" } });
+            let pod: PodView = serde_json::from_value(json!({
+                "metadata": { "name": "a" },
+                "spec": { "nodeName": "n", "containers": [{ "name": "x", "resources": resources }] },
+                "status": status,
+            }))
+            .unwrap();
+            requested(&pod, "x.y/vm")
+        };
+        let scheduled = |status: &str| json!([{ "type": "Other", "status": "True" }, { "type": "PodScheduled", "status": status }]);
+        for (status, expected) in [
+            (json!({}), 0),
+            (json!({ "phase": "Pending" }), 0),
+            (json!({ "phase": "Pending", "conditions": scheduled("False") }), 0),
+            (json!({ "phase": "Pending", "conditions": scheduled("True") }), 2),
+            (json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z" }), 2),
+            (json!({ "phase": "Running" }), 2),
+        ] {
+            assert_eq!(taken(status.clone()), expected, "{status}");
+        }
     }
 }
