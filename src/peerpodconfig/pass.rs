@@ -128,7 +128,8 @@ impl Context {
         kinds.reverse();
         let left = apply::clear(&self.client, &name, &kinds).await?;
         let Some(pass) = self.capacity.pass(&self.claims()).await? else { return Ok(Action::await_change()) };
-        let pending = pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending);
+        let pending =
+            pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
         if left || pending > 0 {
             let message = format!("{pending} nodes still advertise VMs; objects are being removed");
             let findings = vec![Finding::new(Reason::Deleting, message)];

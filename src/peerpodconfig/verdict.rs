@@ -116,6 +116,10 @@ reasons! {
     Advertised => CapacityAdvertised, true, Normal;
     /// Nodes are still being told.
     Advertising => CapacityAdvertised, false, Normal;
+    /// The API server refuses or fails to write to nodes; the message says which and why.
+    NodeWritesFail => CapacityAdvertised, false, Warning;
+    /// Somebody else writes the extended resource of nodes, too. They are put right ever more slowly; end the other one.
+    Contested => CapacityAdvertised, false, Warning;
     /// `limit` is not set, so no node advertises any VM, and no peer pod is scheduled; set it.
     NoLimit => CapacityAdvertised, false, Warning;
     /// `limit` is no whole number from 0 to 1000000; nodes stay as they are until it is mended.

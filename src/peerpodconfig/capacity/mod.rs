@@ -16,8 +16,10 @@
 
 mod claim;
 mod count;
+mod failures;
 mod holds;
 pub mod limit;
+mod memory;
 mod node;
 mod nodes;
 pub mod plan;
@@ -26,14 +28,15 @@ pub mod spread;
 mod summary;
 mod write;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::Stream;
 use kube::Client;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    plan::{InUse, plan},
+    memory::{Memory, UNEVEN},
+    plan::{InUse, Plan, plan},
     write::Writer,
 };
 use crate::{permissions::Permission, runtime::api_call::ApiError};
@@ -56,16 +59,18 @@ pub const PERMISSIONS: &[Permission] = &[
 /// After so many questions about single nodes in one pass all Pods are counted, so that a pass has an end.
 const ROUNDS: usize = 2;
 
-/// When to look again at shares that peer pods keep from being even. Nobody tells when these are gone.
-const UNEVEN: Duration = Duration::from_secs(60);
-
 /// Advertises VMs on nodes *(client required)*.
 pub struct Capacity {
     client: Client,
     nodes: Nodes,
-    writer: Writer,
     /// Two passes at once would each write what the other has written.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+}
+
+/// What passes leave to each other.
+struct Turn {
+    writer: Writer,
+    memory: Memory,
 }
 
 /// What a pass did, and how everybody stands after it.
@@ -73,7 +78,7 @@ pub struct Capacity {
 pub struct Pass {
     /// One for each claim, in their order.
     pub summaries: Vec<Summary>,
-    /// What became of the writes. What failed is for the caller to try again, after a while.
+    /// What became of the writes.
     pub written: Written,
     /// When another pass is due at the latest, if nothing happens.
     pub again: Option<Duration>,
@@ -89,8 +94,8 @@ impl Capacity {
     /// asks for a pass.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let (nodes, changes) = Nodes::watch(client.clone());
-        let writer = Writer::new(client.clone());
-        (Self { client, nodes, writer, turn: Mutex::new(()) }, changes)
+        let turn = Turn { writer: Writer::new(client.clone()), memory: Memory::default() };
+        (Self { client, nodes, turn: Mutex::new(turn) }, changes)
     }
 
     /// The nodes.
@@ -101,29 +106,52 @@ impl Capacity {
     /// Makes all nodes as these claims want them, which must be those of all configurations that are honoured, also of
     /// those that are being deleted. `None`, and nothing written, until all nodes have been seen.
     pub async fn pass(&self, claims: &[Claim]) -> Result<Option<Pass>, CountError> {
-        let _turn = self.turn.lock().await;
-        let resources: BTreeSet<_> = claims.iter().map(|claim| claim.resource.as_str()).collect();
-        let mut in_use = InUse::default();
-        let mut rounds = 0;
-        let planned = loop {
-            let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
-            let planned = plan(claims, &nodes, &in_use);
-            if planned.uncounted.is_empty() {
-                break planned;
-            }
-            count::count(&self.client, &planned.uncounted, rounds >= ROUNDS, &resources, &mut in_use).await?;
-            rounds += 1;
-        };
-        let mut summaries = planned.summaries;
-        let mut written = Written::default();
-        if !planned.writes.is_empty() {
-            written = self.writer.write(&self.nodes, planned.writes).await;
+        let Turn { writer, memory } = &mut *self.turn.lock().await;
+        let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
+        let now = Instant::now();
+        let (mut in_use, due) = (memory.all(now), memory.due(now));
+        let mut planned = plan(claims, &nodes, &in_use);
+        if !(planned.is_settled() && due.is_empty()) {
+            in_use = memory.recent(now);
+            let Some(counted) = self.count(claims, due, &mut in_use).await? else { return Ok(None) };
+            planned = counted;
+            memory.take(&in_use, now);
+        }
+        let (mut summaries, moved) = (planned.summaries, !planned.writes.is_empty());
+        let written = writer.write(&self.nodes, planned.writes).await;
+        if moved {
+            memory.look_again(planned.lowered, Instant::now());
             if let Some(nodes) = self.nodes.snapshot() {
                 summaries = plan(claims, &nodes, &in_use).summaries;
             }
+            for summary in &mut summaries {
+                summary.hindered(&written);
+            }
         }
         let uneven = summaries.iter().any(|summary| summary.uneven).then_some(UNEVEN);
-        let again = [written.again, uneven].into_iter().flatten().min();
+        let again = [written.again, uneven, memory.next_look(Instant::now())].into_iter().flatten().min();
         Ok(Some(Pass { summaries, written, again }))
+    }
+
+    /// Counts the peer pods of these nodes, and of those whose numbers are to change; what is to be done then.
+    async fn count(
+        &self,
+        claims: &[Claim],
+        mut uncounted: Vec<Arc<str>>,
+        in_use: &mut InUse,
+    ) -> Result<Option<Plan>, CountError> {
+        let resources: BTreeSet<_> = claims.iter().map(|claim| claim.resource.as_str()).collect();
+        for round in 0.. {
+            if !uncounted.is_empty() {
+                count::count(&self.client, &uncounted, round > ROUNDS, &resources, in_use).await?;
+            }
+            let Some(nodes) = self.nodes.snapshot() else { break };
+            let planned = plan(claims, &nodes, in_use);
+            if planned.uncounted.is_empty() {
+                return Ok(Some(planned));
+            }
+            uncounted = planned.uncounted;
+        }
+        Ok(None)
     }
 }

@@ -35,33 +35,62 @@ pub struct Plan {
     pub summaries: Vec<Summary>,
     /// Nodes of which it must be known how many peer pods run there before anything is written.
     pub uncounted: Vec<Arc<str>>,
+    /// Nodes that get a smaller share. Peer pods may be on their way to them.
+    pub lowered: Vec<Arc<str>>,
+}
+
+impl Plan {
+    /// Whether nothing is to be done.
+    pub fn is_settled(&self) -> bool {
+        self.writes.is_empty() && self.uncounted.is_empty()
+    }
 }
 
 /// How many peer pods run on nodes, by the extended resource that they ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
-    nodes: HashMap<Arc<str>, BTreeMap<String, u32>>,
+    counted: HashMap<Arc<str>, BTreeMap<String, u32>>,
     /// Whether nodes that are not named have none.
     complete: bool,
+    /// What was counted a while ago.
+    remembered: HashMap<Arc<str>, BTreeMap<String, u32>>,
 }
 
 impl InUse {
     /// Of every node.
-    pub fn of_all(nodes: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
-        Self { nodes, complete: true }
+    pub fn of_all(counted: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
+        Self { counted, complete: true, remembered: HashMap::new() }
+    }
+
+    /// What was counted a while ago: it keeps a share as it is, but none is made smaller by it.
+    pub fn remembered(remembered: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
+        Self { remembered, ..Self::default() }
     }
 
     /// Of a further node.
     pub fn add(&mut self, node: Arc<str>, resources: BTreeMap<String, u32>) {
-        self.nodes.insert(node, resources);
+        self.counted.insert(node, resources);
     }
 
-    /// `None` where it is not known.
-    fn get(&self, node: &str, resource: &str) -> Option<u32> {
-        match self.nodes.get(node) {
-            Some(resources) => Some(resources.get(resource).copied().unwrap_or(0)),
-            None => self.complete.then_some(0),
-        }
+    /// What was counted, by node.
+    pub(super) fn counted(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<String, u32>)> {
+        self.counted.iter()
+    }
+
+    /// Whether every node was counted.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn is_counted(&self, node: &str) -> bool {
+        self.complete || self.counted.contains_key(node)
+    }
+
+    /// As far as is known.
+    fn of(&self, node: &str, resource: &str) -> u32 {
+        let remembered = || self.remembered.get(node).filter(|_| !self.complete);
+        let resources = self.counted.get(node).or_else(remembered);
+        resources.and_then(|resources| resources.get(resource)).copied().unwrap_or(0)
     }
 }
 
@@ -70,6 +99,8 @@ impl InUse {
 enum Aim {
     /// So many, or nothing, whoever advertises some.
     Share(Option<u32>),
+    /// Nothing, whoever advertises some and whatever runs there.
+    Nothing,
     /// Nothing of what is marked as ours; what others advertise is their business.
     Withdraw,
     /// What it does now.
@@ -91,7 +122,7 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
             aims[node] = aim;
             let level = nodes[node].level(&claim.resource);
             summary.advertised += u64::from(level.allocatable.unwrap_or(0));
-            if needs_count(aim, level) && in_use.get(nodes[node].name(), &claim.resource).is_none() {
+            if needs_count(aim, level) && !in_use.is_counted(nodes[node].name()) {
                 uncounted.insert(nodes[node].name().clone());
             }
         }
@@ -103,6 +134,7 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
         .map(|claim| claim.resource.as_str())
         .collect();
     let mut writes = Vec::new();
+    let mut lowered = Vec::new();
     for ((node, &owner), aim) in nodes.iter().zip(&owners).zip(aims) {
         let claim = owner.map(|index| &claims[index]);
         let is_unclear = match claim {
@@ -116,7 +148,12 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
             let gives = write.resources.iter().any(|(name, vms)| *vms > node.level(name).allocatable);
             for (index, (summary, claim)) in summaries.iter_mut().zip(claims).enumerate() {
                 let is_removed = write.resources.get(&claim.resource) == Some(&None);
-                summary.pending += usize::from(owner == Some(index) || is_removed);
+                if owner == Some(index) || is_removed {
+                    summary.pending.push(node.name().clone());
+                }
+            }
+            if write.resources.iter().any(|(name, vms)| vms.is_some() && *vms < node.level(name).capacity) {
+                lowered.push(node.name().clone());
             }
             writes.push((gives, write));
         }
@@ -126,6 +163,7 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
         writes: writes.into_iter().map(|(_, write)| write).collect(),
         summaries,
         uncounted: uncounted.into_iter().collect(),
+        lowered,
     }
 }
 
@@ -162,7 +200,7 @@ fn aims_of(
         Err(_) => return vec![Aim::Keep; owned.len()],
         Ok(None) => return vec![Aim::Withdraw; owned.len()],
         // No peer pod is to start any more. Those that run do not mind a resource that is not there.
-        Ok(Some(0)) => return vec![Aim::Share(None); owned.len()],
+        Ok(Some(0)) => return vec![Aim::Nothing; owned.len()],
         Ok(Some(limit)) => limit,
     };
     let places: Vec<_> = owned
@@ -170,7 +208,7 @@ fn aims_of(
         .map(|&node| Place {
             name: nodes[node].name(),
             current: nodes[node].level(&claim.resource).capacity.unwrap_or(0),
-            in_use: in_use.get(nodes[node].name(), &claim.resource).unwrap_or(0),
+            in_use: in_use.of(nodes[node].name(), &claim.resource),
         })
         .collect();
     let shares: Vec<_> = match claim.distribution {
@@ -201,7 +239,7 @@ fn needs_count(aim: Aim, level: Level) -> bool {
             let reset = level.capacity.unwrap_or(0) == 0;
             level != Level::of(share) && if reset { share.is_some() } else { share < level.capacity }
         }
-        Aim::Withdraw | Aim::Keep => false,
+        Aim::Nothing | Aim::Withdraw | Aim::Keep => false,
     }
 }
 
@@ -218,6 +256,7 @@ fn write(node: &Node, resource: Option<&str>, aim: Aim) -> Option<NodeWrite> {
         let level = node.level(resource);
         let share = match aim {
             Aim::Share(share) => Some(share),
+            Aim::Nothing => Some(None),
             Aim::Withdraw => is_ours.then_some(None),
             // Nothing is better than a resource that is there and too small.
             Aim::Keep => (is_ours && level.capacity == Some(0)).then_some(None),

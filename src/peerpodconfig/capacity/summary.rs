@@ -1,11 +1,15 @@
 //! How a configuration stands with the nodes, for its status. Pure *(no client)*.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use super::{
     claim::{BadResource, Claim},
     limit::BadLimit,
     selection::BadSelector,
+    write::Written,
 };
 use crate::{api::v1alpha1::Distribution, peerpodconfig::verdict::Reason};
 
@@ -34,9 +38,13 @@ pub struct Summary {
     pub beyond: u64,
     /// Whether peer pods that run keep the shares from being as even, or as few, as they are to be.
     pub uneven: bool,
-    /// How many nodes are to be written to on account of its extended resource. One that is being deleted may go when this
-    /// is 0.
-    pub pending: usize,
+    /// The nodes that are to be written to on account of its extended resource. One that is being deleted may go when there
+    /// are none.
+    pub pending: Vec<Arc<str>>,
+    /// Those of them that could not be written to, each with the reason.
+    pub failed: Vec<(Arc<str>, String)>,
+    /// Those of them that others reset again and again.
+    pub contested: Vec<Arc<str>>,
 }
 
 /// What the condition `CapacityAdvertised` of a configuration says.
@@ -62,8 +70,17 @@ impl Summary {
             without: 0,
             beyond: 0,
             uneven: false,
-            pending: 0,
+            pending: Vec::new(),
+            failed: Vec::new(),
+            contested: Vec::new(),
         }
+    }
+
+    /// Takes over what kept its nodes from being written to.
+    pub(super) fn hindered(&mut self, written: &Written) {
+        let pending: HashSet<_> = self.pending.iter().collect();
+        self.failed = written.failed.iter().filter(|(node, _)| pending.contains(node)).cloned().collect();
+        self.contested = written.contested.iter().filter(|node| pending.contains(node)).cloned().collect();
     }
 
     /// What to tell people about the VMs that its nodes advertise.
@@ -95,9 +112,10 @@ impl Summary {
         if owned == 0 {
             return told(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
         }
-        if self.pending > 0 {
-            let message = format!("{} nodes do not advertise yet what they should", self.pending);
-            return told(Reason::Advertising, message);
+        if !self.pending.is_empty() {
+            let (reason, why) = self.hindrance();
+            let message = format!("{} nodes do not advertise yet what they should{why}", self.pending.len());
+            return told(reason, message);
         }
         if limit == 0 {
             return told(
@@ -123,6 +141,20 @@ impl Summary {
                 format!("{counted}: {without} of them have none, as the limit is lower than their number"),
             ),
         }
+    }
+
+    /// Why nodes are still to be written to.
+    fn hindrance(&self) -> (Reason, String) {
+        if let Some((node, error)) = self.failed.first() {
+            return (Reason::NodeWritesFail, format!("; writing to {node} fails: {error}"));
+        }
+        let Some(node) = self.contested.first() else { return (Reason::Advertising, String::new()) };
+        let why = format!(
+            "; {} of them are reset by somebody else again and again, {node} among them: find what writes the extended resource \
+             there, such as another cloud-api-adaptor, and end it",
+            self.contested.len()
+        );
+        (Reason::Contested, why)
     }
 
     /// What to tell people about nodes that an older configuration has; `None` where there are none.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
+    failures::Failures,
     holds::Holds,
     node::{MARK, NodeView},
     nodes::Nodes,
@@ -36,14 +37,14 @@ pub struct Written {
     pub written: usize,
     /// How many nodes were gone, or others than meant, by then. The watch brings what comes next.
     pub outdated: usize,
-    /// Nodes that others reset again and again, and that wait to be corrected.
+    /// Nodes that others reset again and again, and that wait to be corrected, by name.
     pub contested: Vec<Arc<str>>,
-    /// When the first of these may be written to.
-    pub again: Option<Duration>,
-    /// What failed, and why. Nodes that were not tried after too many failures are not named.
+    /// Nodes that could not be written to, in this pass or a former one, and why, by name. They wait to be tried again.
     pub failed: Vec<(Arc<str>, String)>,
-    /// How many nodes were not tried for that reason.
+    /// How many nodes were not tried after too many failures.
     pub untried: usize,
+    /// When another pass is due for all of these.
+    pub again: Option<Duration>,
 }
 
 /// Writes to nodes.
@@ -51,20 +52,25 @@ pub struct Written {
 pub(super) struct Writer {
     nodes: Api<NodeView>,
     holds: Holds,
+    failures: Failures,
 }
 
 impl Writer {
     pub(super) fn new(client: Client) -> Self {
-        Self { nodes: Api::all(client), holds: Holds::default() }
+        Self { nodes: Api::all(client), holds: Holds::default(), failures: Failures::default() }
     }
 
     /// Writes, in this order but several at once, and tells the nodes what they are now.
-    pub(super) async fn write(&self, nodes: &Nodes, writes: Vec<NodeWrite>) -> Written {
+    pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>) -> Written {
         let mut outcome = Written::default();
         let now = Instant::now();
         self.holds.sweep(now);
+        self.failures.retain(&writes);
         let mut admitted = Vec::new();
         for write in writes {
+            if self.failures.holds(&write.node, now) {
+                continue;
+            }
             match self.holds.admit(&write, now) {
                 Ok(()) => admitted.push(write),
                 Err(hold) => {
@@ -73,41 +79,51 @@ impl Writer {
                 }
             }
         }
+        outcome.contested.sort();
         let mut left = admitted.into_iter();
         let mut running = stream::FuturesUnordered::new();
+        let mut failures = 0;
+        let api = &self.nodes;
         loop {
-            while running.len() < IN_FLIGHT && outcome.failed.len() < MOST_FAILURES {
+            while running.len() < IN_FLIGHT && failures < MOST_FAILURES {
                 let Some(write) = left.next() else { break };
-                running.push(async move { (self.patch(nodes, &write).await, write) });
+                running.push(async move { (patch(api, &write).await, write) });
             }
             let Some((answer, write)) = running.next().await else { break };
             match answer {
-                Ok(()) => {
+                Ok(node) => {
                     info!(node = %write.node, resources = ?write.resources, "the node's VMs were written");
+                    nodes.wrote(&node);
+                    self.failures.succeeded(&write.node);
                     outcome.written += 1;
                 }
-                Err(error) => {
+                Err(error) if is_outdated(&error) => {
                     self.holds.not_written(&write.node);
-                    if is_outdated(&error) {
-                        outcome.outdated += 1;
-                    } else {
-                        warn!(node = %write.node, %error, "the node's VMs could not be written");
-                        outcome.failed.push((write.node, error.to_string()));
-                    }
+                    self.failures.succeeded(&write.node);
+                    outcome.outdated += 1;
+                }
+                Err(error) => {
+                    warn!(node = %write.node, %error, "the node's VMs could not be written");
+                    self.holds.not_written(&write.node);
+                    self.failures.failed(&write.node, error.to_string(), Instant::now());
+                    failures += 1;
                 }
             }
         }
-        outcome.untried = left.len();
+        for write in left {
+            self.holds.not_written(&write.node);
+            outcome.untried += 1;
+        }
+        outcome.failed = self.failures.all();
+        outcome.again = [outcome.again, self.failures.again(Instant::now())].into_iter().flatten().min();
         outcome
     }
+}
 
-    async fn patch(&self, nodes: &Nodes, write: &NodeWrite) -> Result<(), ApiError> {
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        let patch = Patch::Merge(body(write));
-        let answer = api_call::bounded(self.nodes.patch_status(&write.node, &params, &patch)).await?;
-        nodes.wrote(&answer);
-        Ok(())
-    }
+async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, ApiError> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    let patch = Patch::Merge(body(write));
+    api_call::bounded(nodes.patch_status(&write.node, &params, &patch)).await
 }
 
 /// The patch of `nodes/status`, which may write annotations too: so a node and its mark are never at odds.
@@ -122,9 +138,9 @@ fn body(write: &NodeWrite) -> Value {
     })
 }
 
-/// Whether the node is gone or another one, or somebody else wrote to it at the same time.
+/// Whether the node is gone or another one.
 fn is_outdated(error: &ApiError) -> bool {
-    matches!(error.code(), Some(404 | 409)) || error.is_of_field("metadata.uid")
+    error.code() == Some(404) || error.is_of_field("metadata.uid")
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    super::node::{Texts, tests::view},
+    super::{
+        node::{Texts, tests::view},
+        write::Written,
+    },
     *,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -50,7 +53,11 @@ impl Cluster {
 
     /// What a pass does; its plan.
     fn pass(&mut self, claims: &[Claim]) -> Plan {
-        let mut in_use = InUse::default();
+        self.pass_after(claims, InUse::default())
+    }
+
+    /// What a pass does that knows something of former ones; its plan.
+    fn pass_after(&mut self, claims: &[Claim], mut in_use: InUse) -> Plan {
         let mut rounds = 0;
         let plan = loop {
             let plan = plan(claims, &self.nodes(), &in_use);
@@ -111,12 +118,12 @@ fn ten_over_three_nodes_and_then_nothing_more_is_written() {
     let mut cluster = Cluster::workers(3);
     let claims = [limit(&json!(10))];
     let plan = cluster.pass(&claims);
-    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (3, 3));
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (3, 3));
     assert_eq!(cluster.shares(), [4, 3, 3]);
     let plan = cluster.pass(&claims);
     assert!(plan.writes.is_empty() && plan.uncounted.is_empty());
     let summary = &plan.summaries[0];
-    assert_eq!((summary.nodes, summary.advertised, summary.pending), (3, 10, 0));
+    assert_eq!((summary.nodes, summary.advertised, summary.pending.len()), (3, 10, 0));
     assert_eq!(summary.capacity().message, "10 VMs on 3 nodes");
     assert!(summary.capacity().reason.status());
 }
@@ -173,9 +180,9 @@ fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other()
     assert_eq!(cluster.shares(), [7, 0, 10]);
     assert_eq!(cluster.of("node-0"), &Facts::default());
     let plan = cluster.pass(&[deleted(claims[0].clone())]);
-    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (1, 1));
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (1, 1));
     let plan = cluster.pass(&[deleted(claims[0].clone())]);
-    assert_eq!((plan.writes.len(), plan.summaries[0].pending), (0, 0));
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (0, 0));
     assert_eq!(cluster.shares(), [7, 0, 0]);
     // The same without any configuration: one that went while nobody watched.
     cluster.pass(&claims);
@@ -233,7 +240,7 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
     // With the older one's deletion the younger has them.
     let plan = cluster.pass(&[all.clone(), deleted(zone.clone())]);
     assert_eq!(cluster.shares(), [2, 1, 1]);
-    assert_eq!(plan.summaries[1].pending, 0, "none of its nodes is left to be cleared");
+    assert_eq!(plan.summaries[1].pending.len(), 0, "none of its nodes is left to be cleared");
     let twin = Claim { created: at(2), ..claim("twin", &json!({ "limit": 1 })) };
     let summaries = cluster.pass(&[twin, all]).summaries;
     assert_eq!(summaries[0].capacity().reason.as_str(), "AllTaken");
@@ -300,6 +307,70 @@ fn no_node_advertises_fewer_than_run_there() {
     cluster.of("node-0").runs = 0;
     cluster.pass(&claims);
     assert_eq!(cluster.shares(), [4, 3, 3]);
+}
+
+#[test]
+fn what_is_remembered_spares_questions_and_takes_no_room_away() {
+    let mut cluster = Cluster::workers(3);
+    let of = |vms: u32| InUse::remembered([("node-0".into(), [(VM.to_owned(), vms)].into())].into());
+    let claims = [limit(&json!(10))];
+    *cluster.of("node-0") = Facts { runs: 8, mark: Some(VM.into()), ..Facts::advertises(VM, 8) };
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [8, 1, 1]);
+    assert!(
+        !plan(&claims, &cluster.nodes(), &InUse::default()).is_settled(),
+        "without it, node-0 is asked for"
+    );
+    assert!(plan(&claims, &cluster.nodes(), &of(8)).is_settled());
+    // One that is to have less is asked all the same, and so has as many as run there now.
+    let planned = cluster.pass_after(&claims, of(3));
+    assert!(planned.is_settled());
+    let claims = [limit(&json!(6))];
+    assert_eq!(plan(&claims, &cluster.nodes(), &of(3)).uncounted, ["node-0".into()]);
+    cluster.of("node-0").runs = 4;
+    let planned = cluster.pass_after(&claims, of(3));
+    assert_eq!((cluster.shares(), planned.lowered), (vec![4, 1, 1], vec!["node-0".into()]));
+    // A peer pod that was on its way is seen by the second look.
+    cluster.of("node-0").runs = 5;
+    let mut second_look = InUse::default();
+    second_look.add("node-0".into(), [(VM.to_owned(), 5)].into());
+    cluster.pass_after(&claims, second_look);
+    assert_eq!(cluster.shares(), [5, 1, 0]);
+}
+
+#[test]
+fn a_limit_of_0_asks_nobody_what_runs() {
+    let mut cluster = Cluster::workers(2);
+    cluster.pass(&[limit(&json!(10))]);
+    cluster.of("node-0").runs = 3;
+    let plan = plan(&[limit(&json!(0))], &cluster.nodes(), &InUse::default());
+    assert_eq!((plan.uncounted.len(), plan.writes.len(), plan.lowered.len()), (0, 2, 0));
+}
+
+#[test]
+fn what_keeps_nodes_from_being_written_to_is_told() {
+    let mut cluster = Cluster::workers(3);
+    let mut summary = cluster.pass(&[limit(&json!(10))]).summaries.remove(0);
+    let other = || Arc::<str>::from("node of another configuration");
+    let mut written =
+        Written { contested: vec!["node-1".into(), "node-2".into(), other()], ..Written::default() };
+    summary.hindered(&written);
+    let told = summary.capacity();
+    assert_eq!(told.reason.as_str(), "Contested");
+    assert!(
+        told.message.contains("; 2 of them are reset") && told.message.contains("node-1 among"),
+        "{}",
+        told.message
+    );
+    written.failed = vec![("a".into(), "another".into()), ("node-0".into(), "forbidden".into())];
+    summary.hindered(&written);
+    let told = summary.capacity();
+    assert_eq!((told.reason.as_str(), told.reason.status()), ("NodeWritesFail", false));
+    assert!(
+        told.message.contains("3 nodes") && told.message.contains("to node-0 fails: forbidden"),
+        "{}",
+        told.message
+    );
 }
 
 #[test]
@@ -375,7 +446,7 @@ proptest! {
         let after = cluster.clone();
         let second = cluster.pass(&claims);
         prop_assert!(second.writes.is_empty(), "{:?}", second.writes);
-        prop_assert!(second.summaries.iter().all(|summary| summary.pending == 0));
+        prop_assert!(second.summaries.iter().all(|summary| summary.pending.is_empty()));
         prop_assert_eq!(&cluster, &after);
         for (name, facts) in &cluster.0 {
             // Whatever we leave is marked as ours, and is never a share of 0.
@@ -385,6 +456,28 @@ proptest! {
                 let was_ours = before.0[name].mark.as_ref() == Some(resource);
                 let is_claimed = claims.iter().any(|claim| !claim.deleted && claim.resource == *resource);
                 prop_assert!(was_ours || is_claimed || facts.resources.get(resource) == Some(vms), "foreign");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_remembered_nobody_who_runs_loses_room(
+        nodes in prop::collection::vec(facts(), 1..8),
+        claims in claims(),
+        remembered in prop::collection::vec(0_u32..12, 8),
+    ) {
+        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
+        let mut cluster = Cluster(nodes.collect());
+        let before = cluster.clone();
+        let remembered = cluster.0.keys().zip(remembered);
+        let remembered = remembered.map(|(node, vms)| (node.as_str().into(), [(VM.to_owned(), vms)].into()));
+        let in_use = InUse::remembered(remembered.collect());
+        let plan = cluster.pass_after(&claims, in_use);
+        for write in &plan.writes {
+            let facts = &cluster.0[&*write.node];
+            let was = before.0[&*write.node].resources.get(VM).copied().unwrap_or(0);
+            if let Some(Some(vms)) = write.resources.get(VM) {
+                prop_assert!(*vms >= facts.runs || *vms >= was && was > 0, "{:?} of {was}, and {facts:?}", write);
             }
         }
     }

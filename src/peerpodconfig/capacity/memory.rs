@@ -1,0 +1,142 @@
+//! What a pass leaves to those after it: what it counted, and which nodes are to be counted again. *(no client)*
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::plan::InUse;
+
+/// How long shares that peer pods keep from being even are left so, unless something else is to be written. Nobody tells
+/// when these Pods are gone.
+pub(super) const UNEVEN: Duration = Duration::from_secs(60);
+
+/// How old a count may be where something is to be written.
+const RECENT: Duration = Duration::from_secs(5);
+
+/// When a node that got a smaller share is counted again. By then whoever had not seen the smaller one sees it, a scheduler
+/// as well as a kubelet: so no further Pod takes more room than there is.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+
+/// What passes leave to each other.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The nodes on which peer pods were found, and when.
+    counts: HashMap<Arc<str>, Counted>,
+    /// Nodes to count again, and when.
+    looks: HashMap<Arc<str>, Instant>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    at: Instant,
+    resources: BTreeMap<String, u32>,
+}
+
+impl Memory {
+    /// All that is remembered, to see whether anything is to be done.
+    pub(super) fn all(&self, now: Instant) -> InUse {
+        self.not_older_than(UNEVEN, now)
+    }
+
+    /// What is as good as counted now, for the nodes that stay as they are.
+    pub(super) fn recent(&self, now: Instant) -> InUse {
+        self.not_older_than(RECENT, now)
+    }
+
+    fn not_older_than(&self, age: Duration, now: Instant) -> InUse {
+        let counts =
+            self.counts.iter().filter(|(_, counted)| now.saturating_duration_since(counted.at) < age);
+        InUse::remembered(counts.map(|(node, counted)| (node.clone(), counted.resources.clone())).collect())
+    }
+
+    /// Takes over what was counted for a plan.
+    pub(super) fn take(&mut self, in_use: &InUse, now: Instant) {
+        self.counts.retain(|_, counted| now.saturating_duration_since(counted.at) < UNEVEN);
+        if in_use.is_complete() {
+            self.counts.clear();
+            self.looks.retain(|_, due| *due > now);
+        }
+        for (node, resources) in in_use.counted() {
+            if self.looks.get(node).is_some_and(|due| *due <= now) {
+                self.looks.remove(node);
+            }
+            // A node without peer pods is like one of which nothing is known.
+            if resources.is_empty() {
+                self.counts.remove(node);
+            } else {
+                self.counts.insert(node.clone(), Counted { at: now, resources: resources.clone() });
+            }
+        }
+    }
+
+    /// Has these nodes counted again.
+    pub(super) fn look_again(&mut self, nodes: impl IntoIterator<Item = Arc<str>>, now: Instant) {
+        self.looks.extend(nodes.into_iter().map(|node| (node, now + SECOND_LOOK)));
+    }
+
+    /// The nodes that are to be counted by now.
+    pub(super) fn due(&self, now: Instant) -> Vec<Arc<str>> {
+        self.looks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| node.clone()).collect()
+    }
+
+    /// When the next of them is.
+    pub(super) fn next_look(&self, now: Instant) -> Option<Duration> {
+        self.looks.values().min().map(|due| due.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VM: &str = "x.y/vm";
+
+    fn counted(nodes: &[(&str, u32)]) -> InUse {
+        let mut in_use = InUse::default();
+        for (node, vms) in nodes {
+            in_use
+                .add((*node).into(), Some((VM.to_owned(), *vms)).filter(|_| *vms > 0).into_iter().collect());
+        }
+        in_use
+    }
+
+    fn remembered(nodes: &[(&str, u32)]) -> InUse {
+        InUse::remembered(
+            nodes.iter().map(|(node, vms)| ((*node).into(), [(VM.to_owned(), *vms)].into())).collect(),
+        )
+    }
+
+    #[test]
+    fn a_count_is_kept_as_long_as_uneven_shares_and_is_recent_for_seconds() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        memory.take(&counted(&[("a", 3), ("b", 0)]), start);
+        memory.take(&counted(&[("c", 1)]), start + RECENT);
+        assert_eq!(memory.recent(start + RECENT), remembered(&[("c", 1)]));
+        assert_eq!(memory.all(start + RECENT), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(memory.all(start + UNEVEN), remembered(&[("c", 1)]));
+        memory.take(&counted(&[("c", 0)]), start + UNEVEN);
+        assert_eq!((memory.all(start), memory.counts.len()), (InUse::default(), 0));
+        memory.take(&counted(&[("a", 3)]), start);
+        memory.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), start);
+        assert_eq!(memory.all(start), remembered(&[("b", 2)]));
+    }
+
+    #[test]
+    fn a_node_stays_due_until_it_was_counted() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        memory.look_again(["a".into(), "b".into()], start);
+        assert_eq!((memory.due(start).len(), memory.next_look(start)), (0, Some(SECOND_LOOK)));
+        // What was counted for another reason meanwhile was counted too early.
+        memory.take(&counted(&[("a", 3)]), start);
+        let later = start + SECOND_LOOK;
+        assert_eq!((memory.due(later).len(), memory.next_look(later)), (2, Some(Duration::ZERO)));
+        memory.take(&counted(&[("a", 0)]), later);
+        assert_eq!(memory.due(later), ["b".into()]);
+        memory.take(&InUse::of_all(HashMap::new()), later);
+        assert_eq!((memory.due(later).len(), memory.next_look(later)), (0, None));
+    }
+}

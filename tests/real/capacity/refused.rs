@@ -1,0 +1,98 @@
+//! Writes that the API server refuses.
+
+use anyhow::{Context as _, Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use kube::{Api, api::DeleteParams};
+use peerpod_operator::peerpodconfig::{
+    capacity::{Capacity, Summary},
+    verdict::Reason,
+};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use super::{Stage, claim, client};
+use crate::support::without_operator;
+
+#[test]
+fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_of() -> Result<()> {
+    without_operator(async |testbed| {
+        // Whatever writes the status of these nodes is refused.
+        let rules = json!([{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"],
+        }]);
+        let admission = "admissionregistration.k8s.io/v1";
+        let metadata = json!({ "name": "refused-nodes" });
+        let spec = json!({
+            "matchConstraints": { "resourceRules": rules },
+            "validations": [{ "expression": "!object.metadata.name.startsWith('bad-')", "message": "not this one" }],
+        });
+        let binding = json!({ "policyName": "refused-nodes", "validationActions": ["Deny"] });
+        testbed
+            .apply("refused", &[
+                json!({ "apiVersion": admission, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec }),
+                json!({ "apiVersion": admission, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding }),
+            ])
+            .await?;
+        let mut stage = Stage::new(testbed).await?;
+        // More than may fail in one pass, and all before the good one.
+        let bad: Vec<_> = (0..20).map(|number| format!("bad-{number:02}")).collect();
+        for name in bad.iter().map(String::as_str).chain(["good"]) {
+            stage.join(name).await?;
+        }
+        wait::eventually("the API server refuses writes to nodes", DEADLINE, async || {
+            let refused = stage.patch_status(&bad[0], &json!({ "phase": null })).await;
+            ensure!(refused.is_err());
+            Ok(())
+        })
+        .await?;
+        stage.want(&[json!({ "limit": 21 })])?;
+        stage.advertises("good", Some("1")).await?;
+        let told =
+            |summaries: &Vec<Summary>| summaries.iter().any(|summary| summary.failed.len() == bad.len());
+        let summaries = tokio::time::timeout(DEADLINE, stage.summaries.wait_for(told)).await??.clone();
+        let verdict = summaries[0].capacity();
+        ensure!(verdict.reason == Reason::NodeWritesFail, "{verdict:?}");
+        ensure!(
+            verdict.message.contains("bad-00") && verdict.message.contains("not this one"),
+            "{verdict:?}"
+        );
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(testbed.client());
+        bindings.delete("refused-nodes", &DeleteParams::default()).await?;
+        for name in &bad {
+            stage.advertises(name, Some("1")).await?;
+        }
+        for name in bad.iter().map(String::as_str).chain(["good"]) {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()> {
+    without_operator(async |testbed| {
+        let stage = Stage::new(testbed).await?;
+        stage.join("twin").await?;
+        let (capacity, changes) = Capacity::watch(client(testbed).await?);
+        {
+            // Whoever sees no more changes acts on what was.
+            let mut changes = std::pin::pin!(changes);
+            changes.next().await.context("the first list")?;
+            stage.leave("twin").await?;
+            stage.join("twin").await?;
+            let pass =
+                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            let written = pass.written;
+            ensure!(
+                (written.written, written.outdated) == (0, 1) && written.failed.is_empty(),
+                "{written:?}"
+            );
+            stage.leave("twin").await?;
+            let pass =
+                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            ensure!(pass.written.outdated == 1, "{:?}", pass.written);
+        }
+        Ok(())
+    })
+}
