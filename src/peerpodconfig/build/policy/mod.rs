@@ -38,7 +38,9 @@ pub fn policy(inputs: &Inputs) -> DynamicObject {
         &json!({
             "failurePolicy": "Fail",
             "reinvocationPolicy": "IfNeeded",
+            // Replaced as a whole, so what the API server would fill in must be there: else it differs for ever.
             "matchConstraints": {
+                "matchPolicy": "Equivalent",
                 "namespaceSelector": other_namespaces(inputs),
                 "resourceRules": [{
                     "apiGroups": [""],
