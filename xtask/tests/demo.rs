@@ -83,7 +83,7 @@ fn a_kept_demo_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<
     let kept = demos.run(&["--keep"])?;
     let (said, problems) = (text(&kept.stdout), text(&kept.stderr));
     ensure!(kept.status.success(), "{said}\n{problems}");
-    assert_eq!(said.matches("as told").count(), 4, "{said}");
+    assert_eq!(said.matches("as told").count(), 5, "{said}");
     assert!(!said.contains('\x1b'), "no colours where there is no terminal: {said}");
     let kubeconfig = said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG="));
     assert!(kubeconfig.is_some_and(|path| Path::new(path).exists()), "{said}");

@@ -22,6 +22,10 @@ pub(super) enum Fact {
     Pod { name: String, change: PodChange },
     /// The watch of PeerPods showed this.
     PeerPod { name: String, change: PeerPodChange },
+    /// The watch of nodes showed that this one advertises so many VMs now; `None`: nothing.
+    Node { name: String, vms: Option<String> },
+    /// The watch of `PeerPodConfigs` showed this.
+    Config { name: String, change: ConfigChange },
     /// virsh told of an event of a domain, in its own words.
     Domain { name: String, event: String },
     /// The API server's audit log has this request to write something.
@@ -40,6 +44,10 @@ pub(super) enum PodChange {
     /// Its containers have ended.
     Through {
         phase: String,
+    },
+    /// The scheduler finds no node for it, and says why.
+    Unschedulable {
+        message: String,
     },
     Gone,
 }
@@ -61,12 +69,24 @@ pub(super) enum PeerPodChange {
     Gone,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ConfigChange {
+    /// This condition is True now.
+    Condition {
+        type_: String,
+        reason: String,
+    },
+    Gone,
+}
+
 /// Who did something, or who tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who<'a> {
     You,
     Pod,
     PeerPod,
+    Node,
+    PeerPodConfig,
     Libvirt,
     CloudApiAdaptor,
     Operator,
@@ -92,6 +112,8 @@ impl<'a> Who<'a> {
             Self::You => "you",
             Self::Pod => "Pod",
             Self::PeerPod => "PeerPod",
+            Self::Node => "Node",
+            Self::PeerPodConfig => "PeerPodConfig",
             Self::Libvirt => "libvirt",
             Self::CloudApiAdaptor => "cloud-api-adaptor",
             Self::Operator => "operator",
@@ -104,7 +126,7 @@ impl<'a> Who<'a> {
     pub(super) fn style(self) -> Style {
         match self {
             Self::You => Style::Bold,
-            Self::Pod | Self::PeerPod => Style::Cyan,
+            Self::Pod | Self::PeerPod | Self::Node | Self::PeerPodConfig => Style::Cyan,
             Self::Libvirt => Style::Magenta,
             Self::CloudApiAdaptor => Style::Blue,
             Self::Operator => Style::Green,
@@ -122,6 +144,9 @@ impl Fact {
             Self::Command(command) => (Who::You, format!("$ {command}")),
             Self::Pod { name, change } => (Who::Pod, format!("{name} {}", pod(change))),
             Self::PeerPod { name, change } => (Who::PeerPod, format!("{name} {}", peerpod(change))),
+            Self::Node { name, vms: Some(vms) } => (Who::Node, format!("{name} advertises {vms} VMs")),
+            Self::Node { name, vms: None } => (Who::Node, format!("{name} advertises no VMs any more")),
+            Self::Config { name, change } => (Who::PeerPodConfig, format!("{name} {}", config(change))),
             // A domain that is started was defined.
             Self::Domain { event, .. } if event.starts_with("Defined") => return None,
             Self::Domain { name, event } => {
@@ -131,8 +156,9 @@ impl Fact {
             }
             Self::Write(request) => {
                 let who = Who::of(&request.user);
-                // The command was told, and an event is.
-                if who == Who::You || request.resource == "events" {
+                // The command was told. Events are, and so is what watches see of nodes and PeerPodConfigs.
+                let seen = ["events", "nodes/status", "peerpodconfigs", "peerpodconfigs/status"];
+                if who == Who::You || seen.contains(&request.resource.as_str()) {
                     return None;
                 }
                 (who, write(request))
@@ -152,6 +178,7 @@ fn pod(change: &PodChange) -> String {
             format!("is being deleted; its containers have {grace_seconds} s to end")
         }
         PodChange::Through { phase } => format!("is through: {phase}"),
+        PodChange::Unschedulable { message } => format!("finds no node: {message}"),
         PodChange::Gone => "is gone".to_owned(),
     }
 }
@@ -169,6 +196,13 @@ fn peerpod(change: &PeerPodChange) -> String {
     }
 }
 
+fn config(change: &ConfigChange) -> String {
+    match change {
+        ConfigChange::Condition { type_, reason } => format!("is {type_}, reason {reason}"),
+        ConfigChange::Gone => "is gone".to_owned(),
+    }
+}
+
 fn write(request: &Request) -> String {
     let Request { verb, resource, name, code, .. } = request;
     let what = match (verb.as_str(), resource.as_str()) {
@@ -178,6 +212,11 @@ fn write(request: &Request) -> String {
         ("create", "peerpods") => format!("creates PeerPod {name}"),
         ("delete", "peerpods") => format!("deletes PeerPod {name}"),
         ("patch", "peerpods/status") => format!("writes the status of PeerPod {name}"),
+        (_, "daemonsets") => format!("{} DaemonSet {name}", object_verb(verb)),
+        (_, "mutatingadmissionpolicies") => format!("{} MutatingAdmissionPolicy {name}", object_verb(verb)),
+        (_, "mutatingadmissionpolicybindings") => {
+            format!("{} MutatingAdmissionPolicyBinding {name}", object_verb(verb))
+        }
         _ => format!("asks to {verb} {resource} {name}"),
     };
     let answer = match code {
@@ -185,6 +224,16 @@ fn write(request: &Request) -> String {
         _ => format!(" (and is answered {code})"),
     };
     what + &answer
+}
+
+/// What is done to an object that a `PeerPodConfig` consists of.
+fn object_verb(verb: &str) -> &str {
+    match verb {
+        // A patch by server-side apply makes what is missing.
+        "patch" => "applies",
+        "delete" => "deletes",
+        other => other,
+    }
 }
 
 /// Whether the request is a JSON patch that leaves an object without finalizers.

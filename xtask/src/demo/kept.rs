@@ -19,6 +19,7 @@ use testbed::{Operator, Pods};
 use super::{
     paint::{Paint, Style},
     stage::{NAMESPACE, Stage},
+    stories::{CONFIG_FILE, PODS_FILE},
 };
 
 /// Names the operator's process.
@@ -142,6 +143,13 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
     )?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} get pods,peerpods")?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} delete pod yours")?;
+    writeln!(
+        stdout,
+        "\n{}",
+        heading("Three nodes are ready for peer pods, and the files of the last story are there:")
+    )?;
+    writeln!(stdout, "  kubectl apply -f {}", stage.dir.join(CONFIG_FILE).display())?;
+    writeln!(stdout, "  kubectl -n {NAMESPACE} create -f {}", stage.dir.join(PODS_FILE).display())?;
     writeln!(stdout, "\n{}", heading("Logs:"))?;
     writeln!(stdout, "  operator       {}", stage.operator.process().log().display())?;
     writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;

@@ -1,6 +1,7 @@
-//! `cargo xtask demo`: four stories on a real control plane and a real libvirtd, told as they are observed.
+//! `cargo xtask demo`: five stories on a real control plane and a real libvirtd, told as they are observed.
 
 mod build;
+mod columns;
 mod fact;
 mod kept;
 mod observers;
@@ -41,9 +42,10 @@ pub(crate) struct Task {
 
 const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor makes the VM and \
     records it in a PeerPod object, which the Pod owns. When the Pod goes and its VM does not, this operator deletes the \
-    VM. Four stories show when it does, and when it must not.\n\
+    VM. Four stories show when it does, and when it must not; a fifth, how nodes come to run as many peer pods as they \
+    should.\n\
     Real: etcd, API server, controller manager with its garbage collector, libvirtd, and the operator under its own \
-    ServiceAccount's token. Played: the Pods' kubelet, and cloud-api-adaptor under its own rights. The VMs are those of \
+    ServiceAccount's token. Played: the kubelets, and cloud-api-adaptor under its own rights. The VMs are those of \
     libvirt's test driver: domains and volumes without a guest inside.\n\
     Every line of a timeline was observed: by watches of the API server, in its audit log, or by virsh.\n\
     The first run builds the programs of Kubernetes from source: about a quarter of an hour. Later ones take less than \

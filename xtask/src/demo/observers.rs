@@ -6,12 +6,18 @@ use anyhow::{Context as _, Result};
 use cluster::process::Process;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Pod},
+        events::v1::Event,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
-use peerpod_operator::api::v1alpha1::PeerPod;
+use peerpod_operator::api::v1alpha1::{EXTENDED_RESOURCE, PeerPod, PeerPodConfig};
 use serde::de::DeserializeOwned;
 use testbed::Audit;
 use tokio::{
@@ -21,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    fact::{Fact, Observation, PeerPodChange, PodChange},
+    fact::{ConfigChange, Fact, Observation, PeerPodChange, PodChange},
     stage::{NAMESPACE, Stage},
 };
 
@@ -46,7 +52,11 @@ pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<O
     let mut peerpods = PeerPods::default();
     tasks
         .spawn(watch(Api::namespaced(client.clone(), NAMESPACE), sender.clone(), move |it| peerpods.see(it)));
-    tasks.spawn(watch(Api::namespaced(client, NAMESPACE), sender.clone(), see_event));
+    tasks.spawn(watch(Api::namespaced(client.clone(), NAMESPACE), sender.clone(), see_event));
+    let mut nodes = Nodes::default();
+    tasks.spawn(watch(Api::all(client.clone()), sender.clone(), move |it| nodes.see(it)));
+    let mut configs = Configs::default();
+    tasks.spawn(watch(Api::all(client), sender.clone(), move |it| configs.see(it)));
     let audit = stage.testbed.audit().context("the testbed keeps no audit log")?.clone();
     tasks.spawn(report_failure(read_audit(audit, sender.clone()), sender.clone()));
     let virsh = stage.libvirtd.follow("virsh-events").await?;
@@ -117,12 +127,23 @@ fn pod_changes(before: Option<&Pod>, now: &Pod) -> Vec<PodChange> {
         }
         _ => {}
     }
+    let now_refused = refusal(now);
+    if now_refused.is_some() && now_refused != before.and_then(refusal) {
+        changes.extend(now_refused.map(|message| PodChange::Unschedulable { message }));
+    }
     let ending = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     if ending(now) && !before.is_some_and(ending) {
         let grace_seconds = now.metadata.deletion_grace_period_seconds.unwrap_or_default();
         changes.push(PodChange::Ending { grace_seconds });
     }
     changes
+}
+
+/// Why the scheduler finds no node for a Pod.
+fn refusal(pod: &Pod) -> Option<String> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let refused = conditions.find(|it| it.reason.as_deref() == Some("Unschedulable"))?;
+    refused.message.clone()
 }
 
 /// What is known of each PeerPod.
@@ -161,20 +182,80 @@ fn peerpod_changes(before: Option<&PeerPod>, now: &PeerPod) -> Vec<PeerPodChange
     if !held(now) && before.is_some_and(held) {
         changes.push(PeerPodChange::Released);
     }
-    let standing = |peerpod: &PeerPod| -> Vec<PeerPodChange> {
-        let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
-        let standing = conditions.filter(|condition| condition.status == "True");
-        standing
-            .map(|it| PeerPodChange::Condition {
-                type_: it.type_.clone(),
-                reason: it.reason.clone(),
-                message: it.message.clone(),
-            })
-            .collect()
+    let of = |peerpod: Option<&'_ PeerPod>| -> Vec<Condition> {
+        peerpod
+            .and_then(|peerpod| peerpod.status.as_ref())
+            .map(|it| it.conditions.clone())
+            .unwrap_or_default()
     };
-    let known = before.map(standing).unwrap_or_default();
-    changes.extend(standing(now).into_iter().filter(|condition| !known.contains(condition)));
+    changes.extend(new_conditions(&of(before), of(Some(now))).map(|it| PeerPodChange::Condition {
+        type_: it.type_,
+        reason: it.reason,
+        message: it.message,
+    }));
     changes
+}
+
+/// The conditions that are True now, and were not for this reason.
+fn new_conditions(before: &[Condition], now: Vec<Condition>) -> impl Iterator<Item = Condition> {
+    now.into_iter().filter(move |it| {
+        let known = |other: &&Condition| {
+            (&other.type_, &other.status, &other.reason, &other.message)
+                == (&it.type_, &it.status, &it.reason, &it.message)
+        };
+        it.status == "True" && !before.iter().any(|other| known(&other))
+    })
+}
+
+/// What each node advertises.
+#[derive(Default)]
+struct Nodes(HashMap<String, String>);
+
+impl Nodes {
+    fn see(&mut self, event: watcher::Event<Node>) -> Vec<Fact> {
+        let (watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event else {
+            return Vec::new();
+        };
+        let (name, vms) = (node.name_any(), vms(&node));
+        let before = match &vms {
+            Some(vms) => self.0.insert(name.clone(), vms.clone()),
+            None => self.0.remove(&name),
+        };
+        if before == vms { Vec::new() } else { vec![Fact::Node { name, vms }] }
+    }
+}
+
+/// How many VMs a node advertises to the scheduler.
+fn vms(node: &Node) -> Option<String> {
+    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+    allocatable.get(EXTENDED_RESOURCE).map(|Quantity(vms)| vms.clone())
+}
+
+/// The conditions of each `PeerPodConfig`.
+#[derive(Default)]
+struct Configs(HashMap<String, Vec<Condition>>);
+
+impl Configs {
+    fn see(&mut self, event: watcher::Event<PeerPodConfig>) -> Vec<Fact> {
+        let fact = |name: &str, change| Fact::Config { name: name.to_owned(), change };
+        match event {
+            watcher::Event::Apply(config) | watcher::Event::InitApply(config) => {
+                let name = config.name_any();
+                let now = config.status.map(|status| status.conditions).unwrap_or_default();
+                let before = self.0.insert(name.clone(), now.clone()).unwrap_or_default();
+                // A message may change where the reason stays.
+                let news = new_conditions(&before, now)
+                    .filter(|new| !before.iter().any(|it| it.status == "True" && it.reason == new.reason));
+                news.map(|it| fact(&name, ConfigChange::Condition { type_: it.type_, reason: it.reason }))
+                    .collect()
+            }
+            watcher::Event::Delete(config) => {
+                self.0.remove(&config.name_any());
+                vec![fact(&config.name_any(), ConfigChange::Gone)]
+            }
+            watcher::Event::Init | watcher::Event::InitDone => Vec::new(),
+        }
+    }
 }
 
 fn see_event(event: watcher::Event<Event>) -> Vec<Fact> {
@@ -194,7 +275,10 @@ async fn read_audit(audit: Audit, sender: Sender<Result<Observation>>) -> Result
     let mut position = 0;
     loop {
         for request in audit.requests(&mut position)? {
-            if request.is_write() && request.namespace == NAMESPACE {
+            // Leases are renewed all the time.
+            let told =
+                request.namespace == NAMESPACE || request.is_operators() && request.resource != "leases";
+            if request.is_write() && told {
                 send(&sender, request.time, Fact::Write(request)).await?;
             }
         }

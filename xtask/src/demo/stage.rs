@@ -6,15 +6,21 @@ use anyhow::{Context as _, Result};
 use cluster::process::Lifetime;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{Api, api::PostParams};
-use peerpod_operator::api::v1alpha1::PeerPod;
+use peerpod_operator::{
+    api::v1alpha1::{PeerPod, RUNTIME_CLASS},
+    peerpodconfig::capacity::selection::WORKER_LABEL,
+};
 use peers::libvirt::Libvirtd;
 use serde_json::json;
 use testbed::{
-    Caa, Kubelet, Operator, OperatorOptions, Options, Settings, Testbed, peerpod_object,
+    Caa, FakeNodes, Kubelet, Operator, OperatorOptions, Options, Settings, Testbed, peerpod_object,
     wait::{self, DEADLINE},
 };
 
 use super::kept;
+
+/// How many nodes are to run peer pods.
+const WORKERS: usize = 3;
 
 /// Where the stories' Pods are.
 pub(super) const NAMESPACE: &str = "shop";
@@ -27,6 +33,8 @@ pub(super) struct Stage {
     pub(super) testbed: Testbed,
     pub(super) caa: Caa,
     pub(super) kubelet: Kubelet,
+    /// Nodes that are to run peer pods, with kwok for a kubelet.
+    pub(super) workers: FakeNodes,
 }
 
 impl Stage {
@@ -37,8 +45,9 @@ impl Stage {
         let testbed = Testbed::start(&options).await?;
         let caa = Caa::install(&testbed).await?;
         let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-        let options =
-            OperatorOptions { lifetime, ..OperatorOptions::new(program, kept::operator_dir(dir), settings) };
+        let options = OperatorOptions::new(program, kept::operator_dir(dir), settings);
+        let arguments = vec!["--controllers=peerpod,peerpodconfig".to_owned()];
+        let options = OperatorOptions { lifetime, arguments, ..options };
         let operator = Operator::spawn(&testbed, &options).await?;
         if lifetime == Lifetime::Detached {
             kept::note(dir, &operator)?;
@@ -46,9 +55,12 @@ impl Stage {
         operator.ready().await?;
         make_namespace(&testbed).await?;
         admit_a_peerpod(&testbed).await.context("trying whether PeerPods can be made")?;
+        prepare_for_configurations(&testbed).await?;
         let kubelet = Kubelet::join(testbed.client(), "node").await?;
+        let worker = [(WORKER_LABEL.to_owned(), String::new())].into();
+        let workers = FakeNodes::join(testbed.client(), "worker", WORKERS, &worker).await?;
         let dir = dir.to_owned();
-        Ok(Self { dir, operator, libvirtd, testbed, caa, kubelet })
+        Ok(Self { dir, operator, libvirtd, testbed, caa, kubelet, workers })
     }
 }
 
@@ -58,6 +70,24 @@ async fn make_namespace(testbed: &Testbed) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(testbed.client(), NAMESPACE);
     wait::present(&accounts, "default", "Pods can be made", DEADLINE, |_| true).await?;
     Ok(())
+}
+
+/// Makes what is there before anybody makes a `PeerPodConfig`: settings for cloud-api-adaptor, and the runtime class that
+/// comes with Kata Containers.
+async fn prepare_for_configurations(testbed: &Testbed) -> Result<()> {
+    let metadata = |name: &str| json!({ "name": name, "namespace": peerpod_operator::NAMESPACE });
+    let objects = [
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("peer-pods-cm"),
+            "data": { "CLOUD_PROVIDER": "libvirt" },
+        }),
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata("peer-pods-secret") }),
+        json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": { "name": RUNTIME_CLASS }, "handler": RUNTIME_CLASS,
+        }),
+    ];
+    testbed.apply("settings", &objects).await
 }
 
 /// Has the API server look at a PeerPod that is then not made. The first one takes its admission of owner references two

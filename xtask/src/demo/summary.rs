@@ -1,8 +1,7 @@
 //! The table at the end.
 
-use std::fmt::Write as _;
-
 use super::{
+    columns::columns,
     paint::{Paint, Style},
     stories::{Outcome, Story},
 };
@@ -11,35 +10,18 @@ const HEADINGS: [&str; 4] = ["story", "result", "Pod deleted → VM gone", "Pod 
 
 /// A line for each story; of one that failed or was not played nothing but that is known.
 pub(super) fn table(paint: Paint, results: &[(Story, Option<Outcome>)]) -> String {
-    let rows: Vec<[String; 4]> = results
-        .iter()
-        .map(|(story, outcome)| match outcome {
-            Some(Outcome { machine, release }) => {
-                [story.title().to_owned(), "as told".to_owned(), machine.clone(), release.clone()]
-            }
-            None => [story.title().to_owned(), "FAILED".to_owned(), String::new(), String::new()],
-        })
-        .collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].as_str()).chain([HEADINGS[column]]);
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: [usize; 4] = std::array::from_fn(width);
-    let mut table = String::new();
-    let mut line = |cells: [&str; 4], style| {
-        let mut text = String::new();
-        for (cell, width) in cells.iter().zip(widths) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "  {cell:width$}");
+    let row = |(story, outcome): &(Story, Option<Outcome>)| match outcome {
+        Some(Outcome { machine, release }) => {
+            [story.title().to_owned(), "as told".to_owned(), machine.clone(), release.clone()]
         }
-        let _ = writeln!(table, "{}", paint.paint(style, text.trim_end()));
+        None => [story.title().to_owned(), "FAILED".to_owned(), String::new(), String::new()],
     };
-    line(HEADINGS, Style::Dim);
-    for ([story, result, machine, release], (_, outcome)) in rows.iter().zip(results) {
-        let style = if outcome.is_some() { Style::Plain } else { Style::Red };
-        line([story, result, machine, release], style);
-    }
-    table
+    let rows: Vec<_> = [HEADINGS.map(str::to_owned)].into_iter().chain(results.iter().map(row)).collect();
+    let style = |outcome: &Option<_>| if outcome.is_some() { Style::Plain } else { Style::Red };
+    let styles = [Style::Dim].into_iter().chain(results.iter().map(|(_, outcome)| style(outcome)));
+    let lines = columns(&rows).into_iter().zip(styles);
+    let lines: Vec<_> = lines.map(|(line, style)| paint.paint(style, format!("  {line}"))).collect();
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
@@ -47,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn every_story_has_a_line_and_says_how_it_went() {
         let outcome = Outcome { machine: "0.02 s".into(), release: "0.03 s".into() };
         let table = table(Paint::none(), &[(Story::Crash, Some(outcome)), (Story::Running, None)]);
         let lines: Vec<_> = table.lines().collect();

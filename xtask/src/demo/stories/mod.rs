@@ -1,5 +1,6 @@
-//! The four stories, and what they have in common.
+//! The five stories, and what they have in common.
 
+mod capacity;
 mod crash;
 mod foreign;
 mod healthy;
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use peers::libvirt::POOL;
 use testbed::{Request, Vm, wait::DEADLINE};
 
+pub(super) use self::capacity::{CONFIG_FILE, PODS_FILE};
 use super::{
     fact::{Fact, PeerPodChange, PodChange, releases},
     stage::{NAMESPACE, Stage},
@@ -28,10 +30,12 @@ pub(super) enum Story {
     Crash,
     Running,
     Foreign,
+    Capacity,
 }
 
 impl Story {
-    pub(super) const ALL: [Self; 4] = [Self::Healthy, Self::Crash, Self::Running, Self::Foreign];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Healthy, Self::Crash, Self::Running, Self::Foreign, Self::Capacity];
 
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -39,6 +43,7 @@ impl Story {
             Self::Crash => "cloud-api-adaptor dies",
             Self::Running => "a PeerPod is deleted under a running Pod",
             Self::Foreign => "a PeerPod points at a VM that is no pod VM",
+            Self::Capacity => "one PeerPodConfig, and a peer pod too many",
         }
     }
 
@@ -61,6 +66,11 @@ impl Story {
                 "Whoever may create PeerPods can write any VM's identifier into one. Here it is a database's. The \
                  operator must not touch it and must say why; the administrator then ends it with a word."
             }
+            Self::Capacity => {
+                "One object asks for ten VMs on three nodes. The operator must deploy cloud-api-adaptor, turn Pods of the \
+                 runtime class kata-remote into peer pods and share the ten out, so that of eleven exactly ten run. kwok \
+                 is these nodes' kubelet: it says that Pods run, and nobody makes VMs."
+            }
         }
     }
 
@@ -72,11 +82,13 @@ impl Story {
             Self::Crash => crash::play(scene).await,
             Self::Running => running::play(scene).await,
             Self::Foreign => foreign::play(scene).await,
+            Self::Capacity => capacity::play(scene).await,
         }
     }
 }
 
-/// What the summary says of a story: what became of the VM and of the PeerPod, and how long after the Pod's deletion.
+/// What the summary says of a story: what became of the VM and of the PeerPod, and how long after the Pod's deletion; a
+/// dash where there was none.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) machine: String,
@@ -122,7 +134,12 @@ impl Scene<'_> {
 
     /// Tells all that has happened, then runs kubectl and tells so; gives what it printed.
     async fn kubectl(&mut self, arguments: &[&str]) -> Result<String> {
-        let arguments = [&["-n", NAMESPACE], arguments].concat();
+        self.kubectl_in(NAMESPACE, arguments).await
+    }
+
+    /// The same in another namespace than that of the Pods.
+    async fn kubectl_in(&mut self, namespace: &str, arguments: &[&str]) -> Result<String> {
+        let arguments = [&["-n", namespace], arguments].concat();
         self.timeline.settle().await?;
         self.timeline.command(format!("kubectl {}", arguments.join(" ")));
         self.stage.testbed.cluster().kubectl(&arguments).await
