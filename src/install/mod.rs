@@ -7,7 +7,10 @@ mod rbac;
 pub mod rights;
 pub mod webhook_rights;
 
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::{
+    api::core::v1::{Namespace, ServiceAccount},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{CustomResourceExt, api::ObjectMeta};
 use serde_json::{Error, Value};
 
@@ -33,21 +36,29 @@ pub struct Manifest {
 
 /// The `PeerPod` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpod_crd() -> Result<Value, Error> {
-    let mut crd = serde_json::to_value(PeerPod::crd())?;
-    adapt(&mut crd);
-    // Objects that were made under a schema without this demand must stay writable, or their finalizers never go.
-    for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
-        if let Some(schema) = version["schema"]["openAPIV3Schema"].as_object_mut() {
-            schema.remove("required");
-        }
-    }
-    Ok(crd)
+    crd(&PeerPod::crd())
 }
 
 /// The `PeerPodConfig` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpodconfig_crd() -> Result<Value, Error> {
-    let mut crd = serde_json::to_value(PeerPodConfig::crd())?;
+    crd(&PeerPodConfig::crd())
+}
+
+fn crd(definition: &CustomResourceDefinition) -> Result<Value, Error> {
+    let mut crd = serde_json::to_value(definition)?;
     adapt(&mut crd);
+    // Objects without `spec` that were made under another schema must stay writable, or their finalizers never go; and
+    // nobody needs to see every default in them.
+    for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        let schema = &mut version["schema"]["openAPIV3Schema"];
+        for (object, field) in
+            [("", "required"), ("/properties/spec", "default"), ("/properties/status", "default")]
+        {
+            if let Some(Value::Object(fields)) = schema.pointer_mut(object) {
+                fields.remove(field);
+            }
+        }
+    }
     Ok(crd)
 }
 

@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
@@ -30,7 +30,7 @@ pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 
 /// What makes the nodes of a cluster run peer pods: cloud-api-adaptor on them, the admission that turns Pods of a runtime
 /// class into peer pods, and the number of VMs that they may have.
-#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize)]
 #[kube(
     group = "confidentialcontainers.org",
     version = "v1alpha1",
@@ -110,6 +110,52 @@ pub struct PeerPodConfigSpec {
     pub admission: Admission,
 }
 
+impl Default for PeerPodConfigSpec {
+    fn default() -> Self {
+        Self {
+            instance_type: None,
+            limit: None,
+            distribution: Distribution::default(),
+            cloud_secret_name: default_secret(),
+            config_map_name: default_config_map(),
+            node_selector: None,
+            label_selector: None,
+            adaptor: Adaptor::default(),
+            admission: Admission::default(),
+        }
+    }
+}
+
+/// An object without `spec`, which older schemas allow, must not keep all others from being read: it reads as one with an
+/// empty `spec`.
+impl<'de> Deserialize<'de> for PeerPodConfigSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(
+            remote = "PeerPodConfigSpec",
+            rename_all = "camelCase",
+            default = "PeerPodConfigSpec::default"
+        )]
+        struct Fields {
+            instance_type: Option<String>,
+            limit: Option<IntOrString>,
+            distribution: Distribution,
+            cloud_secret_name: String,
+            config_map_name: String,
+            node_selector: Option<BTreeMap<String, String>>,
+            label_selector: Option<LabelSelector>,
+            adaptor: Adaptor,
+            admission: Admission,
+        }
+        #[derive(Deserialize)]
+        struct Present(#[serde(with = "Fields")] PeerPodConfigSpec);
+
+        // An optional value is what serde takes a missing field for.
+        let present = Option::<Present>::deserialize(deserializer)?;
+        Ok(present.map_or_else(Self::default, |Present(spec)| spec))
+    }
+}
+
 /// What a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Distribution {
@@ -161,7 +207,7 @@ pub struct Adaptor {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_account_annotations: BTreeMap<String, String>,
 
-    /// Whether its Pods are replaced when their `ConfigMap` or Secret changed. A cloud-api-adaptor that restarts loses
+    /// Whether its Pods are replaced when their `ConfigMap` or Secret changed, once for each change. A cloud-api-adaptor that restarts loses
     /// sight of the VMs that it runs, so without this the change waits, and a condition names the Pods that wait.
     #[serde(default)]
     pub restart_on_settings_change: bool,
@@ -323,8 +369,20 @@ mod tests {
         assert_eq!(config.spec.distribution, Distribution::Total);
         assert_eq!(config.spec.admission, Admission::default());
         assert!(config.status.unwrap().setup_completed);
-        let bare: PeerPodConfigSpec = serde_json::from_value(json!({})).unwrap();
-        assert_eq!((bare.config_map_name.as_str(), bare.limit), ("peer-pods-cm", None));
+    }
+
+    #[test]
+    fn an_object_without_spec_is_read_as_one_with_an_empty_one() {
+        let bare: PeerPodConfig = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1",
+            "kind": "PeerPodConfig",
+            "metadata": { "name": "bare" },
+        }))
+        .unwrap();
+        assert_eq!(bare.metadata.name.as_deref(), Some("bare"));
+        let empty: PeerPodConfigSpec = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(bare.spec, empty);
+        assert_eq!((empty.config_map_name.as_str(), empty.limit), ("peer-pods-cm", None));
     }
 
     #[test]
