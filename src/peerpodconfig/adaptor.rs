@@ -9,7 +9,7 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::{
     Context,
     apply::{self, Wanted},
-    build::{self, Inputs, InstanceType, Names},
+    build::{self, AdaptorSettings, Inputs, InstanceType, Names},
     capacity::Summary,
     observe::Sources,
     pass::{Part, PassError, name_taken},
@@ -60,6 +60,9 @@ impl Context {
             return Ok(Part { findings: conflicts, again: Some(PENDING_RESYNC) });
         }
 
+        let restarts = spec.adaptor.restart_on_settings_change;
+        let in_force = sources.settings.in_force(current.as_ref(), restarts);
+        let inputs = &Inputs { settings: &in_force, ..*inputs };
         let mut daemon_set = build::daemon_set(inputs);
         let changed = settings_annotations(current.as_ref(), &sources.settings.hash, Timestamp::now());
         daemon_set.metadata.annotations.get_or_insert_default().extend(changed.annotations);
@@ -67,10 +70,7 @@ impl Context {
         let found =
             apply::bring(&self.client, &inputs.config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
                 .await?;
-        // One for all configurations, so what it bears is what all of them want together.
-        let here = self.here();
-        let account = build::service_account(here.iter().map(AsRef::as_ref), inputs.namespace);
-        apply::adjust(&self.client, &Wanted::of(&account)?).await?;
+        self.annotate_service_account().await?;
         let mut part = Part { findings: conflicts, again: None };
         part.findings.truncate(1);
         if let Some(taken) = name_taken(&found) {
@@ -81,12 +81,22 @@ impl Context {
         part.findings.push(rollout(found.get(&name).as_ref(), instance_type(inputs)));
         if let Some(since) = changed.since {
             let older = self.observer.pods_older_than(&inputs.config.name_any(), since).await?;
-            if !older.is_empty() {
-                part.findings.push(older_settings(&older, spec.adaptor.restart_on_settings_change));
+            let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
+            if !older.is_empty() || misfit.is_some() {
+                part.findings.push(older_settings(&older, restarts, misfit));
                 part.again = Some(PENDING_RESYNC);
             }
         }
         Ok(part)
+    }
+
+    /// Annotates the ServiceAccount, of which there is one for all configurations: with what all of them want together.
+    pub(super) async fn annotate_service_account(&self) -> Result<(), PassError> {
+        let mut here = self.here();
+        here.retain(|config| config.metadata.deletion_timestamp.is_none());
+        let account = build::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
+        apply::adjust(&self.client, &Wanted::of(&account)?).await?;
+        Ok(())
     }
 
     fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {
@@ -102,11 +112,7 @@ impl Context {
         }
         let nodes: Vec<_> =
             self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
-        build::foreign_adaptors(
-            candidates.iter().map(AsRef::as_ref),
-            &build::NodeSelection::of(&config.spec),
-            &nodes,
-        )
+        build::foreign_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
     }
 }
 
@@ -186,17 +192,48 @@ fn settings_annotations(current: Option<&DaemonSet>, hash: &str, now: Timestamp)
     SettingsRecord { annotations, since }
 }
 
-fn older_settings(pods: &[String], restarts: bool) -> Finding {
+/// `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
+fn older_settings(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
     let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let named = match pods.len().saturating_sub(NAMED) {
-        0 => named,
-        more => format!("{named} and {more} more"),
+    let named = match pods.len() {
+        0 => "no Pod runs on older settings".to_owned(),
+        1..=NAMED => format!("running on older settings: {named}"),
+        all => format!("running on older settings: {named} and {} more", all - NAMED),
     };
-    let what_then = if restarts {
-        "they are being replaced"
-    } else {
-        "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
-         adaptor.restartOnSettingsChange"
+    let what_then = match misfit {
+        None if restarts => "they are being replaced".to_owned(),
+        None => "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
+                 adaptor.restartOnSettingsChange"
+            .to_owned(),
+        Some(built) => format!(
+            "the DaemonSet stays as it was made for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with the new \
+             settings do not fit it; put the settings back, or end the peer pods and set adaptor.restartOnSettingsChange",
+            built.cloud_name, built.probe_port
+        ),
     };
-    Finding::new(Reason::OlderSettings, format!("running on older settings: {named}; {what_then}"))
+    Finding::new(Reason::OlderSettings, format!("{named}; {what_then}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pods: usize, restarts: bool, misfit: Option<&AdaptorSettings>) -> String {
+        let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
+        older_settings(&pods, restarts, misfit).message
+    }
+
+    #[test]
+    fn what_to_do_about_older_settings_is_told() {
+        let few = message(2, false, None);
+        assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
+        let many = message(12, true, None);
+        assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
+        let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None, "") };
+        for pods in [0, 2] {
+            let misfit = message(pods, false, Some(&built));
+            assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
+            assert!(!misfit.contains("delete each Pod"), "{misfit}");
+        }
+    }
 }

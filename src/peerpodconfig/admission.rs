@@ -1,10 +1,13 @@
 //! The part of a pass that is about the admission of Pods.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service,
     policy::v1::PodDisruptionBudget,
 };
-use kube::{ResourceExt, api::ApiResource, core::GroupVersionKind};
+use kube::{ResourceExt, api::DynamicObject};
 use serde_json::to_value;
 
 use super::{
@@ -18,6 +21,9 @@ use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
     runtime::api_call::{self, ApiError},
 };
+
+/// How long API servers may take until they do what a new policy says. They look for new ones every second.
+const TAKEN_UP: Duration = Duration::from_secs(5);
 
 impl Context {
     /// The admission of Pods.
@@ -37,14 +43,12 @@ impl Context {
             (None, AdmissionMode::Auto) if served => Means::Policy,
             (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
         };
+        let [policies, bindings] = policy::resources();
         let wanted = match means {
             Means::None => Vec::new(),
             Means::Policy => vec![
-                Wanted::new(policy_resource("MutatingAdmissionPolicy"), to_value(policy::policy(inputs))?),
-                Wanted::new(
-                    policy_resource("MutatingAdmissionPolicyBinding"),
-                    to_value(policy::binding(inputs))?,
-                ),
+                Wanted::new(policies, to_value(policy::policy(inputs))?),
+                Wanted::new(bindings, to_value(policy::binding(inputs))?),
             ],
             Means::Webhook => vec![
                 Wanted::of(&webhook::deployment(inputs))?,
@@ -53,11 +57,27 @@ impl Context {
                 Wanted::of(&webhook::configuration(inputs, None))?,
             ],
         };
-        let mut kinds = self.admission_kinds(served);
-        // What takes the other's place is made before that one goes.
-        kinds.sort_by_key(|kind| !wanted.iter().any(|wanted| wanted.is_a(kind)));
-        let found = apply::bring(&self.client, &inputs.config.name_any(), &kinds, &wanted).await?;
+        let (kinds, former): (Vec<_>, Vec<_>) = self
+            .admission_kinds(served)
+            .into_iter()
+            .partition(|kind| wanted.iter().any(|wanted| wanted.is_a(kind)));
+        let name = inputs.config.name_any();
+        let found = apply::bring(&self.client, &name, &kinds, &wanted).await?;
         let mut part = Part { findings: name_taken(&found).into_iter().collect(), again: None };
+        let state = match means {
+            Means::None => None,
+            Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
+            Means::Webhook => Some(webhook_state(&found, &Names::of(inputs.config))),
+        };
+        let takes_over = found.foreign.is_empty() && state.as_ref().is_none_or(|state| state.reason.status());
+        if !takes_over {
+            part.again = Some(TAKEN_UP);
+        }
+        // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
+        if takes_over && !former.is_empty() {
+            let former: Vec<_> = former.into_iter().rev().collect();
+            apply::clear(&self.client, &name, &former).await?;
+        }
         part.findings.push(if let Some(older) = sharing {
             let message = format!("the admission of PeerPodConfig {older} is for this runtime class, too");
             Finding::new(Reason::AdmissionShared, message)
@@ -69,10 +89,8 @@ impl Context {
                 admission.runtime_class_name
             );
             Finding::new(Reason::RuntimeClassMissing, message)
-        } else if means == Means::Policy {
-            policy_state(inputs)
         } else {
-            webhook_state(&found, &Names::of(inputs.config))
+            state.unwrap_or_else(|| Finding::new(Reason::AdmissionElsewhere, "nothing is to be done"))
         });
         Ok(part)
     }
@@ -80,23 +98,23 @@ impl Context {
     /// Whether the API server has mutating admission policies.
     pub(super) async fn serves_policies(&self) -> Result<bool, ApiError> {
         let resources = self.client.list_api_group_resources(policy::GROUP_VERSION);
-        Ok(policy::served(&api_call::bounded(resources).await?))
+        let served = policy::served(&api_call::bounded(resources).await?);
+        self.policies_served.send_if_modified(|known| std::mem::replace(known, served) != served);
+        Ok(served)
     }
 
     /// An older configuration whose admission is for the same runtime class.
     fn older_with_same_class(&self, config: &PeerPodConfig) -> Option<String> {
-        let age =
-            |config: &PeerPodConfig| (config.creation_timestamp().map(|time| time.0), config.name_any());
         let class = &config.spec.admission.runtime_class_name;
-        let others = self.configs.state().into_iter().filter(|other| {
+        let here = self.here();
+        let mut older = here.iter().take_while(|other| other.uid() != config.uid());
+        let older = older.find(|other| {
             let admission = &other.spec.admission;
-            other.namespace() == config.namespace()
-                && other.metadata.deletion_timestamp.is_none()
+            other.metadata.deletion_timestamp.is_none()
                 && admission.mode != AdmissionMode::None
                 && admission.runtime_class_name == *class
-                && age(other) < age(config)
         });
-        others.min_by_key(|other| age(other)).map(|other| other.name_any())
+        older.map(|older| older.name_any())
     }
 
     /// All that an admission may consist of, in the order in which it is made.
@@ -108,9 +126,7 @@ impl Context {
             self.kind::<MutatingWebhookConfiguration>(false),
         ];
         if serves_policies {
-            let resources =
-                ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"].map(policy_resource);
-            kinds.extend(resources.map(|resource| Kind { resource, namespace: None }));
+            kinds.extend(policy::resources().map(|resource| Kind { resource, namespace: None }));
         }
         kinds
     }
@@ -124,12 +140,15 @@ enum Means {
     Policy,
 }
 
-fn policy_resource(kind: &str) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind))
-}
-
-/// A policy is in force as soon as it is there.
-fn policy_state(inputs: &Inputs<'_>) -> Finding {
+/// Whether the policy is in force, and what it does not do.
+fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
+    let taken_up = |object: &DynamicObject| {
+        let age = object.creation_timestamp().map(|made| now.duration_since(made.0).unsigned_abs());
+        age.is_some_and(|age| age >= TAKEN_UP)
+    };
+    if !found.objects.values().all(taken_up) {
+        return Finding::new(Reason::PolicyStarting, "the policy was made a moment ago");
+    }
     let gaps = policy::unsupported(&inputs.config.spec);
     let gaps = gaps.iter().map(|gap| format!("the webhook {}, the policy {}", gap.webhook, gap.policy));
     let message = gaps.fold("the policy is in force".to_owned(), |message, gap| format!("{message}; {gap}"));
@@ -140,8 +159,7 @@ fn policy_state(inputs: &Inputs<'_>) -> Finding {
 fn webhook_state(found: &Found, names: &Names) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
-    let available =
-        deployment.and_then(|it| it.status).and_then(|status| status.available_replicas).unwrap_or(0);
+    let available = deployment.as_ref().and_then(|it| it.status.as_ref()?.available_replicas).unwrap_or(0);
     let trusted = registration.and_then(|it| it.webhooks).is_some_and(|webhooks| {
         !webhooks.is_empty() && webhooks.iter().all(|it| it.client_config.ca_bundle.is_some())
     });
@@ -150,8 +168,20 @@ fn webhook_state(found: &Found, names: &Names) -> Finding {
         (_, false) => {
             Finding::new(Reason::WebhookStarting, "the webhook's certificate is not registered yet")
         }
+        (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
+            Finding::new(Reason::WebhookStarting, "not all Pods of the webhook are up to date yet")
+        }
         (pods, true) => {
             Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
         }
     }
+}
+
+/// Whether all Pods are of the present template.
+fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    deployment.status.as_ref().is_some_and(|status| {
+        status.observed_generation == deployment.metadata.generation
+            && status.updated_replicas.unwrap_or(0) >= wanted
+    })
 }

@@ -8,6 +8,7 @@
 //! apply.rs     brings objects to what is wanted: one write for each that differs
 //! verdict.rs   what is told of it: conditions (pure)
 //! report.rs    the status and the events
+//! policies.rs  what happens to admission policies, where the API server has them
 //! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
 //! ```
 //!
@@ -21,6 +22,7 @@ pub mod build;
 pub mod capacity;
 mod observe;
 mod pass;
+mod policies;
 mod report;
 pub mod verdict;
 
@@ -44,6 +46,7 @@ use kube::{
         watcher,
     },
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
@@ -74,7 +77,7 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new(
         "admissionregistration.k8s.io",
         &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-        &["get", "list", "create", "patch", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
@@ -116,6 +119,8 @@ struct Context {
     configs: Store<PeerPodConfig>,
     daemon_sets: Store<DaemonSet>,
     capacity: Capacity,
+    /// Whether the API server has admission policies, as far as is known.
+    policies_served: watch::Sender<bool>,
     backoff: Backoff<ObjectRef<PeerPodConfig>>,
     leadership: Leadership,
     metrics: Metrics,
@@ -139,6 +144,7 @@ pub async fn run(
         .with_config(controller::Config::default().concurrency(1));
     let configs = controller.store();
     let (daemon_sets, writer) = kube::runtime::reflector::store();
+    let (policies_served, served) = watch::channel(false);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
         reporter: Reporter {
@@ -148,6 +154,7 @@ pub async fn run(
         configs: configs.clone(),
         daemon_sets,
         capacity,
+        policies_served,
         backoff: Backoff::default(),
         leadership: leadership.clone(),
         metrics,
@@ -196,6 +203,7 @@ pub async fn run(
         .watches(Api::<RuntimeClass>::all(client.clone()), config(), move |it| {
             classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
         })
+        .reconcile_on(policies::changes(&client, &served, &own))
         .reconcile_all_on(stream::select(nodes_changed, leadership.changes()))
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context)

@@ -71,7 +71,7 @@ impl Observer {
         Ok(api_call::bounded(api.get_metadata_opt(name)).await?.is_some())
     }
 
-    /// The adaptor's Pods that run since before `since`, by name.
+    /// The adaptor's Pods that run since before `since`, by name. One that is being deleted is on its way to another.
     pub(super) async fn pods_older_than(
         &self,
         config: &str,
@@ -82,7 +82,8 @@ impl Observer {
             .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
         let mut older = Vec::new();
         let take = |pod: PodView| {
-            if started(&pod).is_some_and(|started| started < since) {
+            let stays = pod.metadata.deletion_timestamp.is_none();
+            if stays && started(&pod).is_some_and(|started| started < since) {
                 older.push(pod.name_any());
             }
         };

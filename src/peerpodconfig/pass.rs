@@ -136,6 +136,7 @@ impl Context {
             self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
             return Ok(Action::requeue(pass.again.unwrap_or(Duration::from_secs(1))));
         }
+        self.annotate_service_account().await?;
         // The DaemonSet goes with its owner.
         self.set_finalizer(config, false).await?;
         Ok(Action::await_change())

@@ -101,6 +101,8 @@ reasons! {
     WebhookRunning => AdmissionReady, true, Normal;
     /// The webhook does not run yet, or its certificate is not there yet.
     WebhookStarting => AdmissionReady, false, Normal;
+    /// The admission policy was made a moment ago, and API servers take it up within seconds.
+    PolicyStarting => AdmissionReady, false, Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady, true, Normal;
     /// The API server knows no mutating admission policies (Kubernetes before 1.36), or a policy cannot express what is asked

@@ -20,6 +20,7 @@ use super::{
     cloud::{self, Mounted},
     instance_type,
     names::Part,
+    settings::BUILT_FROM_ANNOTATION,
 };
 use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
 
@@ -29,30 +30,33 @@ pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-a
 /// The identity that cloud-api-adaptor runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "cloud-api-adaptor";
 
-/// On cloud-api-adaptor's Pods, where its settings may restart it: the sum of those that it started with.
+/// On cloud-api-adaptor's Pods: the sum of the settings that their DaemonSet is built from.
 pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";
 
 /// cloud-api-adaptor on every selected node.
 ///
 /// Whatever changes the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses sight of its VMs.
-/// So the template follows from the configuration alone, and of the settings from `CLOUD_PROVIDER` and `PROBE_PORT`.
+/// So `inputs.settings` must be those that are [in force](super::AdaptorSettings::in_force), of which the object keeps a
+/// record.
 pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     let (config, adaptor) = (inputs.config, &inputs.config.spec.adaptor);
     let mut labels = adaptor.pod_labels.clone();
     labels.extend(Part::Adaptor.labels(config));
     let mut annotations = adaptor.pod_annotations.clone();
-    if adaptor.restart_on_settings_change {
-        annotations.insert(SETTINGS_HASH_ANNOTATION.to_owned(), inputs.settings.hash.clone());
-    }
+    annotations.insert(SETTINGS_HASH_ANNOTATION.to_owned(), inputs.settings.hash.clone());
+    let record = [(BUILT_FROM_ANNOTATION.to_owned(), inputs.settings.record())];
     DaemonSet {
-        metadata: Part::Adaptor.metadata(inputs, Names::of(config).adaptor),
+        metadata: ObjectMeta {
+            annotations: Some(record.into()),
+            ..Part::Adaptor.metadata(inputs, Names::of(config).adaptor)
+        },
         spec: Some(DaemonSetSpec {
             selector: Part::Adaptor.selector(config),
             update_strategy: Some(adaptor.update_strategy.clone().unwrap_or_else(one_at_a_time)),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(labels),
-                    annotations: Some(annotations).filter(|it| !it.is_empty()),
+                    annotations: Some(annotations),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod(inputs)),

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 
 use super::{CONFIG_LABEL, NodeSelection, selection::requirement_holds};
+use crate::api::v1alpha1::PeerPodConfig;
 
 /// What cloud-api-adaptor's own installations, and the controller that this operator takes the place of, call theirs.
 const NAMES: [&str; 2] = ["cloud-api-adaptor-daemonset", "peerpodconfig-ctrl-caa-daemon"];
@@ -25,12 +26,14 @@ pub struct Foreign {
     pub name: String,
     /// The selected nodes that it runs on, in order.
     pub nodes: Vec<String>,
+    /// Whether it was made for this very configuration, by the controller that this operator takes the place of.
+    pub for_this: bool,
 }
 
 impl fmt::Display for Foreign {
     /// What is in the way, and how to take over.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { namespace, name, nodes } = self;
+        let Self { namespace, name, nodes, for_this } = self;
         write!(
             f,
             "the DaemonSet {namespace}/{name}, which this operator did not make, runs cloud-api-adaptor on "
@@ -42,21 +45,34 @@ impl fmt::Display for Foreign {
                 write!(f, "{} selected nodes, {first} among them", nodes.len())?;
             }
         }
+        if *for_this {
+            f.write_str(
+                "; the controller that made it for this PeerPodConfig took limit for the VMs on each node since its v0.8.0, \
+                 and here it is for all nodes together, unless distribution is PerNode. To take over, stop that \
+                 controller, which would make it again, end",
+            )?;
+        } else {
+            f.write_str(". To take over, end")?;
+        }
         write!(
             f,
-            ". To take over, end the peer pods there, since their VMs lose the cloud-api-adaptor that serves them, and \
-             then run: kubectl --namespace {namespace} delete daemonset {name}"
+            " the peer pods there, since their VMs lose the cloud-api-adaptor that serves them, and then run: kubectl \
+             --namespace {namespace} delete daemonset {name}"
         )
     }
 }
 
-/// The DaemonSets that run cloud-api-adaptor on selected nodes and were not made by this operator. Taints are not
-/// looked at: a node that is tainted now may be free of it later.
+/// The DaemonSets that run cloud-api-adaptor on nodes that a configuration selects and were not made by this operator.
+/// Taints are not looked at: a node that is tainted now may be free of it later.
+///
+/// None is adopted, not even one that was made for this configuration: its selector cannot be changed, and replacing it
+/// costs the VMs that it serves, so somebody must decide when.
 pub fn foreign_adaptors<'a>(
     daemon_sets: impl IntoIterator<Item = &'a DaemonSet>,
-    selection: &NodeSelection,
+    config: &PeerPodConfig,
     nodes: impl IntoIterator<Item = &'a Node>,
 ) -> Vec<Foreign> {
+    let selection = NodeSelection::of(&config.spec);
     let mut selected: Vec<_> = nodes.into_iter().filter(|node| selection.matches(node.labels())).collect();
     selected.sort_by_key(|node| node.name_any());
     let mut foreign: Vec<_> = daemon_sets
@@ -66,6 +82,10 @@ pub fn foreign_adaptors<'a>(
             namespace: it.namespace().unwrap_or_default(),
             name: it.name_any(),
             nodes: selected.iter().filter(|node| runs_on(it, node)).map(|node| node.name_any()).collect(),
+            for_this: it
+                .owner_references()
+                .iter()
+                .any(|owner| Some(&owner.uid) == config.metadata.uid.as_ref()),
         })
         .filter(|it| !it.nodes.is_empty())
         .collect();
@@ -131,8 +151,10 @@ mod tests {
             node("a", json!({ "peer": "yes", "zone": "1" })),
             node("c", json!({ "zone": "1" })),
         ];
-        let spec = serde_json::from_value(json!({ "nodeSelector": { "peer": "yes" } })).unwrap();
-        foreign_adaptors([&daemon_set], &NodeSelection::of(&spec), &nodes)
+        let config = serde_json::from_value(json!({
+            "metadata": { "name": "config", "uid": "1-2-3" }, "spec": { "nodeSelector": { "peer": "yes" } },
+        }));
+        foreign_adaptors([&daemon_set], &config.unwrap(), &nodes)
     }
 
     fn daemon_set(metadata: &Value, pod: &Value) -> Value {
@@ -200,6 +222,27 @@ mod tests {
         assert!(text.contains("2 selected nodes, a among them"), "{text}");
         assert!(
             text.ends_with("kubectl --namespace caa delete daemonset cloud-api-adaptor-daemonset"),
+            "{text}"
+        );
+        assert!(!text.contains("limit"), "{text}");
+    }
+
+    #[test]
+    fn of_one_that_was_made_for_this_very_configuration_more_is_known() {
+        let owned_by = |uid: &str| {
+            let owner =
+                json!({ "apiVersion": "x/v1", "kind": "PeerPodConfig", "name": "config", "uid": uid });
+            let metadata = json!({
+                "name": "peerpodconfig-ctrl-caa-daemon", "namespace": "caa", "ownerReferences": [owner],
+            });
+            found(&daemon_set(&metadata, &json!({ "containers": [] }))).remove(0)
+        };
+        let (own, of_another) = (owned_by("1-2-3"), owned_by("4"));
+        assert!(own.for_this && !of_another.for_this);
+        let text = own.to_string();
+        assert!(text.contains("since its v0.8.0") && text.contains("stop that controller"), "{text}");
+        assert!(
+            text.ends_with("kubectl --namespace caa delete daemonset peerpodconfig-ctrl-caa-daemon"),
             "{text}"
         );
     }

@@ -2,13 +2,24 @@
 
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Secret},
+};
+use kube::ResourceExt as _;
 use ring::digest::{Context, SHA256};
+use serde::{Deserialize, Serialize};
 
 use crate::settings::CloudProvider;
 
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
 const PROBE_PORT: u16 = 8000;
+
+/// What overrules `instanceType` on Alibaba Cloud.
+const OVERRULING: &str = "INSTANCE_TYPE";
+
+/// On the DaemonSet: what of the settings it is built from, as a [`Record`] in JSON.
+pub(super) const BUILT_FROM_ANNOTATION: &str = "peerpods.confidentialcontainers.org/built-from";
 
 /// What the settings say that shapes the Pod itself, so that a change of it alone needs a new Pod, and a sum of them all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +51,57 @@ impl AdaptorSettings {
         };
         let cloud_name = text("CLOUD_PROVIDER");
         let cloud = cloud_name.parse().ok();
-        let overruled = cloud == Some(CloudProvider::Alibabacloud) && !text("INSTANCE_TYPE").is_empty();
+        let overruled = cloud == Some(CloudProvider::Alibabacloud) && !text(OVERRULING).is_empty();
         Self {
             cloud,
             probe_port: text("PROBE_PORT").parse().ok().filter(|port| *port > 0).unwrap_or(PROBE_PORT),
-            instance_type_overruled_by: overruled.then_some("INSTANCE_TYPE"),
+            instance_type_overruled_by: overruled.then_some(OVERRULING),
             hash: hash(config_map, secret, salt),
             cloud_name,
         }
+    }
+
+    /// What a DaemonSet is to be built from while these are the settings: what `current` was built from, as any other
+    /// template would replace its Pods, which lose sight of their VMs. These themselves where there is none yet, or where
+    /// its Pods may be restarted for them.
+    #[must_use]
+    pub fn in_force(&self, current: Option<&DaemonSet>, restarts: bool) -> Self {
+        let text = current.and_then(|current| current.annotations().get(BUILT_FROM_ANNOTATION));
+        // What somebody wrote into it by hand may be anything.
+        let record = text.filter(|_| !restarts).and_then(|text| serde_json::from_str::<Record>(text).ok());
+        record.map_or_else(|| self.clone(), Self::from)
+    }
+
+    /// Whether a Pod that starts with these has another shape than one of `other`.
+    pub fn shape_differs(&self, other: &Self) -> bool {
+        let Self { cloud_name, cloud: _, probe_port, instance_type_overruled_by, hash: _ } = self;
+        (cloud_name, probe_port, instance_type_overruled_by)
+            != (&other.cloud_name, &other.probe_port, &other.instance_type_overruled_by)
+    }
+
+    /// The value of [`BUILT_FROM_ANNOTATION`] on a DaemonSet that is built from these.
+    pub(super) fn record(&self) -> String {
+        let Self { cloud_name, cloud: _, probe_port, instance_type_overruled_by, hash } = self.clone();
+        let overruled = instance_type_overruled_by.is_some();
+        // Texts and numbers can always be written.
+        serde_json::to_string(&Record { cloud_name, probe_port, overruled, hash }).unwrap_or_default()
+    }
+}
+
+/// Settings as a DaemonSet records them.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    cloud_name: String,
+    probe_port: u16,
+    overruled: bool,
+    hash: String,
+}
+
+impl From<Record> for AdaptorSettings {
+    fn from(Record { cloud_name, probe_port, overruled, hash }: Record) -> Self {
+        let instance_type_overruled_by = overruled.then_some(OVERRULING);
+        Self { cloud: cloud_name.parse().ok(), cloud_name, probe_port, instance_type_overruled_by, hash }
     }
 }
 
@@ -129,6 +183,35 @@ mod tests {
             assert_ne!(read(&settings, credentials).hash, base, "{settings}");
         }
         assert_ne!(AdaptorSettings::read(None, None, "a").hash, AdaptorSettings::read(None, None, "b").hash);
+    }
+
+    #[test]
+    fn a_daemon_set_keeps_what_it_was_built_from_until_it_may_restart() {
+        let old = read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "INSTANCE_TYPE": "x" }), &json!({}));
+        let new = read(&json!({ "CLOUD_PROVIDER": "aws", "PROBE_PORT": "9000" }), &json!({}));
+        let built = |record: &str| -> DaemonSet {
+            let annotations = json!({ BUILT_FROM_ANNOTATION: record });
+            serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
+        };
+        let current = built(&old.record());
+        assert_eq!(new.in_force(Some(&current), false), old);
+        assert_eq!(new.in_force(Some(&current), true), new);
+        for unknown in [None, Some(&DaemonSet::default()), Some(&built("{}")), Some(&built("?"))] {
+            assert_eq!(new.in_force(unknown, false), new);
+        }
+    }
+
+    #[test]
+    fn a_pods_shape_is_its_cloud_its_port_and_what_overrules() {
+        let base = read(&json!({ "CLOUD_PROVIDER": "alibabacloud" }), &json!({}));
+        assert!(
+            !base.shape_differs(&read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "x": "y" }), &json!({})))
+        );
+        for (key, value) in [("CLOUD_PROVIDER", "aws"), ("PROBE_PORT", "9000"), ("INSTANCE_TYPE", "x")] {
+            let mut other = json!({ "CLOUD_PROVIDER": "alibabacloud" });
+            other[key] = value.into();
+            assert!(base.shape_differs(&read(&other, &json!({}))), "{key}");
+        }
     }
 
     #[test]

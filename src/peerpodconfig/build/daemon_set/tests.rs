@@ -170,7 +170,7 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
         assert_eq!(&template["metadata"]["labels"][key], value, "{key}");
     }
     assert_eq!(template["metadata"]["labels"]["azure.workload.identity/use"], "true");
-    assert_eq!(template["metadata"]["annotations"], json!({ "a": "b" }));
+    assert_eq!(template["metadata"]["annotations"]["a"], "b");
     assert_eq!(daemon_set["spec"]["updateStrategy"], json!({ "type": "OnDelete" }));
     assert_eq!(template["spec"]["nodeSelector"], json!({ "zone": "a" }));
     assert!(template["spec"]["affinity"]["nodeAffinity"].is_object());
@@ -182,13 +182,13 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
 }
 
 #[test]
-fn settings_change_the_template_only_where_that_was_asked_for() {
-    let read = |key: &str| {
-        let config_map = json!({ "data": { "CLOUD_PROVIDER": "aws", "AWS_REGION": key } });
+fn settings_change_the_template_only_where_they_are_in_force() {
+    let read = |cloud: &str| {
+        let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud, "PROBE_PORT": "9000" } });
         AdaptorSettings::read(Some(&serde_json::from_value(config_map).unwrap()), None, "uid")
     };
-    let template = |restart: bool, settings: &AdaptorSettings| {
-        let config = config(&json!({ "adaptor": { "restartOnSettingsChange": restart } }));
+    let config = config(&json!({}));
+    let built = |settings: &AdaptorSettings| {
         let inputs = Inputs {
             config: &config,
             namespace: "ns",
@@ -196,12 +196,17 @@ fn settings_change_the_template_only_where_that_was_asked_for() {
             adaptor_image: "adaptor",
             operator_image: "operator",
         };
-        serde_json::to_value(daemon_set(&inputs)).unwrap()["spec"]["template"].clone()
+        daemon_set(&inputs)
     };
-    let (one, other) = (read("one"), read("other"));
-    assert_eq!(template(false, &one), template(false, &other));
-    assert_ne!(template(true, &one), template(true, &other));
-    assert_eq!(template(true, &one)["metadata"]["annotations"][SETTINGS_HASH_ANNOTATION], one.hash);
+    let (old, new) = (read("libvirt"), read("aws"));
+    let current = built(&old);
+    assert_eq!(built(&new.in_force(Some(&current), false)), current);
+    let rolled = built(&new.in_force(Some(&current), true));
+    assert_eq!(rolled, built(&new));
+    let template = rolled.spec.unwrap().template.metadata.unwrap();
+    assert_eq!(template.annotations.unwrap()[SETTINGS_HASH_ANNOTATION], new.hash);
+    // Neither asking for restarts without a change nor asking no more replaces any Pod.
+    assert_eq!(built(&old.in_force(Some(&current), true)), current);
 }
 
 #[test]

@@ -69,10 +69,18 @@ pub fn binding(inputs: &Inputs) -> DynamicObject {
     object(inputs, KINDS[1], &json!({ "policyName": policy }))
 }
 
-fn object(inputs: &Inputs, (kind, plural): (&str, &str), spec: &Value) -> DynamicObject {
+/// What [`policy`] and [`binding`] are to the API server, in this order.
+pub fn resources() -> [ApiResource; 2] {
+    KINDS.map(resource)
+}
+
+fn resource((kind, plural): (&str, &str)) -> ApiResource {
     let (group, version) = GROUP_VERSION.split_once('/').unwrap_or(("", GROUP_VERSION));
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-    let mut object = DynamicObject::new("", &resource).data(json!({ "spec": spec }));
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+fn object(inputs: &Inputs, kind: (&str, &str), spec: &Value) -> DynamicObject {
+    let mut object = DynamicObject::new("", &resource(kind)).data(json!({ "spec": spec }));
     object.metadata = Part::Webhook.cluster_scoped(inputs);
     object
 }

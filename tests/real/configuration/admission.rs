@@ -1,0 +1,220 @@
+//! What turns Pods into peer pods: the webhook, the policy, and how one takes the other's place.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE, OLDEST_KUBERNETES,
+    peerpodconfig::build::{CONFIG_LABEL, policy},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use testbed::wait::{self, DEADLINE};
+
+use super::stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator};
+use crate::support::{Alone, alone_on};
+
+const NAME: &str = "peer-pods-config";
+
+fn mode(mode: &str) -> Value {
+    json!({ "limit": 2, "admission": { "mode": mode } })
+}
+
+fn policies(client: &Client) -> [Api<DynamicObject>; 2] {
+    policy::resources().map(|resource| Api::all_with(client.clone(), &resource))
+}
+
+/// Whether a Pod of the runtime class is made a peer pod, as a dry run tells.
+async fn makes_peer_pods(alone: &Alone<'_>) -> Result<bool> {
+    let pods: Api<Pod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": { "name": "peer" },
+        "spec": {
+            "runtimeClassName": RUNTIME_CLASS,
+            "automountServiceAccountToken": false,
+            "containers": [{ "name": "main", "image": "any", "resources": { "limits": { "cpu": "1" } } }],
+        },
+    }))?;
+    let pod = pods.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod).await?;
+    let resources = pod.spec.context("a spec")?.containers.remove(0).resources;
+    Ok(resources.and_then(|it| it.limits).is_some_and(|limits| limits.contains_key(RESOURCE)))
+}
+
+/// What there is of a configuration's admission, as `Kind name`.
+async fn objects(client: &Client, policies_served: bool) -> Result<Vec<String>> {
+    async fn of<K>(api: Api<K>, dynamic: &K::DynamicType) -> Result<Vec<String>>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let labelled = ListParams::default()
+            .labels(&format!("{CONFIG_LABEL}=config,app.kubernetes.io/component=webhook"));
+        let found = api.list_metadata(&labelled).await?;
+        Ok(found.iter().map(|it| format!("{} {}", K::kind(dynamic), it.name_any())).collect())
+    }
+    let mut found = of(Api::<Deployment>::namespaced(client.clone(), NAMESPACE), &()).await?;
+    found.extend(of(Api::<Service>::namespaced(client.clone(), NAMESPACE), &()).await?);
+    found.extend(of(Api::<PodDisruptionBudget>::namespaced(client.clone(), NAMESPACE), &()).await?);
+    found.extend(of(Api::<MutatingWebhookConfiguration>::all(client.clone()), &()).await?);
+    if policies_served {
+        for resource in policy::resources() {
+            found.extend(of(Api::<DynamicObject>::all_with(client.clone(), &resource), &resource).await?);
+        }
+    }
+    Ok(found)
+}
+
+const WEBHOOK: [&str; 4] = [
+    "Deployment config-webhook",
+    "Service config-webhook",
+    "PodDisruptionBudget config-webhook",
+    "MutatingWebhookConfiguration peer-pods-config",
+];
+const POLICY: [&str; 2] =
+    ["MutatingAdmissionPolicy peer-pods-config", "MutatingAdmissionPolicyBinding peer-pods-config"];
+
+async fn until_there_is(client: &Client, expected: &[&str]) -> Result<()> {
+    wait::eventually(&format!("there is {expected:?}"), DEADLINE, async || {
+        let found = objects(client, true).await?;
+        ensure!(found == expected, "{found:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Registers an authority for the webhook, as its Pods do: those of fake nodes do nothing.
+async fn trust(client: &Client) -> Result<()> {
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let authorities = config_maps.get("kube-root-ca.crt").await?.data.context("it has data")?;
+    let bundle = k8s_openapi::ByteString(authorities["ca.crt"].clone().into_bytes());
+    let patch = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle }]);
+    let patch = Patch::Json::<()>(serde_json::from_value(patch)?);
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    wait::eventually("the webhook is registered and takes an authority", DEADLINE, async || {
+        api.patch(NAME, &PatchParams::default(), &patch).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// Runs something meanwhile, and fails if there ever is neither webhook nor policy.
+async fn never_without(client: &Client, meanwhile: impl Future<Output = Result<()>>) -> Result<()> {
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let [_, bindings] = policies(client);
+    let watching = async {
+        loop {
+            // Whichever is made is made before the other goes: so it is there in this look or was in the one before.
+            let found = (webhooks.get_metadata_opt(NAME).await?, bindings.get_metadata_opt(NAME).await?);
+            let again = webhooks.get_metadata_opt(NAME).await?;
+            ensure!(found.0.is_some() || found.1.is_some() || again.is_some(), "there is neither");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        outcome = meanwhile => outcome,
+        outcome = watching => outcome,
+    }
+}
+
+#[test]
+fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", mode("Policy")).await?;
+        let message = stage.until("config", "AdmissionReady", "PolicyInForce").await?;
+        assert!(message.contains("100T"), "{message}");
+        ensure!(makes_peer_pods(alone).await?);
+        until_there_is(&stage.client, &POLICY).await?;
+        let [policies, bindings] = policies(&stage.client);
+
+        let first = policies.get(NAME).await?;
+        let drift = json!({ "spec": { "failurePolicy": "Ignore" } });
+        policies.patch(NAME, &PatchParams::default(), &Patch::Merge(drift)).await?;
+        bindings.delete(NAME, &DeleteParams::default()).await?;
+        wait::eventually("the drift is put back", DEADLINE, async || {
+            let policy = policies.get(NAME).await?;
+            ensure!(policy.data["spec"]["failurePolicy"] == "Fail", "{}", policy.data);
+            bindings.get(NAME).await?;
+            Ok(())
+        })
+        .await?;
+
+        // By itself the operator picks the same.
+        stage.configure("config", mode("Auto")).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        assert_eq!(policies.get(NAME).await?.uid(), first.uid());
+        until_there_is(&stage.client, &POLICY).await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        stage.configure("config", mode("Webhook")).await?;
+        trust(client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        until_there_is(client, &WEBHOOK).await?;
+
+        never_without(client, async {
+            stage.configure("config", mode("Policy")).await?;
+            stage.until("config", "AdmissionReady", "PolicyInForce").await?;
+            until_there_is(client, &POLICY).await
+        })
+        .await?;
+        ensure!(makes_peer_pods(alone).await?);
+
+        never_without(client, async {
+            stage.configure("config", mode("Webhook")).await?;
+            stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+            until_there_is(client, &[&WEBHOOK[..], &POLICY].concat()).await?;
+            trust(client).await?;
+            stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+            until_there_is(client, &WEBHOOK).await
+        })
+        .await?;
+
+        stage.configure("config", mode("Policy")).await?;
+        stage.until("config", "AdmissionReady", "PolicyInForce").await?;
+        stage.configure("config", mode("None")).await?;
+        stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;
+        until_there_is(client, &[]).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        until_there_is(client, &WEBHOOK).await?;
+        stage.configure("config", mode("None")).await?;
+        until_there_is(client, &[]).await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> {
+    alone_on(OLDEST_KUBERNETES, operator, async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", mode("Auto")).await?;
+        trust(&stage.client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        stage.configure("config", mode("Policy")).await?;
+        let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
+        assert!(message.contains("Webhook or Auto"), "{message}");
+        let found = objects(&stage.client, false).await?;
+        ensure!(found == WEBHOOK, "what works stays: {found:?}");
+        let asked = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+        let in_vain: Vec<_> = asked.iter().filter(|it| it.resource.contains("policies")).collect();
+        ensure!(in_vain.is_empty(), "{in_vain:#?}");
+        stage.clear("config").await?;
+        ensure!(objects(&alone.testbed.client(), false).await?.is_empty());
+        Ok(())
+    })
+}

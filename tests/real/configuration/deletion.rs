@@ -1,0 +1,106 @@
+//! What is left of a configuration that is gone: nothing.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DynamicObject, ListParams},
+    discovery::{Discovery, verbs},
+};
+use serde_json::{Value, json};
+use testbed::wait::{self, DEADLINE};
+
+use super::stage::{Stage, configuring};
+
+/// Every object of the cluster, by kind, namespace and name. Events and leases come and go by themselves.
+async fn everything(client: &Client) -> Result<BTreeMap<String, Value>> {
+    let mut all = BTreeMap::new();
+    let discovery = Discovery::new(client.clone()).run().await?;
+    for group in discovery.groups() {
+        for (resource, capabilities) in group.recommended_resources() {
+            if !capabilities.supports_operation(verbs::LIST)
+                || ["Event", "Lease", "ComponentStatus"].contains(&resource.kind.as_str())
+            {
+                continue;
+            }
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            let objects = api.list(&ListParams::default()).await;
+            for object in objects.with_context(|| format!("listing {}", resource.plural))? {
+                let namespace = object.namespace().unwrap_or_default();
+                let name = format!("{}/{} {namespace}/{}", resource.group, resource.kind, object.name_any());
+                all.insert(name, lasting(serde_json::to_value(object)?));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What of an object nobody but its maker changes; of a node also what it has.
+fn lasting(mut object: Value) -> Value {
+    for field in ["resourceVersion", "managedFields", "generation"] {
+        object["metadata"].as_object_mut().expect("an object has metadata").remove(field);
+    }
+    let status = object.as_object_mut().expect("an object").remove("status").unwrap_or_default();
+    object["has"] = json!([status["capacity"], status["allocatable"]]);
+    object
+}
+
+#[test]
+fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let before = everything(&stage.client).await?;
+        for kind in ["/Node ", "/ServiceAccount ", "/ConfigMap "] {
+            ensure!(before.keys().any(|name| name.starts_with(kind)), "no {kind}in {:?}", before.keys());
+        }
+        let account = json!({ "serviceAccountAnnotations": { "cloud.example.com/role": "adaptor" } });
+        let spec = |mode: &str| json!({ "limit": 4, "adaptor": account, "admission": { "mode": mode } });
+        stage.configure("config", spec("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        // In the middle of a change from one admission to the other, so that both are there.
+        stage.configure("config", spec("Policy")).await?;
+        stage.until("config", "AdmissionReady", "PolicyStarting").await?;
+        stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
+        stage.shares(&[Some(2), Some(2)]).await?;
+        let during = everything(&stage.client).await?;
+        let made = during.iter().filter(|(name, object)| before.get(*name) != Some(object)).count();
+        // The DaemonSet, its Pods and revision, the webhook's objects, the policy's, the nodes and the ServiceAccount.
+        ensure!(made > 12, "{made} objects differ");
+
+        stage.configs.delete("config", &kube::api::DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        wait::eventually("the cluster is as it was", DEADLINE, async || {
+            let after = everything(&stage.client).await?;
+            let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+            let mut differences = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+            if let Some(name) = differences.next() {
+                anyhow::bail!("{name} was {:?} and is {:?}", before.get(name), after.get(name));
+            }
+            Ok(())
+        })
+        .await?;
+        stage.nodes.leave().await
+    })
+}
+
+#[test]
+fn an_invalid_configuration_can_be_deleted() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 4 })).await?;
+        stage.shares(&[Some(2), Some(2)]).await?;
+        let nonsense = json!({
+            "limit": 4,
+            "configMapName": "missing",
+            "labelSelector": { "matchExpressions": [{ "key": "zone", "operator": "Almost" }] },
+            "admission": { "mode": "Policy", "runtimeClassName": "missing" },
+        });
+        stage.configure("config", nonsense).await?;
+        let message = stage.until("config", "CapacityAdvertised", "InvalidSelector").await?;
+        assert!(message.contains("Almost"), "{message}");
+        stage.until("config", "AdaptorReady", "InvalidSpec").await?;
+        stage.shares(&[Some(2), Some(2)]).await?;
+        stage.clear("config").await
+    })
+}

@@ -1,0 +1,113 @@
+//! What the operator writes while nothing changes: nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use peerpod_operator::NAMESPACE;
+use serde_json::json;
+use testbed::{
+    Metrics,
+    wait::{self, DEADLINE},
+};
+
+use super::stage::{Stage, configuring, writes};
+use crate::support::Alone;
+
+/// How long nothing is written.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// What the API server was asked to change since its start, by anybody, in the API groups of what the operator writes.
+async fn all_writes(alone: &Alone<'_>) -> Result<Vec<(&'static str, &'static str, f64)>> {
+    const RESOURCES: [&str; 13] = [
+        "configmaps",
+        "daemonsets",
+        "deployments",
+        "events",
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+        "mutatingwebhookconfigurations",
+        "peerpodconfigs",
+        "pods",
+        "poddisruptionbudgets",
+        "secrets",
+        "serviceaccounts",
+        "services",
+    ];
+    let metrics = Metrics::parse(alone.testbed.cluster().kubectl(&["get", "--raw", "/metrics"]).await?)?;
+    let mut counts = Vec::new();
+    for resource in RESOURCES {
+        for verb in ["POST", "PUT", "PATCH", "APPLY", "DELETE"] {
+            let labels = [("resource", resource), ("verb", verb)];
+            counts.push((resource, verb, metrics.sum("apiserver_request_total", &labels)));
+        }
+    }
+    Ok(counts)
+}
+
+#[test]
+fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 4, "admission": { "mode": "Policy" } })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let counts = all_writes(alone).await?;
+        let is_known = |of: &str| counts.iter().any(|(resource, _, count)| *resource == of && *count > 0.0);
+        ensure!(is_known("daemonsets") && is_known("mutatingadmissionpolicies"), "{counts:?}");
+        // What others do about a Pod that became ready may still be under way.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (own, all) = (writes(alone)?.len(), all_writes(alone).await?);
+        tokio::time::sleep(WINDOW).await;
+        let own_now: Vec<_> = writes(alone)?.split_off(own);
+        ensure!(own_now.is_empty(), "{own_now:#?}");
+        let changed: Vec<_> = all_writes(alone).await?.into_iter().filter(|it| !all.contains(it)).collect();
+        ensure!(changed.is_empty(), "of {all:?} became {changed:?}");
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 4 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let generation = stage.daemon_set("config").await?.metadata.generation;
+        let before = writes(alone)?.len();
+        let reconciles = async || -> Result<f64> {
+            let metrics = alone.operator.metrics().await?;
+            Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
+        };
+        let first = reconciles().await?;
+        // Something that the controller looks at and that changes nothing, again and again.
+        for look in 0..5 {
+            stage.configure("config", json!({ "limit": 4, "instanceType": "" })).await?;
+            let label = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
+            stage.configs.patch("config", &PatchParams::default(), &Patch::Merge(label)).await?;
+            wait::eventually("it was looked at", DEADLINE, async || {
+                ensure!(reconciles().await? > first + f64::from(look));
+                Ok(())
+            })
+            .await?;
+        }
+        let written: Vec<_> = writes(alone)?.split_off(before);
+        ensure!(written.iter().all(|request| request.resource == "peerpodconfigs/status"), "{written:#?}");
+        assert_eq!(stage.daemon_set("config").await?.metadata.generation, generation);
+
+        let api: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let drift = json!({ "spec": { "template": { "spec": { "hostNetwork": false } } } });
+        api.patch("config-cloud-api-adaptor", &PatchParams::default(), &Patch::Merge(drift)).await?;
+        wait::eventually("the drift is put back", DEADLINE, async || {
+            let daemon_set = stage.daemon_set("config").await?;
+            let pod = daemon_set.spec.and_then(|spec| spec.template.spec).context("a pod")?;
+            ensure!(pod.host_network == Some(true));
+            Ok(())
+        })
+        .await?;
+        stage.clear("config").await
+    })
+}

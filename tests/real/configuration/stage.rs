@@ -1,0 +1,149 @@
+//! What tests of configurations stand on.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Secret},
+    node::v1::RuntimeClass,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
+use peers::libvirt::Libvirtd;
+use serde_json::{Value, json};
+use testbed::{
+    FakeNodes, Operator, OperatorOptions, Request, Settings, Testbed,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Alone, PROGRAM, alone_with};
+
+/// What stands for one VM.
+pub const RESOURCE: &str = "kata.peerpods.io/vm";
+/// The runtime class of peer pods.
+pub const RUNTIME_CLASS: &str = "kata-remote";
+
+/// Runs a test with an operator that looks after configurations, too.
+pub fn configuring(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+    alone_with(operator, test)
+}
+
+/// Starts an operator that looks after configurations, too.
+pub async fn operator(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
+    let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+    let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+    let arguments =
+        ["--leader-elect=false", "--controllers=peerpod,peerpodconfig"].map(str::to_owned).to_vec();
+    Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
+}
+
+/// The objects of one test: nodes with a label of its own, settings, and the runtime class.
+pub struct Stage {
+    pub client: Client,
+    pub nodes: FakeNodes,
+    pub label: BTreeMap<String, String>,
+    pub configs: Api<PeerPodConfig>,
+}
+
+impl Stage {
+    pub async fn set(alone: &Alone<'_>, nodes: usize) -> Result<Self> {
+        let client = alone.testbed.client();
+        let label: BTreeMap<_, _> = [("test".to_owned(), alone.namespace.clone())].into();
+        let nodes = FakeNodes::join(client.clone(), "worker", nodes, &label).await?;
+        let stage = Self { configs: Api::namespaced(client.clone(), NAMESPACE), client, nodes, label };
+        stage.settings(json!({ "CLOUD_PROVIDER": "libvirt" })).await?;
+        stage.make::<Secret>(json!({ "metadata": { "name": "peer-pods-secret" } })).await?;
+        let classes: Api<RuntimeClass> = Api::all(stage.client.clone());
+        let class = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": { "name": RUNTIME_CLASS }, "handler": RUNTIME_CLASS,
+        });
+        classes.patch(RUNTIME_CLASS, &PatchParams::apply("test"), &Patch::Apply(class)).await?;
+        Ok(stage)
+    }
+
+    /// Makes an object in the operator's namespace, or makes it be so.
+    pub async fn make<K>(&self, object: Value) -> Result<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let mut object = object;
+        object["apiVersion"] = K::api_version(&()).into();
+        object["kind"] = K::kind(&()).into();
+        let name = object["metadata"]["name"].as_str().context("an object without a name")?.to_owned();
+        let api: Api<K> = Api::namespaced(self.client.clone(), NAMESPACE);
+        Ok(api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(object)).await?)
+    }
+
+    /// A configuration for the stage's nodes that leaves the admission to others.
+    pub async fn configure(&self, name: &str, further: Value) -> Result<PeerPodConfig> {
+        let mut spec = json!({ "nodeSelector": self.label, "admission": { "mode": "None" } });
+        if let (Some(spec), Value::Object(further)) = (spec.as_object_mut(), further) {
+            spec.extend(further);
+        }
+        self.make(json!({ "metadata": { "name": name }, "spec": spec })).await
+    }
+
+    /// Waits for a condition of a configuration; gives its message.
+    pub async fn until(&self, name: &str, type_: &str, reason: &str) -> Result<String> {
+        wait::eventually(&format!("{name} is {type_} because of {reason}"), DEADLINE, async || {
+            let config = self.configs.get(name).await?;
+            let conditions = config.status.map(|status| status.conditions).unwrap_or_default();
+            let condition = conditions.iter().find(|it| it.type_ == type_);
+            ensure!(condition.is_some_and(|it| it.reason == reason), "{conditions:#?}");
+            Ok(condition.map(|it| it.message.clone()).unwrap_or_default())
+        })
+        .await
+    }
+
+    pub async fn shares(&self, expected: &[Option<u32>]) -> Result<()> {
+        wait::eventually(&format!("the nodes advertise {expected:?}"), DEADLINE, async || {
+            let mut shares = self.nodes.advertised(RESOURCE).await?;
+            shares.sort();
+            ensure!(shares == expected, "{shares:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn daemon_set(&self, config: &str) -> Result<DaemonSet> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        Ok(api.get(&format!("{config}-cloud-api-adaptor")).await?)
+    }
+
+    /// The settings of cloud-api-adaptor.
+    pub async fn settings(&self, data: Value) -> Result<()> {
+        let config_map = json!({ "metadata": { "name": "peer-pods-cm" }, "data": data });
+        self.make::<ConfigMap>(config_map).await.map(drop)
+    }
+
+    /// kubectl in the operator's namespace.
+    pub async fn kubectl(alone: &Alone<'_>, arguments: &[&str]) -> Result<String> {
+        let mut all = vec!["--namespace", NAMESPACE];
+        all.extend(arguments);
+        alone.testbed.cluster().kubectl(&all).await
+    }
+
+    /// Removes the configuration and waits until it and the nodes' shares are gone.
+    pub async fn clear(self, config: &str) -> Result<()> {
+        self.configs.delete(config, &DeleteParams::default()).await?;
+        wait::gone(&self.configs, config, DEADLINE).await?;
+        let none = vec![None; self.nodes.names().len()];
+        self.shares(&none).await?;
+        self.nodes.leave().await
+    }
+}
+
+/// What the operator wrote so far, leases aside.
+pub fn writes(alone: &Alone<'_>) -> Result<Vec<Request>> {
+    let mut requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+    requests.retain(|request| request.is_write() && request.resource != "leases");
+    Ok(requests)
+}

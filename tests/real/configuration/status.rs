@@ -1,0 +1,154 @@
+//! What people and scripts see of a configuration.
+
+use anyhow::{Context as _, Result, ensure};
+use futures::TryStreamExt as _;
+use kube::{
+    api::{DeleteParams, Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use peerpod_operator::api::v1alpha1::PeerPodConfig;
+use serde_json::{Value, json};
+use testbed::wait::{self, DEADLINE};
+
+use super::stage::{Stage, configuring};
+
+#[test]
+fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 4 })).await?;
+        Stage::kubectl(alone, &["wait", "--for=condition=Ready", "peerpodconfig/config", "--timeout=40s"])
+            .await?;
+        let table = Stage::kubectl(alone, &["get", "peerpodconfigs"]).await?;
+        let mut rows = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+        assert_eq!(rows.next().context(table.clone())?, ["NAME", "READY", "REASON", "NODES", "VMS", "AGE"]);
+        assert_eq!(rows.next().context(table.clone())?[..5], ["config", "True", "AllReady", "2", "4"]);
+
+        stage.configure("config", json!({ "limit": 4, "configMapName": "missing" })).await?;
+        Stage::kubectl(
+            alone,
+            &["wait", "--for=condition=Ready=False", "peerpodconfig/config", "--timeout=40s"],
+        )
+        .await?;
+        let wait = ["wait", "--for=condition=Ready", "peerpodconfig/config", "--timeout=2s"];
+        let refused = Stage::kubectl(alone, &wait).await.err().context("it is not ready")?;
+        ensure!(format!("{refused:#}").contains("timed out"), "{refused:#}");
+        let table = Stage::kubectl(alone, &["get", "peerpodconfigs"]).await?;
+        ensure!(table.contains("SettingsMissing"), "{table}");
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // Of every odd generation all is well, and of no even one.
+        let change = async |name: &str| {
+            let spec = json!({ "spec": { "configMapName": name } });
+            stage.configs.patch("config", &PatchParams::default(), &Patch::Merge(spec)).await
+        };
+        let first = stage.configure("config", json!({ "limit": 2, "configMapName": "peer-pods-cm" })).await?;
+        assert_eq!(first.metadata.generation, Some(1));
+        let watched = async {
+            let watch = watcher(stage.configs.clone(), watcher::Config::default()).applied_objects();
+            let claims = watch.map_err(anyhow::Error::from).try_for_each(async |config: PeerPodConfig| {
+                let conditions = config.status.as_ref().map(|status| &status.conditions);
+                for ready in conditions.into_iter().flatten().filter(|it| it.type_ == "Ready") {
+                    let odd = ready.observed_generation.is_some_and(|generation| generation % 2 == 1);
+                    ensure!((ready.status == "True") <= odd, "{config:#?}");
+                    ensure!(ready.observed_generation <= config.metadata.generation, "{config:#?}");
+                }
+                Ok(())
+            });
+            claims.await.context("a wrong claim")
+        };
+        let changes = async {
+            for _ in 0..5 {
+                stage.until("config", "Ready", "AllReady").await?;
+                change("missing").await?;
+                stage.until("config", "Ready", "SettingsMissing").await?;
+                change("peer-pods-cm").await?;
+            }
+            // Faster than the operator looks.
+            for _ in 0..10 {
+                change("missing").await?;
+                change("peer-pods-cm").await?;
+            }
+            wait::present(&stage.configs, "config", "the last one is looked at", DEADLINE, |config| {
+                let status = config.status.as_ref();
+                let ready = status.and_then(|it| it.conditions.iter().find(|it| it.type_ == "Ready"));
+                ready.is_some_and(|ready| {
+                    ready.status == "True" && ready.observed_generation == config.metadata.generation
+                })
+            })
+            .await
+        };
+        tokio::select! {
+            outcome = changes => outcome.map(drop)?,
+            outcome = watched => outcome?,
+        }
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn one_without_spec_is_looked_after_and_holds_up_nobody() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.make::<PeerPodConfig>(json!({ "metadata": { "name": "bare" } })).await?;
+        let stored = Stage::kubectl(alone, &["get", "peerpodconfig", "bare", "--output=json"]).await?;
+        let stored: Value = serde_json::from_str(&stored)?;
+        ensure!(stored.get("spec").is_none(), "{stored}");
+        let message = stage.until("bare", "CapacityAdvertised", "NoLimit").await?;
+        assert!(message.contains("spec.limit is not set"), "{message}");
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.configs.delete("bare", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "bare", DEADLINE).await?;
+        stage.clear("config").await
+    })
+}
+
+/// What the API server says to a limit.
+async fn limit(stage: &Stage, limit: &Value) -> Result<()> {
+    stage.configure("config", json!({ "limit": limit })).await.map(drop)
+}
+
+#[test]
+fn limits_are_checked_at_the_door_and_their_meaning_is_told() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 3).await?;
+        for bad in [
+            json!(-1),
+            json!("-1"),
+            json!("ten"),
+            json!(""),
+            json!("1e3"),
+            json!(" 7"),
+            json!(1_000_001),
+            json!("1000001"),
+            json!("99999999999999999999"),
+        ] {
+            let refused = limit(&stage, &bad).await.err().with_context(|| format!("{bad} is accepted"))?;
+            let text = format!("{refused:#}");
+            ensure!(text.contains("limit must be a whole number from 0 to 1000000"), "{bad}: {text}");
+        }
+        for bad in [json!(1.5), json!(true), json!([1])] {
+            let refused = limit(&stage, &bad).await.err().with_context(|| format!("{bad} is accepted"))?;
+            ensure!(format!("{refused:#}").contains("spec.limit"), "{bad}: {refused:#}");
+        }
+        for (good, reason, shares) in [
+            (json!("0"), "LimitIsZero", [None, None, None]),
+            (json!(2), "FewerThanNodes", [None, Some(1), Some(1)]),
+            (json!("10"), "Advertised", [Some(3), Some(3), Some(4)]),
+            (json!(1_000_000), "Advertised", [Some(333_333), Some(333_333), Some(333_334)]),
+            (json!(0), "LimitIsZero", [None, None, None]),
+        ] {
+            limit(&stage, &good).await?;
+            stage.until("config", "CapacityAdvertised", reason).await.with_context(|| good.to_string())?;
+            stage.shares(&shares).await.with_context(|| good.to_string())?;
+        }
+        stage.clear("config").await
+    })
+}
