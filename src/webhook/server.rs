@@ -3,12 +3,22 @@
 //! Whoever can reach the port may connect, so everything is bounded: connections, the time that each step takes, headers,
 //! a body's length and what all bodies together hold.
 
-use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+mod body;
+mod crowd;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
+
+use http_body_util::Full;
 use hyper::{
     Method, Request, StatusCode,
-    body::{Body, Bytes, Incoming},
+    body::{Bytes, Incoming},
     header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue},
     server::conn::{http1, http2},
     service::service_fn,
@@ -16,13 +26,15 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+
+use body::{Memory, Problem};
+use crowd::{Crowd, Prompt, Seat};
 
 use super::{
     metrics::ReviewMetrics,
@@ -34,17 +46,20 @@ use crate::runtime::http::Readiness;
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
 
-/// Connections at once: each API server keeps a few. Further ones wait in the system's backlog.
-const CONNECTIONS: usize = 256;
-
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// How long a connection may say nothing, or be at the headers of a request.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How often a connection by HTTP/2 is asked whether anybody is there, and how long the answer may take.
+const PING: Duration = Duration::from_secs(30);
 
-/// How long a request may take from its headers to the answer: the API server waits for 10 s unless told otherwise.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How long a request may take from its first byte to the answer, by HTTP/1.1: the API server waits for 5 s.
+const REQUEST_TIME: Duration = Duration::from_secs(4);
+
+/// How long a body may take to arrive, and to find memory.
+const BODY_TIME: Duration = Duration::from_secs(2);
+
+/// How long a connection that has to leave may take for what it was asked.
+const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 /// How long connections may go on after the stop.
 pub const LONGEST_STOP: Duration = Duration::from_secs(10);
@@ -55,12 +70,6 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// How long to leave the listener alone after it failed, as it does while descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-
-/// The longest body: an API server takes objects up to 3 MiB, and a review holds one Pod.
-const MOST_BODY: usize = 4 * 1024 * 1024;
-
-/// What all bodies together may hold, in KiB; further requests wait.
-const ALL_BODIES: usize = 16 * 1024;
 
 /// What all headers of a request may hold.
 const MOST_HEADERS: u32 = 16 * 1024;
@@ -77,24 +86,21 @@ pub struct Webhook {
     options: Options,
     metrics: ReviewMetrics,
     readiness: Readiness,
-    /// KiB that are left for bodies.
-    memory: Semaphore,
+    memory: Memory,
 }
 
 impl Webhook {
     /// A webhook that changes Pods by these options.
     pub fn new(options: Options, metrics: ReviewMetrics, readiness: Readiness) -> Self {
-        Self { options, metrics, readiness, memory: Semaphore::new(ALL_BODIES) }
+        Self { options, metrics, readiness, memory: Memory::new() }
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, seat: &Seat) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
-        match request.uri().path() {
+        let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let answer = timeout(REQUEST_TIME, self.answer(request)).await.unwrap_or_else(|_| {
-                    status(408, "Timeout", "the review did not arrive in time", Outcome::Malformed)
-                });
+                let answer = self.answer(request.into_body()).await;
                 self.metrics.answered(answer.outcome, start.elapsed());
                 json(answer)
             }
@@ -104,30 +110,19 @@ impl Webhook {
             "/readyz" if get => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
             "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found; there are /mutate-v1-pod, /healthz and /readyz\n"),
-        }
+        };
+        seat.answered();
+        response
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let length = request.body().size_hint().upper().unwrap_or(u64::MAX);
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(MOST_BODY);
-        // At most 4096.
-        let kibibytes = u32::try_from(length.div_ceil(1024)).unwrap_or(u32::MAX);
-        let Ok(_memory) = self.memory.acquire_many(kibibytes).await else {
-            return status(500, "InternalError", "the webhook takes no reviews", Outcome::Malformed);
+    async fn answer(&self, body: Incoming) -> Answer {
+        let (code, reason, problem) = match timeout(BODY_TIME, self.memory.read(body)).await {
+            Ok(Ok(body)) => return review(&body.bytes, &self.options),
+            Ok(Err(problem @ Problem::TooLong)) => (413, "RequestEntityTooLarge", problem.to_string()),
+            Ok(Err(problem @ Problem::Broken(_))) => (400, "BadRequest", problem.to_string()),
+            Err(_) => (408, "Timeout", format!("the review did not arrive within {BODY_TIME:?}")),
         };
-        match Limited::new(request.into_body(), MOST_BODY).collect().await {
-            Ok(body) => review(&body.to_bytes(), &self.options),
-            Err(problem) if problem.is::<LengthLimitError>() => {
-                let message = format!("the review is longer than {MOST_BODY} bytes");
-                status(413, "RequestEntityTooLarge", &message, Outcome::Malformed)
-            }
-            Err(problem) => status(
-                400,
-                "BadRequest",
-                &format!("the review did not arrive: {problem}"),
-                Outcome::Malformed,
-            ),
-        }
+        status(code, reason, &problem, Outcome::Malformed)
     }
 }
 
@@ -194,14 +189,14 @@ pub async fn serve(
 }
 
 async fn listen(listener: TcpListener, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
-    let mut connections = JoinSet::new();
+    let mut crowd = Crowd::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+            Some(()) = crowd.one_leaves() => {}
+            accepted = listener.accept(), if !crowd.is_full() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, tls.clone(), Arc::clone(&webhook), stop.clone()));
+                    crowd.admit(|seat| converse(stream, tls.clone(), Arc::clone(&webhook), seat, stop.clone()));
                 }
                 Err(error) => {
                     warn!(%error, "cannot accept a connection");
@@ -212,24 +207,30 @@ async fn listen(listener: TcpListener, tls: TlsAcceptor, webhook: Arc<Webhook>, 
         }
     }
     drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if timeout(LONGEST_STOP, ended).await.is_err() {
+    if !crowd.all_leave(LONGEST_STOP).await {
         debug!("connections that did not end were cut");
     }
 }
 
-async fn converse(stream: TcpStream, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
+async fn converse(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    webhook: Arc<Webhook>,
+    seat: Arc<Seat>,
+    stop: CancellationToken,
+) {
     // Answers are small and nobody waits for more of them. It fails only if the connection has.
     let _ = stream.set_nodelay(true);
     let handshake = tokio::select! {
         handshake = timeout(HANDSHAKE_TIME, tls.accept(stream)) => handshake,
         () = stop.cancelled() => return,
+        () = seat.has_to_leave() => return,
     };
     let ended = match handshake {
         Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-            http2(stream, webhook, stop).await
+            http2(stream, webhook, seat, stop).await
         }
-        Ok(Ok(stream)) => http1(stream, webhook, stop).await,
+        Ok(Ok(stream)) => http1(stream, webhook, seat, stop).await,
         Ok(Err(error)) => return debug!(%error, "a client and this server do not agree on TLS"),
         Err(_) => return debug!("a client took too long to agree on TLS"),
     };
@@ -241,40 +242,36 @@ async fn converse(stream: TcpStream, tls: TlsAcceptor, webhook: Arc<Webhook>, st
 async fn http2(
     stream: TlsStream<TcpStream>,
     webhook: Arc<Webhook>,
+    seat: Arc<Seat>,
     stop: CancellationToken,
 ) -> hyper::Result<()> {
     let service = service_fn(|request| {
-        let webhook = Arc::clone(&webhook);
-        async move { Ok::<_, Infallible>(webhook.respond(request).await) }
+        let (webhook, seat) = (Arc::clone(&webhook), Arc::clone(&seat));
+        async move { Ok::<_, Infallible>(webhook.respond(request, &seat).await) }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(SILENCE / 2)
-        .keep_alive_timeout(SILENCE / 2)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(MOST_HEADERS)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    }
+    until_it_ends(connection, http2::Connection::graceful_shutdown, &seat, stop.cancelled()).await
 }
 
 async fn http1(
     stream: TlsStream<TcpStream>,
     webhook: Arc<Webhook>,
+    seat: Arc<Seat>,
     stop: CancellationToken,
 ) -> hyper::Result<()> {
+    let stream = Prompt::new(stream, Arc::clone(&seat), REQUEST_TIME);
     let service = service_fn(|request| {
-        let (webhook, stop) = (Arc::clone(&webhook), stop.clone());
+        let (webhook, seat, stop) = (Arc::clone(&webhook), Arc::clone(&seat), stop.clone());
         async move {
-            let mut response = webhook.respond(request).await;
+            let mut response = webhook.respond(request, &seat).await;
             if stop.is_cancelled() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -282,22 +279,32 @@ async fn http1(
         }
     });
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(SILENCE)
+        // It would run while a connection waits for a request, too.
+        .header_read_timeout(None)
         .max_buf_size(MOST_HEADERS as usize)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
     let lingered = async {
         stop.cancelled().await;
         sleep(LINGER).await;
     };
-    tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = lingered => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    }
+    until_it_ends(connection, http1::Connection::graceful_shutdown, &seat, lingered).await
+}
+
+/// Lets a connection go on until it has to leave or all have to: then what was asked is answered, and no more.
+async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    take_no_more: impl FnOnce(Pin<&mut C>),
+    seat: &Seat,
+    stop: impl Future<Output = ()>,
+) -> hyper::Result<()> {
+    let mut connection = pin!(connection);
+    let grace = tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stop => LONGEST_STOP,
+        () = seat.has_to_leave() => LEAVE_TIME,
+    };
+    take_no_more(connection.as_mut());
+    timeout(grace, connection).await.unwrap_or(Ok(()))
 }
 
 #[cfg(test)]
