@@ -1,12 +1,12 @@
 //! What cloud-api-adaptor may do. Its Pods make VMs for Pods of any namespace.
 
-use super::rights::Rights;
-use crate::{NAMESPACE, peerpodconfig::build::SERVICE_ACCOUNT, permissions::Permission};
+use super::{Component, rights::Rights};
+use crate::{peerpodconfig::build::SERVICE_ACCOUNT, permissions::Permission};
 
 /// cloud-api-adaptor's rights.
 pub const RIGHTS: Rights = Rights {
     name: SERVICE_ACCOUNT,
-    component: "adaptor",
+    component: Component::Adaptor,
     cluster: &[
         // The Pods that get a VM, and what their images are pulled with.
         Permission::new("", &["pods", "secrets", "serviceaccounts"], &["get", "list"]),
@@ -19,7 +19,7 @@ pub const RIGHTS: Rights = Rights {
     ],
     namespaces: &[
         (
-            NAMESPACE,
+            None,
             &[
                 Permission::new(
                     "",
@@ -33,6 +33,6 @@ pub const RIGHTS: Rights = Rights {
             ],
         ),
         // Where the provider ibmcloud finds the cluster's id if it is not told.
-        ("kube-system", &[Permission::new("", &["configmaps"], &["get"]).named(&["cluster-info"])]),
+        (Some("kube-system"), &[Permission::new("", &["configmaps"], &["get"]).named(&["cluster-info"])]),
     ],
 };

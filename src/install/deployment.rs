@@ -1,21 +1,22 @@
 //! The operator's Deployment.
 
+use clap::ValueEnum as _;
 use k8s_openapi::{
     api::{
-        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy},
+        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
         core::v1::{
             Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource,
             HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext,
-            TopologySpreadConstraint, Volume, VolumeMount,
+            SeccompProfile, SecretVolumeSource, SecurityContext, TopologySpreadConstraint, Volume,
+            VolumeMount,
         },
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::api::ObjectMeta;
 
-use super::{NAME, metadata};
-use crate::cli::{CREDENTIALS_DIR, SETTINGS_DIR};
+use super::{Component, NAME, Options};
+use crate::cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR};
 
 /// The image that is installed unless told otherwise.
 pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
@@ -35,24 +36,30 @@ pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
 const HOME: &str = "/root";
 
 const HEALTH_PORT: i32 = 8081;
-const METRICS_PORT: i32 = 8080;
+pub(super) const METRICS_PORT: i32 = 8080;
 /// Any user but root; the image has one of this number.
 const USER: i64 = 65_532;
 
-/// Two replicas, of which one acts and the other is ready to take over.
-pub fn deployment() -> Deployment {
+/// The operators, of which one acts and the others are ready to take over.
+pub fn deployment(options: &Options) -> Deployment {
     Deployment {
-        metadata: metadata(NAME),
+        metadata: Component::Operator.namespaced(NAME, options),
         spec: Some(DeploymentSpec {
-            replicas: Some(2),
-            selector: selector(),
+            replicas: Some(options.replicas),
+            selector: Component::Operator.selector(),
             strategy: Some(DeploymentStrategy {
                 type_: Some("RollingUpdate".into()),
-                ..DeploymentStrategy::default()
+                rolling_update: Some(RollingUpdateDeployment {
+                    max_surge: Some(IntOrString::Int(1)),
+                    max_unavailable: Some(IntOrString::Int(0)),
+                }),
             }),
             template: PodTemplateSpec {
-                metadata: Some(ObjectMeta { labels: metadata(NAME).labels, ..ObjectMeta::default() }),
-                spec: Some(pod()),
+                metadata: Some(ObjectMeta {
+                    labels: Some(Component::Operator.labels()),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod(options)),
             },
             ..DeploymentSpec::default()
         }),
@@ -60,15 +67,7 @@ pub fn deployment() -> Deployment {
     }
 }
 
-fn selector() -> LabelSelector {
-    let labels = [("app.kubernetes.io/name", NAME), ("app.kubernetes.io/component", "operator")];
-    LabelSelector {
-        match_labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-        ..LabelSelector::default()
-    }
-}
-
-fn pod() -> PodSpec {
+fn pod(options: &Options) -> PodSpec {
     PodSpec {
         service_account_name: Some(NAME.to_owned()),
         // A node that fails should not take both with it; one node alone may have both.
@@ -76,7 +75,7 @@ fn pod() -> PodSpec {
             topology_key: "kubernetes.io/hostname".into(),
             max_skew: 1,
             when_unsatisfiable: "ScheduleAnyway".into(),
-            label_selector: Some(selector()),
+            label_selector: Some(Component::Operator.selector()),
             ..TopologySpreadConstraint::default()
         }]),
         security_context: Some(PodSecurityContext {
@@ -90,19 +89,19 @@ fn pod() -> PodSpec {
             }),
             ..PodSecurityContext::default()
         }),
-        containers: vec![container()],
+        containers: vec![container(options)],
         volumes: Some(vec![
             Volume {
                 name: "settings".into(),
                 config_map: Some(ConfigMapVolumeSource {
-                    name: CONFIG_MAP.into(),
+                    name: options.config_map.clone(),
                     ..ConfigMapVolumeSource::default()
                 }),
                 ..Volume::default()
             },
-            secret("credentials", SECRET, None),
+            secret("credentials", &options.secret, None),
             // Only libvirt by ssh needs it.
-            secret("ssh-key", SSH_KEY_SECRET, Some(true)),
+            secret("ssh-key", &options.ssh_key_secret, Some(true)),
         ]),
         ..PodSpec::default()
     }
@@ -122,14 +121,7 @@ fn secret(volume: &str, name: &str, optional: Option<bool>) -> Volume {
     }
 }
 
-fn container() -> Container {
-    let quantities = |cpu: &str, memory: &str| {
-        Some(
-            [("cpu", cpu), ("memory", memory)]
-                .map(|(name, value)| (name.into(), Quantity(value.into())))
-                .into(),
-        )
-    };
+fn container(options: &Options) -> Container {
     let mount = |name: &str, path: &str| VolumeMount {
         name: name.into(),
         mount_path: path.into(),
@@ -140,8 +132,9 @@ fn container() -> Container {
         name: name.into(),
         value_from: Some(EnvVarSource {
             field_ref: Some(ObjectFieldSelector {
+                // Written out: the API server would, and an apply would take that for somebody else's change.
+                api_version: Some("v1".into()),
                 field_path: path.into(),
-                ..ObjectFieldSelector::default()
             }),
             ..EnvVarSource::default()
         }),
@@ -149,7 +142,8 @@ fn container() -> Container {
     };
     let value = |name: &str, value: &str| EnvVar {
         name: name.into(),
-        value: Some(value.into()),
+        // The API server drops an empty one, and an apply would take that for somebody else's change.
+        value: Some(value.to_owned()).filter(|value| !value.is_empty()),
         ..EnvVar::default()
     };
     let port = |name: &str, port| ContainerPort {
@@ -160,26 +154,21 @@ fn container() -> Container {
     };
     Container {
         name: "operator".into(),
-        image: Some(DEFAULT_IMAGE.into()),
+        image: Some(options.image.clone()),
         image_pull_policy: Some("IfNotPresent".into()),
-        args: Some(vec!["run".into(), "--leader-elect=true".into(), "--log-format=json".into()]),
+        args: Some(arguments(options)),
         env: Some(vec![
             field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace"),
             field("POD_NAME", "metadata.name"),
             value("HOME", HOME),
             // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
-            value("PEERPOD_OPERATOR_IMAGE", DEFAULT_IMAGE),
-            value("RELATED_IMAGE_CAA", ""),
+            value("PEERPOD_OPERATOR_IMAGE", &options.image),
+            value("RELATED_IMAGE_CAA", &options.adaptor_image),
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
-        // No limit on cpu: throttling a process that idles saves nothing and delays deletions.
-        resources: Some(ResourceRequirements {
-            requests: quantities("10m", "32Mi"),
-            limits: Some([("memory".to_owned(), Quantity("128Mi".into()))].into()),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(options.resources.clone()),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
@@ -193,6 +182,18 @@ fn container() -> Container {
         ]),
         ..Container::default()
     }
+}
+
+fn arguments(options: &Options) -> Vec<String> {
+    let mut arguments =
+        vec!["run".to_owned(), "--leader-elect=true".to_owned(), "--log-format=json".to_owned()];
+    arguments.extend(options.lease_name.iter().map(|name| format!("--lease-name={name}")));
+    if !options.controllers.is_empty() {
+        let names = options.controllers.iter().filter_map(ControllerName::to_possible_value);
+        let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
+        arguments.push(format!("--controllers={}", names.join(",")));
+    }
+    arguments
 }
 
 fn probe(path: &str, period_seconds: i32) -> Probe {

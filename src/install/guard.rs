@@ -11,19 +11,25 @@
 //!
 //! Everything else is left to the ordinary rights. A deletion is, since the operator judges it by the Pod.
 
-use k8s_openapi::api::{
-    admissionregistration::v1::{
-        MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-        ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation, Variable,
+use k8s_openapi::{
+    api::{
+        admissionregistration::v1::{
+            MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+            ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
+            ValidatingAdmissionPolicySpec, Validation, Variable,
+        },
+        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule},
     },
-    rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use kube::{Resource as _, api::ObjectMeta};
+use kube::Resource as _;
 use serde_json::{Error, to_value};
 
-use super::{Manifest, metadata, rbac::reference_to};
+use super::{
+    Component, Manifest, Options,
+    rbac::{account, reference_to},
+};
 use crate::{
-    NAMESPACE,
     api::v1alpha1::{
         ABANDON_VERB, FINALIZER, PeerPod, RECORD_VERB, RELEASE_ABANDON, RELEASE_ANNOTATION, RELEASE_VERB,
     },
@@ -32,6 +38,9 @@ use crate::{
 
 /// The name of the policy and of its binding.
 pub const NAME: &str = "peerpod-guard";
+
+/// The file that holds it all.
+const FILE: &str = "guard";
 
 /// The role of cloud-api-adaptor, beside its other rights: `record` and `release`.
 pub const RECORDER: &str = "peerpod-recorder";
@@ -50,21 +59,27 @@ pub enum Action {
     Deny,
 }
 
-/// Everything that the guard consists of.
+/// The roles that the guard asks for. They are there without it, too: whoever turns it on has nobody refused.
+pub(super) fn roles(options: &Options) -> Result<Vec<Manifest>, Error> {
+    Ok(vec![
+        Manifest { file: FILE, object: to_value(recorder())? },
+        Manifest { file: FILE, object: to_value(recorder_binding(options))? },
+        Manifest { file: FILE, object: to_value(administrator())? },
+    ])
+}
+
+/// The guard itself.
 pub(super) fn objects(action: Action) -> Result<Vec<Manifest>, Error> {
     Ok(vec![
-        Manifest { file: "clusterrole-recorder", object: to_value(recorder())? },
-        Manifest { file: "clusterrolebinding-recorder", object: to_value(recorder_binding())? },
-        Manifest { file: "clusterrole-administrator", object: to_value(administrator())? },
-        Manifest { file: "validatingadmissionpolicy", object: to_value(policy())? },
-        Manifest { file: "validatingadmissionpolicybinding", object: to_value(binding(action))? },
+        Manifest { file: FILE, object: to_value(policy())? },
+        Manifest { file: FILE, object: to_value(binding(action))? },
     ])
 }
 
 /// What is asked of whom.
 pub fn policy() -> ValidatingAdmissionPolicy {
     ValidatingAdmissionPolicy {
-        metadata: cluster_scoped(NAME),
+        metadata: Component::Operator.cluster_scoped(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             // How hard a failure is to be taken is the binding's to say.
             failure_policy: Some("Fail".to_owned()),
@@ -74,9 +89,10 @@ pub fn policy() -> ValidatingAdmissionPolicy {
                     api_versions: Some(vec!["*".to_owned()]),
                     operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
                     resources: Some(vec![PeerPod::plural(&()).into_owned()]),
+                    scope: Some("*".to_owned()),
                     ..NamedRuleWithOperations::default()
                 }]),
-                ..MatchResources::default()
+                ..matching_all()
             }),
             variables: Some(variables()),
             validations: Some(validations()),
@@ -94,7 +110,7 @@ pub fn binding(action: Action) -> ValidatingAdmissionPolicyBinding {
         Action::Deny => ["Deny", "Audit"],
     };
     ValidatingAdmissionPolicyBinding {
-        metadata: cluster_scoped(NAME),
+        metadata: Component::Operator.cluster_scoped(NAME),
         spec: ValidatingAdmissionPolicyBindingSpec {
             policy_name: NAME.to_owned().into(),
             validation_actions: actions.map(str::to_owned).to_vec().into(),
@@ -110,16 +126,11 @@ pub fn recorder() -> ClusterRole {
 }
 
 /// Gives cloud-api-adaptor the role [`RECORDER`].
-pub fn recorder_binding() -> ClusterRoleBinding {
+pub fn recorder_binding(options: &Options) -> ClusterRoleBinding {
     ClusterRoleBinding {
-        metadata: cluster_scoped(RECORDER),
+        metadata: Component::Operator.cluster_scoped(RECORDER),
         role_ref: reference_to("ClusterRole", RECORDER),
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: SERVICE_ACCOUNT.to_owned(),
-            namespace: Some(NAMESPACE.to_owned()),
-            ..Subject::default()
-        }]),
+        subjects: Some(vec![account(SERVICE_ACCOUNT, options)]),
     }
 }
 
@@ -129,9 +140,19 @@ pub fn administrator() -> ClusterRole {
     role(ADMINISTRATOR, &[&ordinary[..], &[RECORD_VERB, RELEASE_VERB, ABANDON_VERB]].concat())
 }
 
+/// No condition at all, written out as the API server has it: an apply would take what is missing for somebody else's change.
+pub(super) fn matching_all() -> MatchResources {
+    MatchResources {
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(LabelSelector::default()),
+        object_selector: Some(LabelSelector::default()),
+        ..MatchResources::default()
+    }
+}
+
 fn role(name: &str, verbs: &[&str]) -> ClusterRole {
     ClusterRole {
-        metadata: cluster_scoped(name),
+        metadata: Component::Operator.cluster_scoped(name),
         rules: Some(vec![PolicyRule {
             api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
             resources: Some(vec![PeerPod::plural(&()).into_owned()]),
@@ -220,8 +241,4 @@ fn validations() -> Vec<Validation> {
         ..Validation::default()
     })
     .into()
-}
-
-fn cluster_scoped(name: &str) -> ObjectMeta {
-    ObjectMeta { namespace: None, ..metadata(name) }
 }

@@ -1,34 +1,42 @@
 //! The typed objects of an installation. Whoever prints them (`cargo xtask manifests`) decides where they go.
 
 pub mod adaptor;
+mod certificate;
 mod deployment;
 pub mod guard;
+mod metadata;
+pub mod monitoring;
+mod options;
 mod rbac;
+pub mod removal;
 pub mod rights;
+mod services;
 pub mod webhook_rights;
 
 use k8s_openapi::{
     api::core::v1::{Namespace, ServiceAccount},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
-use kube::{CustomResourceExt, api::ObjectMeta};
-use serde_json::{Error, Value};
+use kube::CustomResourceExt;
+use serde_json::{Error, Value, to_value};
 
-use crate::{
-    NAMESPACE,
-    api::v1alpha1::{PeerPod, PeerPodConfig},
-};
+use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
 
+pub use certificate::certificate;
 pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, deployment};
+pub use metadata::Component;
+pub use options::Options;
 pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};
+pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "peerpod-operator";
 
-/// An object to be printed, with the name of the file that holds it alone.
+/// An object to be printed.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// Its kind or whose rights it gives, or the resource's plural name for a custom resource definition.
+    /// The name of the file that it is in, with what belongs to it: the resource's plural name for a custom resource
+    /// definition.
     pub file: &'static str,
     /// The object.
     pub object: Value,
@@ -36,16 +44,17 @@ pub struct Manifest {
 
 /// The `PeerPod` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpod_crd() -> Result<Value, Error> {
-    crd(&PeerPod::crd())
+    crd(PeerPod::crd())
 }
 
 /// The `PeerPodConfig` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpodconfig_crd() -> Result<Value, Error> {
-    crd(&PeerPodConfig::crd())
+    crd(PeerPodConfig::crd())
 }
 
-fn crd(definition: &CustomResourceDefinition) -> Result<Value, Error> {
-    let mut crd = serde_json::to_value(definition)?;
+fn crd(mut crd: CustomResourceDefinition) -> Result<Value, Error> {
+    crd.metadata.labels = Some(Component::Operator.labels());
+    let mut crd = to_value(crd)?;
     adapt(&mut crd);
     // Objects without `spec` that were made under another schema must stay writable, or their finalizers never go; and
     // nobody needs to see every default in them.
@@ -62,56 +71,52 @@ fn crd(definition: &CustomResourceDefinition) -> Result<Value, Error> {
     Ok(crd)
 }
 
-/// Everything that is installed, in the order in which it must exist.
-pub fn objects() -> Result<Vec<Manifest>, Error> {
+/// Everything that is installed, in the order in which it must exist. What keeps the rest is the last to come and, since
+/// `kubectl delete` follows the same order, the last to go.
+pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
+    let operator = |object| Manifest { file: "operator", object };
     let mut objects = vec![
         Manifest { file: "peerpods", object: peerpod_crd()? },
         Manifest { file: "peerpodconfigs", object: peerpodconfig_crd()? },
-        Manifest { file: "namespace", object: serde_json::to_value(namespace())? },
-        Manifest { file: "serviceaccount", object: serde_json::to_value(service_account())? },
-        Manifest { file: "clusterrole", object: serde_json::to_value(cluster_role())? },
-        Manifest { file: "clusterrolebinding", object: serde_json::to_value(cluster_role_binding())? },
-        Manifest { file: "role", object: serde_json::to_value(role())? },
-        Manifest { file: "rolebinding", object: serde_json::to_value(role_binding())? },
-        Manifest { file: "deployment", object: serde_json::to_value(deployment())? },
+        Manifest { file: "namespace", object: to_value(namespace(options))? },
+        Manifest { file: "rights", object: to_value(service_account(options))? },
+        Manifest { file: "rights", object: to_value(cluster_role())? },
+        Manifest { file: "rights", object: to_value(cluster_role_binding(options))? },
+        Manifest { file: "rights", object: to_value(role(options))? },
+        Manifest { file: "rights", object: to_value(role_binding(options))? },
     ];
-    objects.extend(adaptor::RIGHTS.objects()?);
-    objects.extend(webhook_rights::RIGHTS.objects()?);
-    objects.extend(guard::objects(guard::Action::default())?);
+    objects.extend(adaptor::RIGHTS.objects(options)?);
+    objects.extend(webhook_rights::RIGHTS.objects(options)?);
+    objects.extend(guard::roles(options)?);
+    objects.push(operator(to_value(deployment(options))?));
+    objects.push(operator(to_value(metrics_service(options))?));
+    if options.disruption_budget {
+        objects.push(operator(to_value(disruption_budget(options))?));
+    }
+    if options.network_policies {
+        for policy in network_policies(options) {
+            objects.push(Manifest { file: "network-policies", object: to_value(policy)? });
+        }
+    }
+    if let Some(action) = options.guard {
+        objects.extend(guard::objects(action)?);
+    }
+    objects.push(Manifest { file: "removal", object: to_value(removal::policy(options))? });
+    objects.push(Manifest { file: "removal", object: to_value(removal::binding())? });
     Ok(objects)
 }
 
 /// The namespace of everything that is installed. cloud-api-adaptor's own Pods there are privileged.
-pub fn namespace() -> Namespace {
-    let mut metadata = ObjectMeta { namespace: None, ..metadata(NAMESPACE) };
-    metadata
-        .labels
-        .get_or_insert_default()
-        .insert("pod-security.kubernetes.io/enforce".into(), "privileged".into());
+pub fn namespace(options: &Options) -> Namespace {
+    let mut metadata = Component::Operator.cluster_scoped(&options.namespace);
+    let labels = metadata.labels.get_or_insert_default();
+    labels.insert("pod-security.kubernetes.io/enforce".to_owned(), "privileged".to_owned());
     Namespace { metadata, ..Namespace::default() }
 }
 
 /// The identity that the operator runs under.
-pub fn service_account() -> ServiceAccount {
-    ServiceAccount { metadata: metadata(NAME), ..ServiceAccount::default() }
-}
-
-/// Name, namespace and the labels that every object bears.
-fn metadata(name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        namespace: Some(NAMESPACE.to_owned()),
-        labels: Some(
-            [
-                ("app.kubernetes.io/name", NAME),
-                ("app.kubernetes.io/component", "operator"),
-                ("app.kubernetes.io/part-of", "peer-pods"),
-            ]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        ),
-        ..ObjectMeta::default()
-    }
+pub fn service_account(options: &Options) -> ServiceAccount {
+    ServiceAccount { metadata: Component::Operator.namespaced(NAME, options), ..ServiceAccount::default() }
 }
 
 /// Schemas derived from Rust types carry formats such as `uint32` that Kubernetes warns of, and let what is optional be

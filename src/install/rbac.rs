@@ -3,15 +3,14 @@
 use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
-use kube::api::ObjectMeta;
 
-use super::{NAME, metadata};
-use crate::{NAMESPACE, peerpod, peerpodconfig, permissions::Permission, runtime::lease};
+use super::{Component, NAME, Options};
+use crate::{peerpod, peerpodconfig, permissions::Permission, runtime::lease};
 
 /// The operator's role in the whole cluster: the rights of every controller together.
 pub fn cluster_role() -> ClusterRole {
     ClusterRole {
-        metadata: cluster_scoped(),
+        metadata: Component::Operator.cluster_scoped(NAME),
         rules: Some(rules(&[
             peerpod::PERMISSIONS,
             peerpodconfig::PERMISSIONS,
@@ -22,28 +21,28 @@ pub fn cluster_role() -> ClusterRole {
 }
 
 /// Gives the role to the operator's ServiceAccount.
-pub fn cluster_role_binding() -> ClusterRoleBinding {
+pub fn cluster_role_binding(options: &Options) -> ClusterRoleBinding {
     ClusterRoleBinding {
-        metadata: cluster_scoped(),
+        metadata: Component::Operator.cluster_scoped(NAME),
         role_ref: reference_to("ClusterRole", NAME),
-        subjects: Some(vec![operator()]),
+        subjects: Some(vec![account(NAME, options)]),
     }
 }
 
 /// The operator's role in its own namespace, where its lease is.
-pub fn role() -> Role {
+pub fn role(options: &Options) -> Role {
     Role {
-        metadata: metadata(NAME),
+        metadata: Component::Operator.namespaced(NAME, options),
         rules: Some(rules(&[lease::PERMISSIONS, peerpodconfig::NAMESPACE_PERMISSIONS])),
     }
 }
 
 /// Gives the role to the operator's ServiceAccount.
-pub fn role_binding() -> RoleBinding {
+pub fn role_binding(options: &Options) -> RoleBinding {
     RoleBinding {
-        metadata: metadata(NAME),
+        metadata: Component::Operator.namespaced(NAME, options),
         role_ref: reference_to("Role", NAME),
-        subjects: Some(vec![operator()]),
+        subjects: Some(vec![account(NAME, options)]),
     }
 }
 
@@ -71,15 +70,12 @@ pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {
     }
 }
 
-fn operator() -> Subject {
+/// A ServiceAccount of the installation, as whoever is given a role.
+pub(super) fn account(name: &str, options: &Options) -> Subject {
     Subject {
         kind: "ServiceAccount".to_owned(),
-        name: NAME.to_owned(),
-        namespace: Some(NAMESPACE.to_owned()),
+        name: name.to_owned(),
+        namespace: Some(options.namespace.clone()),
         ..Subject::default()
     }
-}
-
-fn cluster_scoped() -> ObjectMeta {
-    ObjectMeta { namespace: None, ..metadata(NAME) }
 }

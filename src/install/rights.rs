@@ -3,76 +3,60 @@
 
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
-    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, Subject},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use kube::api::ObjectMeta;
 use serde_json::{Error, to_value};
 
 use super::{
-    Manifest, metadata,
-    rbac::{reference_to, rules},
+    Component, Manifest, Options,
+    rbac::{account, reference_to, rules},
 };
-use crate::{NAMESPACE, permissions::Permission};
+use crate::permissions::Permission;
 
 /// A program's ServiceAccount and all that it may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights {
     /// The name of the ServiceAccount, and of the roles and their bindings.
     pub name: &'static str,
-    /// The program, as in the label `app.kubernetes.io/component`.
-    pub component: &'static str,
+    /// The program.
+    pub component: Component,
     /// In the whole cluster.
     pub cluster: &'static [Permission],
-    /// In single namespaces: the namespace, and what may be done there.
-    pub namespaces: &'static [(&'static str, &'static [Permission])],
+    /// In single namespaces: the namespace, or none for that of the installation, and what may be done there.
+    pub namespaces: &'static [(Option<&'static str>, &'static [Permission])],
 }
 
 impl Rights {
     /// Everything in the order in which it must exist.
-    pub fn objects(&self) -> Result<Vec<Manifest>, Error> {
+    pub fn objects(&self, options: &Options) -> Result<Vec<Manifest>, Error> {
         let mut objects = vec![to_value(ServiceAccount {
-            metadata: self.metadata(Some(NAMESPACE)),
+            metadata: self.component.namespaced(self.name, options),
             ..ServiceAccount::default()
         })?];
         if !self.cluster.is_empty() {
             objects.push(to_value(ClusterRole {
-                metadata: self.metadata(None),
+                metadata: self.component.cluster_scoped(self.name),
                 rules: Some(rules(&[self.cluster])),
                 ..ClusterRole::default()
             })?);
             objects.push(to_value(ClusterRoleBinding {
-                metadata: self.metadata(None),
+                metadata: self.component.cluster_scoped(self.name),
                 role_ref: reference_to("ClusterRole", self.name),
-                subjects: Some(vec![self.subject()]),
+                subjects: Some(vec![account(self.name, options)]),
             })?);
         }
         for (namespace, permissions) in self.namespaces {
-            objects.push(to_value(Role {
-                metadata: self.metadata(Some(namespace)),
-                rules: Some(rules(&[permissions])),
-            })?);
+            let namespace = namespace.unwrap_or(&options.namespace).to_owned();
+            let metadata =
+                ObjectMeta { namespace: Some(namespace), ..self.component.cluster_scoped(self.name) };
+            objects.push(to_value(Role { metadata: metadata.clone(), rules: Some(rules(&[permissions])) })?);
             objects.push(to_value(RoleBinding {
-                metadata: self.metadata(Some(namespace)),
+                metadata,
                 role_ref: reference_to("Role", self.name),
-                subjects: Some(vec![self.subject()]),
+                subjects: Some(vec![account(self.name, options)]),
             })?);
         }
         Ok(objects.into_iter().map(|object| Manifest { file: self.name, object }).collect())
-    }
-
-    fn metadata(&self, namespace: Option<&str>) -> ObjectMeta {
-        let mut metadata = ObjectMeta { namespace: namespace.map(str::to_owned), ..metadata(self.name) };
-        let labels = metadata.labels.get_or_insert_default();
-        labels.insert("app.kubernetes.io/component".to_owned(), self.component.to_owned());
-        metadata
-    }
-
-    fn subject(&self) -> Subject {
-        Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: self.name.to_owned(),
-            namespace: Some(NAMESPACE.to_owned()),
-            ..Subject::default()
-        }
     }
 }

@@ -1,8 +1,7 @@
 //! What the admission webhook may do: keep its certificate, and tell the API server whom to trust.
 
-use super::rights::Rights;
+use super::{Component, rights::Rights};
 use crate::{
-    NAMESPACE,
     peerpodconfig::build::webhook::SERVICE_ACCOUNT,
     webhook::certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS},
 };
@@ -10,7 +9,7 @@ use crate::{
 /// The webhook's rights.
 pub const RIGHTS: Rights = Rights {
     name: SERVICE_ACCOUNT,
-    component: "webhook",
+    component: Component::Webhook,
     cluster: CLUSTER_PERMISSIONS,
-    namespaces: &[(NAMESPACE, PERMISSIONS)],
+    namespaces: &[(None, PERMISSIONS)],
 };

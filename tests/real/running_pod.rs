@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
+use peerpod_operator::install::removal;
 use testbed::{
     Kubelet,
     wait::{self, DEADLINE},
@@ -120,6 +121,8 @@ fn the_definition_deleted_under_a_running_pod_waits_for_the_pod_and_may_come_bac
     alone(async |alone| {
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
+        let allow = format!("{}=true", removal::ALLOW_ANNOTATION);
+        scene.testbed.cluster().kubectl(&["annotate", "crd", CRD, &allow]).await?;
         scene.testbed.cluster().kubectl(&["delete", "crd", CRD, "--wait=false"]).await?;
         scene.held(&vm.name(), "WaitingForPod").await?;
         scene.lives(&vm).await?;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
     api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
+    install::monitoring::{ALERTS, Alert, PATIENCE},
     peerpod::{
         decide::Decision,
         verdict::{self, Reason},
@@ -33,6 +34,7 @@ pub(crate) fn update(readme: &str) -> Result<String> {
         ),
         ("review-metrics", families(&ReviewMetrics::DESCRIPTIONS)?),
         ("policy", policy()?),
+        ("alerts", alerts()?),
     ];
     tables.iter().try_fold(readme.to_owned(), |readme, (name, table)| replace(&readme, name, table))
 }
@@ -114,6 +116,15 @@ fn families<'a>(families: impl IntoIterator<Item = &'a Description>) -> Result<S
     for family in families {
         let labels = family.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
         writeln!(table, "| `{}` | {} | {labels} | {} |", family.name, family.kind, one_line(family.help))?;
+    }
+    Ok(table)
+}
+
+fn alerts() -> Result<String> {
+    let mut table = format!("| alert if, for {PATIENCE} | it means | what to do |\n|---|---|---|\n");
+    for Alert { name, expression, meaning, action } in ALERTS {
+        let expression = one_line(expression);
+        writeln!(table, "| `{expression}` ({name}) | {meaning} | {action} |")?;
     }
     Ok(table)
 }

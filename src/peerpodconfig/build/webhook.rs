@@ -36,9 +36,11 @@ pub const WEBHOOK: &str = "mwebhook.peerpods.io";
 /// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
 
-const PORT: i32 = 9443;
+/// Where reviews are served.
+pub const PORT: i32 = 9443;
 const HEALTH_PORT: i32 = 8081;
-const METRICS_PORT: i32 = 8080;
+/// Where metrics are served.
+pub const METRICS_PORT: i32 = 8080;
 
 /// Any user but root; the image has one of this number.
 const USER: i64 = 65_532;

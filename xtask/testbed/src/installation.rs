@@ -105,7 +105,8 @@ impl Testbed {
     /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods and
     /// `PeerPodConfigs` can be made.
     pub async fn install_objects(&self) -> Result<()> {
-        let objects = install::objects()?.into_iter().map(|manifest| manifest.object);
+        let objects =
+            install::objects(&install::Options::default())?.into_iter().map(|manifest| manifest.object);
         let objects: Vec<_> = objects.filter(|object| object["kind"] != "Deployment").collect();
         self.apply("installation", &objects).await?;
         let established = |crd: &CustomResourceDefinition| {

@@ -1,0 +1,65 @@
+//! Names and labels of what is installed.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ObjectMeta;
+
+use super::{NAME, Options};
+
+/// The label that says which program an object is for.
+const COMPONENT: &str = "app.kubernetes.io/component";
+
+/// A program that the installation has objects for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    /// The operator.
+    Operator,
+    /// cloud-api-adaptor.
+    Adaptor,
+    /// The admission webhook.
+    Webhook,
+}
+
+impl Component {
+    /// The component's name in labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Adaptor => "adaptor",
+            Self::Webhook => "webhook",
+        }
+    }
+
+    /// The labels of every object that is for it.
+    pub fn labels(self) -> BTreeMap<String, String> {
+        let further = [
+            ("app.kubernetes.io/part-of", "peer-pods"),
+            ("app.kubernetes.io/version", env!("CARGO_PKG_VERSION")),
+        ];
+        let further = further.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        further.into_iter().chain(self.selector_labels()).collect()
+    }
+
+    /// Those by which its Pods are selected. They never change: a selector is immutable.
+    pub fn selector_labels(self) -> BTreeMap<String, String> {
+        [("app.kubernetes.io/name", NAME), (COMPONENT, self.as_str())]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    /// Selects its Pods.
+    pub fn selector(self) -> LabelSelector {
+        LabelSelector { match_labels: Some(self.selector_labels()), ..LabelSelector::default() }
+    }
+
+    /// The metadata of an object that is in no namespace.
+    pub fn cluster_scoped(self, name: &str) -> ObjectMeta {
+        ObjectMeta { name: Some(name.to_owned()), labels: Some(self.labels()), ..ObjectMeta::default() }
+    }
+
+    /// The metadata of an object in the installation's namespace.
+    pub fn namespaced(self, name: &str, options: &Options) -> ObjectMeta {
+        ObjectMeta { namespace: Some(options.namespace.clone()), ..self.cluster_scoped(name) }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the Prometheus operator scrapes and what it wakes people for. Its kinds are not Kubernetes' own.
+
+use serde_json::{Value, json};
+
+use super::{Component, NAME, Options};
+
+/// Something to be woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alert {
+    /// Its name.
+    pub name: &'static str,
+    /// When it is time, in `PromQL`. Both replicas count PeerPods, and only the leader holds, decides and calls.
+    pub expression: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub action: &'static str,
+}
+
+/// How long an alert's expression holds until somebody is woken.
+pub const PATIENCE: &str = "5m";
+
+/// Everything to be woken for.
+pub const ALERTS: [Alert; 5] = [
+    Alert {
+        name: "PeerPodDeletionOverdue",
+        expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
+        meaning: "a machine, or its PeerPod, is there 15 minutes after its deletion",
+        action: "`kubectl get peerpods -A`: STATE and the condition's message say why",
+    },
+    Alert {
+        name: "PeerPodsNeedHelp",
+        expression: "sum by (reason) (peerpod_operator_peerpods_held{reason!~\"WaitingForPod|Cloud.*\"}) > 0",
+        meaning: "PeerPods wait for somebody's help, or are slow",
+        action: "the table of reasons; `kubectl get events -A --field-selector type=Warning`",
+    },
+    Alert {
+        name: "PeerPodCloudFails",
+        expression: "sum by (provider) (rate(peerpod_operator_provider_errors_total[10m])) > 0 unless sum by (provider) \
+                     (rate(peerpod_operator_provider_calls_total{result=\"ok\"}[10m])) > 0",
+        meaning: "no call to the cloud succeeds",
+        action: "the message in any held PeerPod's condition; the cloud itself; `class` and `result` say how calls end",
+    },
+    Alert {
+        name: "PeerPodOperatorNotLed",
+        expression: "sum(peerpod_operator_leader) != 1",
+        meaning: "nobody acts, or two do",
+        action: "the Lease `peerpod-operator` and the logs of both replicas",
+    },
+    Alert {
+        name: "PeerPodSettingsRefused",
+        expression: "min(peerpod_operator_settings_valid) == 0",
+        meaning: "changed settings were refused; the last good ones are in force",
+        action: "`/readyz` and the log name the key",
+    },
+];
+
+/// What is scraped: the metrics of every operator and webhook.
+pub fn pod_monitor(options: &Options) -> Value {
+    json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": Component::Operator.namespaced(NAME, options),
+        "spec": {
+            "selector": { "matchLabels": { "app.kubernetes.io/name": NAME } },
+            "podMetricsEndpoints": [{ "port": "metrics" }],
+        },
+    })
+}
+
+/// [`ALERTS`], as rules.
+pub fn prometheus_rule(options: &Options) -> Value {
+    let rules = ALERTS.map(|Alert { name, expression, meaning, action }| {
+        json!({
+            "alert": name,
+            "expr": expression,
+            "for": PATIENCE,
+            "labels": { "severity": "warning" },
+            "annotations": { "summary": meaning, "description": format!("Look at: {action}") },
+        })
+    });
+    json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": Component::Operator.namespaced(NAME, options),
+        "spec": { "groups": [{ "name": NAME, "rules": rules }] },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::runtime::{Metrics, metrics::Description};
+
+    #[test]
+    fn alerts_speak_of_metrics_that_there_are() {
+        Metrics::new(&mut Registry::default());
+        let known: Vec<_> = Metrics::DESCRIPTIONS.iter().map(|Description { name, .. }| *name).collect();
+        for Alert { name, expression, .. } in ALERTS {
+            let words = expression.split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
+            let metrics: Vec<_> = words.filter(|word| word.starts_with("peerpod_operator_")).collect();
+            assert!(!metrics.is_empty(), "{name}");
+            for metric in metrics {
+                assert!(known.contains(&metric), "{name}: {metric}");
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What an installation can be told.
+
+use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
+
+use super::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, guard};
+use crate::{NAMESPACE, cli::ControllerName};
+
+/// What an installation can be told.
+///
+/// Names are not among it: programs know leases, service accounts and the webhook's Secret by theirs, the custom resource
+/// definitions are there once, and so there is one installation in a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The namespace of everything that is in one.
+    pub namespace: String,
+    /// The operator's image, which the webhook of a PeerPodConfig runs as well.
+    pub image: String,
+    /// cloud-api-adaptor's image where a PeerPodConfig names none; empty is its public one.
+    pub adaptor_image: String,
+    /// How many operators there are, of which one acts.
+    pub replicas: i32,
+    /// What the operator's container asks of its node, and the most that it gets.
+    pub resources: ResourceRequirements,
+    /// The `ConfigMap` with the provider's settings.
+    pub config_map: String,
+    /// The Secret with the provider's credentials.
+    pub secret: String,
+    /// The Secret with the key for libvirt by ssh.
+    pub ssh_key_secret: String,
+    /// The controllers to run; none: those that run unless told otherwise.
+    pub controllers: Vec<ControllerName>,
+    /// The Lease of the operator that acts; none: its own.
+    pub lease_name: Option<String>,
+    /// What becomes of a write to a PeerPod without the right to it; none: nobody asks.
+    pub guard: Option<guard::Action>,
+    /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` takes any
+    /// budget for changed each time, as its selector is replaced as a whole.
+    pub disruption_budget: bool,
+    /// Whether the Pods' ports are closed but for those that something has to reach. Not by default: clusters differ in whether
+    /// their API server and nodes count as somebody that a policy may shut out, and a webhook that is shut out keeps Pods
+    /// from being made.
+    pub network_policies: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+        Self {
+            namespace: NAMESPACE.to_owned(),
+            image: DEFAULT_IMAGE.to_owned(),
+            adaptor_image: String::new(),
+            replicas: 2,
+            // No limit on cpu: throttling a process that idles saves nothing and delays deletions.
+            resources: ResourceRequirements {
+                requests: Some([quantity("cpu", "10m"), quantity("memory", "32Mi")].into()),
+                limits: Some([quantity("memory", "128Mi")].into()),
+                ..ResourceRequirements::default()
+            },
+            config_map: CONFIG_MAP.to_owned(),
+            secret: SECRET.to_owned(),
+            ssh_key_secret: SSH_KEY_SECRET.to_owned(),
+            controllers: Vec::new(),
+            lease_name: None,
+            guard: Some(guard::Action::default()),
+            disruption_budget: false,
+            network_policies: false,
+        }
+    }
+}

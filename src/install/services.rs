@@ -1,0 +1,76 @@
+//! What is around the operator's Pods: where metrics are scraped, how many may be evicted at once, who may reach them.
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Service, ServicePort, ServiceSpec},
+        networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPort, NetworkPolicySpec},
+        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+use super::{Component, NAME, Options, deployment::METRICS_PORT};
+use crate::peerpodconfig::build::webhook;
+
+/// The name of the Service with the operator's metrics.
+pub const METRICS_SERVICE: &str = "peerpod-operator-metrics";
+
+/// Where the operator's metrics are scraped. Each Pod has its own, so it has no address of its own.
+pub fn metrics_service(options: &Options) -> Service {
+    Service {
+        metadata: Component::Operator.namespaced(METRICS_SERVICE, options),
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            selector: Some(Component::Operator.selector_labels()),
+            ports: Some(vec![ServicePort {
+                name: Some("metrics".to_owned()),
+                port: METRICS_PORT,
+                protocol: Some("TCP".to_owned()),
+                target_port: Some(IntOrString::String("metrics".to_owned())),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// One of the operators at a time may be evicted, and one that is not ready always.
+pub fn disruption_budget(options: &Options) -> PodDisruptionBudget {
+    PodDisruptionBudget {
+        metadata: Component::Operator.namespaced(NAME, options),
+        spec: Some(PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            selector: Some(Component::Operator.selector()),
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Closes the Pods' ports but for metrics and, on the webhook, reviews. (A node's kubelet reaches its Pods in any case.)
+/// What they may reach is left open: nobody knows the addresses of a cloud.
+pub fn network_policies(options: &Options) -> [NetworkPolicy; 2] {
+    let policy = |component: Component, name: &str, ports: &[i32]| {
+        let port = |port: &i32| NetworkPolicyPort {
+            port: Some(IntOrString::Int(*port)),
+            protocol: Some("TCP".to_owned()),
+            ..NetworkPolicyPort::default()
+        };
+        let open = NetworkPolicyIngressRule { ports: Some(ports.iter().map(port).collect()), from: None };
+        NetworkPolicy {
+            metadata: component.namespaced(name, options),
+            spec: Some(NetworkPolicySpec {
+                pod_selector: component.selector().into(),
+                ingress: Some(vec![open]),
+                policy_types: Some(vec!["Ingress".to_owned()]),
+                ..NetworkPolicySpec::default()
+            }),
+        }
+    };
+    [
+        policy(Component::Operator, NAME, &[METRICS_PORT]),
+        policy(Component::Webhook, webhook::SERVICE_ACCOUNT, &[webhook::PORT, webhook::METRICS_PORT]),
+    ]
+}

@@ -1,0 +1,203 @@
+//! The generated kustomizations, as kubectl's own kustomize builds them and the real API server takes them.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::Cluster;
+use kube::{Api, ResourceExt as _};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    install::{self, removal},
+    settings::{CloudProvider, Common, Key},
+};
+use serde_json::Value;
+use testbed::{Operator, OperatorOptions, Settings, Testbed};
+
+use crate::support::{PROGRAM, alone, beside_others, without_operator};
+
+/// The folder of the overlay for libvirt.
+const LIBVIRT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/overlays/libvirt");
+
+const KUSTOMIZE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize");
+
+/// Every object that a kustomization consists of.
+async fn built(cluster: &Cluster, folder: &str) -> Result<Vec<Value>> {
+    let text = cluster.kubectl(&["kustomize", folder]).await?;
+    let documents = serde_yaml::Deserializer::from_str(&text);
+    Ok(documents.map(serde::Deserialize::deserialize).collect::<Result<_, _>>()?)
+}
+
+fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<String, Value>> {
+    let object =
+        objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("no {kind}"))?;
+    object["data"].as_object().with_context(|| format!("a {kind} without data"))
+}
+
+/// Lets everything be deleted.
+async fn allow_removal(cluster: &Cluster) -> Result<()> {
+    let allow = format!("{}=true", removal::ALLOW_ANNOTATION);
+    for kind in ["crd", "namespace"] {
+        let label = "--selector=app.kubernetes.io/part-of=peer-pods";
+        cluster.kubectl(&["annotate", kind, label, &allow]).await?;
+    }
+    Ok(())
+}
+
+/// Removes everything that the overlay has, and returns when it is gone.
+async fn remove(cluster: &Cluster) -> Result<()> {
+    allow_removal(cluster).await?;
+    cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"]).await.map(drop)
+}
+
+#[test]
+fn the_overlay_is_installed_as_it_is_and_a_second_apply_changes_nothing() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let cluster = testbed.cluster();
+        remove(cluster).await.context("removing what is there, with no PeerPod")?;
+        let first = cluster.kubectl(&["apply", "-k", LIBVIRT]).await?;
+        let installed = install::objects(&install::Options::default())?.len() + 2;
+        ensure!(first.lines().filter(|line| line.ends_with(" created")).count() == installed, "{first}");
+        let second = cluster.kubectl(&["apply", "-k", LIBVIRT]).await?;
+        ensure!(second.lines().all(|line| line.ends_with(" unchanged")), "{second}");
+        // Nobody else owns a field of it, whichever way it is applied.
+        for _ in 0..2 {
+            cluster.kubectl(&["apply", "--server-side", "-k", LIBVIRT]).await?;
+        }
+        remove(cluster).await
+    })
+}
+
+#[test]
+fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        for provider in CloudProvider::ALL {
+            let folder = format!("{KUSTOMIZE}/overlays/{provider}");
+            let objects = built(cluster, &folder).await?;
+            let (settings, credentials) = (data(&objects, "ConfigMap")?, data(&objects, "Secret")?);
+            ensure!(settings["CLOUD_PROVIDER"] == provider.as_str());
+            for Key { name, required, .. } in Common::KEYS.iter().chain(provider.keys()) {
+                let values: Vec<_> = [settings, credentials].iter().filter_map(|it| it.get(*name)).collect();
+                ensure!(!values.is_empty(), "{provider} lacks {name}");
+                let empty = values.iter().all(|value| *value == "");
+                ensure!(*name == "CLOUD_PROVIDER" || !required || empty, "{provider}: {name} is {values:?}");
+            }
+            let dry =
+                ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"];
+            cluster.kubectl(&[&dry[..], &["--warnings-as-errors", "-k", &folder]].concat()).await?;
+        }
+        Ok(())
+    })
+}
+
+/// The objects of the overlay for libvirt with this component.
+async fn with_component(cluster: &Cluster, component: &str) -> Result<Vec<Value>> {
+    let dir = tempfile::tempdir()?;
+    // kustomize takes relative paths alone.
+    let up = "../".repeat(fs::canonicalize(dir.path())?.components().count() - 1);
+    let text = format!(
+        "resources: [{up}{}]\ncomponents: [{up}{}]\n",
+        LIBVIRT.trim_start_matches('/'),
+        format!("{KUSTOMIZE}/components/{component}").trim_start_matches('/')
+    );
+    fs::write(dir.path().join("kustomization.yaml"), text)?;
+    built(cluster, dir.path().to_str().context("UTF-8")?).await.context(component.to_owned())
+}
+
+#[test]
+fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let plain = built(cluster, LIBVIRT).await?;
+        for entry in fs::read_dir(Path::new(KUSTOMIZE).join("components"))? {
+            let component = entry?.file_name().into_string().ok().context("UTF-8")?;
+            let objects = with_component(cluster, &component).await?;
+            let new: Vec<_> = objects.iter().filter(|object| !plain.contains(object)).collect();
+            let kinds: Vec<_> = new.iter().filter_map(|object| object["kind"].as_str()).collect();
+            let expected: &[&str] = match &*component {
+                "alerts" => &["PrometheusRule"],
+                "cert-manager" => &["Certificate", "Issuer"],
+                "deny-guard" => &["ValidatingAdmissionPolicyBinding"],
+                "disruption-budget" => &["PodDisruptionBudget"],
+                "network-policies" => &["NetworkPolicy", "NetworkPolicy"],
+                "no-guard" => &[],
+                "peerpodconfig" => &["Deployment", "PeerPodConfig"],
+                "pod-monitor" => &["PodMonitor"],
+                other => panic!("nobody knows the component {other}"),
+            };
+            ensure!(kinds == expected, "{component}: {kinds:?}");
+            let fewer = plain.len() - objects.iter().filter(|object| plain.contains(object)).count();
+            match &*component {
+                "no-guard" => ensure!(fewer == 2 && new.is_empty(), "{fewer}"),
+                "deny-guard" => ensure!(new[0]["spec"]["validationActions"][0] == "Deny", "{new:?}"),
+                "peerpodconfig" => {
+                    ensure!(new[0].to_string().contains("--controllers=peerpod,peerpodconfig"));
+                }
+                _ => {}
+            }
+            // The others' kinds are not Kubernetes' own.
+            if !["alerts", "cert-manager", "pod-monitor"].contains(&&*component) {
+                let objects: Vec<_> = new.into_iter().cloned().collect();
+                if !objects.is_empty() {
+                    accepted(cluster, &objects).await.context(component)?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Fails unless the API server would take these objects, each field of them.
+async fn accepted(cluster: &Cluster, objects: &[Value]) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for (number, object) in objects.iter().enumerate() {
+        fs::write(dir.path().join(format!("{number}.json")), object.to_string())?;
+    }
+    let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"];
+    let files = ["--filename", dir.path().to_str().context("UTF-8")?];
+    cluster.kubectl(&[&dry[..], &files].concat()).await.map(drop)
+}
+
+#[test]
+fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_later() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        let cluster = alone.testbed.cluster();
+        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+
+        let refusal = cluster.kubectl(&["delete", "-k", LIBVIRT, "--timeout=60s"]).await.err();
+        let refusal = format!("{:#}", refusal.context("everything was deleted")?);
+        for kept in [
+            "namespaces \"confidential-containers-system\" is forbidden",
+            "\"peerpods.confidentialcontainers.org\" is forbidden",
+            "\"peerpodconfigs.confidentialcontainers.org\" is forbidden",
+            "kubectl get peerpods,peerpodconfigs -A",
+            "allow-removal=true",
+        ] {
+            ensure!(refusal.contains(kept), "{kept}: {refusal}");
+        }
+        ensure!(!refusal.contains("timed out"), "{refusal}");
+        // Everything else is gone.
+        let left = ["get", "all,cm,secret,sa,role,rolebinding", "--namespace", NAMESPACE, "--output=name"];
+        let left = cluster.kubectl(&left).await?;
+        ensure!(!left.contains("peer"), "{left}");
+        // The machine runs, and is recorded.
+        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        let peerpod = peerpods.get(&vm.name()).await?;
+        ensure!(peerpod.metadata.deletion_timestamp.is_none() && !peerpod.finalizers().is_empty());
+        alone.scene().lives(&vm).await?;
+
+        // Its Pod goes while nobody is there; installed again, the operator finds the machine by its record.
+        alone.operator.kill().await?;
+        alone.scene().pods.delete("web").await?;
+        alone.scene().lives(&vm).await?;
+        alone.testbed.install_objects().await?;
+        let dir = tempfile::tempdir()?;
+        let settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
+        let _operator =
+            Operator::start(alone.testbed, &OperatorOptions::new(PROGRAM, dir.path(), settings)).await?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await
+    })
+}

@@ -1,0 +1,257 @@
+//! `kustomize/`: the installation as a base, an overlay for each provider, and components for what people opt into.
+//!
+//! ```text
+//! base/                  everything but the namespace, and the settings
+//! namespace/             the namespace
+//! overlays/PROVIDER/     both, and peer-pods-cm and peer-pods-secret from two files that people fill in
+//! components/NAME/       an option each
+//! ```
+
+use anyhow::{Context as _, Result};
+use kube::Resource as _;
+use peerpod_operator::{
+    api::v1alpha1::PeerPodConfig,
+    cli::ControllerName,
+    install::{self, CONFIG_MAP, Component, Manifest, NAME, Options, SECRET, guard, monitoring},
+    settings::CloudProvider,
+};
+use serde::Serialize;
+use serde_json::{Value, json, to_value};
+
+use super::{
+    Files, HEADER,
+    settings::{Place, env_file, wrap},
+    yaml,
+};
+
+/// The PeerPodConfig of the component, which the certificate's names follow from.
+const CONFIG: &str = "config";
+
+/// A `kustomization.yaml`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Kustomization {
+    api_version: &'static str,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    resources: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generator_options: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    config_map_generator: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    secret_generator: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    patches: Vec<Value>,
+}
+
+impl Kustomization {
+    fn new() -> Self {
+        Self {
+            api_version: "kustomize.config.k8s.io/v1beta1",
+            kind: "Kustomization",
+            resources: Vec::new(),
+            generator_options: None,
+            config_map_generator: Vec::new(),
+            secret_generator: Vec::new(),
+            patches: Vec::new(),
+        }
+    }
+
+    fn component() -> Self {
+        Self { api_version: "kustomize.config.k8s.io/v1alpha1", kind: "Component", ..Self::new() }
+    }
+
+    /// The file's text, with a comment that says what it is for.
+    fn print(&self, about: &str) -> Result<String> {
+        Ok(format!("{HEADER}#\n{}{}", wrap(about), serde_yaml::to_string(self)?))
+    }
+}
+
+/// Every file.
+pub(super) fn files(options: &Options) -> Result<Files> {
+    let objects = install::objects(options)?;
+    let mut files = base(&objects)?;
+    for provider in CloudProvider::ALL {
+        files.extend(overlay(provider, options)?);
+    }
+    for component in components(options)? {
+        files.extend(component.files()?);
+    }
+    Ok(files)
+}
+
+/// One file for each group of objects, in the order of their first.
+fn base(objects: &[Manifest]) -> Result<Files> {
+    let mut files = Files::new();
+    let mut groups: Vec<(&str, Vec<&Value>)> = Vec::new();
+    for Manifest { file, object } in objects {
+        match groups.iter_mut().find(|(name, _)| name == file) {
+            Some((_, group)) => group.push(object),
+            None => groups.push((file, vec![object])),
+        }
+    }
+    let mut resources = Vec::new();
+    for (name, group) in groups {
+        let file = format!("{name}.yaml");
+        let namespace = name == "namespace";
+        let folder = if namespace { "namespace" } else { "base" };
+        files.insert(format!("kustomize/{folder}/{file}").into(), yaml(group.into_iter())?);
+        if !namespace {
+            resources.push(file);
+        }
+    }
+    let namespace = Kustomization { resources: vec!["namespace.yaml".to_owned()], ..Kustomization::new() };
+    let about = "The namespace of the installation. Its Pod security level lets cloud-api-adaptor's privileged Pods run.";
+    files.insert("kustomize/namespace/kustomization.yaml".into(), namespace.print(about)?);
+    let about = "Everything but the namespace and the settings. What keeps the rest from being deleted comes last: kubectl deletes \
+                 in this order, too.";
+    let base = Kustomization { resources, ..Kustomization::new() };
+    files.insert("kustomize/base/kustomization.yaml".into(), base.print(about)?);
+    Ok(files)
+}
+
+fn overlay(provider: CloudProvider, options: &Options) -> Result<Files> {
+    let generator =
+        |name: &str, file: &str| json!({ "name": name, "namespace": options.namespace, "envs": [file] });
+    let kustomization = Kustomization {
+        resources: vec!["../../namespace".to_owned(), "../../base".to_owned()],
+        // A name that follows the content would be a new object for each change, which no running Pod reads.
+        generator_options: Some(
+            json!({ "disableNameSuffixHash": true, "labels": Component::Adaptor.labels() }),
+        ),
+        config_map_generator: vec![generator(CONFIG_MAP, "settings.env")],
+        secret_generator: vec![generator(SECRET, "credentials.env")],
+        ..Kustomization::new()
+    };
+    let about = format!(
+        "The installation for the provider {provider}: fill in settings.env and credentials.env. Options are in ../../components: \
+         add `components: [../../components/NAME]`."
+    );
+    let folder = format!("kustomize/overlays/{provider}");
+    Ok(Files::from([
+        (format!("{folder}/kustomization.yaml").into(), kustomization.print(&about)?),
+        (format!("{folder}/settings.env").into(), env_file(provider, Place::ConfigMap)),
+        (format!("{folder}/credentials.env").into(), env_file(provider, Place::Secret)),
+    ]))
+}
+
+/// An option.
+struct Choice {
+    name: &'static str,
+    about: &'static str,
+    objects: Vec<Value>,
+    patches: Vec<Value>,
+}
+
+impl Choice {
+    fn files(self) -> Result<Files> {
+        let folder = format!("kustomize/components/{}", self.name);
+        let mut files = Files::new();
+        let mut kustomization = Kustomization { patches: self.patches, ..Kustomization::component() };
+        if !self.objects.is_empty() {
+            let file = format!("{}.yaml", self.name);
+            files.insert(format!("{folder}/{file}").into(), yaml(self.objects.iter())?);
+            kustomization.resources.push(file);
+        }
+        files.insert(format!("{folder}/kustomization.yaml").into(), kustomization.print(self.about)?);
+        Ok(files)
+    }
+}
+
+fn components(options: &Options) -> Result<Vec<Choice>> {
+    let guard = |kind: &str| json!({ "kind": kind, "name": guard::NAME });
+    let delete = |kind: &str| {
+        let patch = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": { "name": guard::NAME },
+            "$patch": "delete",
+        });
+        anyhow::Ok(json!({ "target": guard(kind), "patch": serde_yaml::to_string(&patch)? }))
+    };
+    let deny = to_value(guard::binding(guard::Action::Deny))?;
+    let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
+    Ok(vec![
+        Choice {
+            name: "cert-manager",
+            about: "The webhook's certificate is made by cert-manager, for the webhook of the PeerPodConfig `config`. Without it the \
+                    webhook makes its own.",
+            objects: install::certificate(options, CONFIG).into(),
+            patches: Vec::new(),
+        },
+        Choice {
+            name: "pod-monitor",
+            about: "What the Prometheus operator scrapes: operators and webhooks.",
+            objects: vec![monitoring::pod_monitor(options)],
+            patches: Vec::new(),
+        },
+        Choice {
+            name: "alerts",
+            about: "What the Prometheus operator wakes people for.",
+            objects: vec![monitoring::prometheus_rule(options)],
+            patches: Vec::new(),
+        },
+        Choice {
+            name: "disruption-budget",
+            about: "Evictions leave one of the operators. (kubectl apply takes any budget for changed each time.)",
+            objects: vec![to_value(install::disruption_budget(options))?],
+            patches: Vec::new(),
+        },
+        Choice {
+            name: "network-policies",
+            about: "Closes the ports of operators and webhooks but for metrics and reviews.",
+            objects: install::network_policies(options).iter().map(to_value).collect::<Result<_, _>>()?,
+            patches: Vec::new(),
+        },
+        Choice {
+            name: "deny-guard",
+            about: "The guard refuses what it otherwise warns of.",
+            objects: Vec::new(),
+            patches: vec![json!({ "target": guard("ValidatingAdmissionPolicyBinding"), "patch": deny })],
+        },
+        Choice {
+            name: "no-guard",
+            about: "Nobody asks who writes PeerPods.",
+            objects: Vec::new(),
+            patches: vec![delete("ValidatingAdmissionPolicyBinding")?, delete("ValidatingAdmissionPolicy")?],
+        },
+        Choice {
+            name: "peerpodconfig",
+            about: "The operator brings cloud-api-adaptor, the admission and the nodes' capacity to what a PeerPodConfig says, and here \
+                    is one. Its definition must be there first: where that is new, apply twice.",
+            objects: vec![peer_pod_config(options)?],
+            patches: vec![controllers(options)?],
+        },
+    ])
+}
+
+/// One change by JSON patch, as kustomize has it.
+fn operation(op: &str, path: &str, value: &Value) -> Result<String> {
+    Ok(serde_yaml::to_string(&json!([{ "op": op, "path": path, "value": value }]))?)
+}
+
+fn peer_pod_config(options: &Options) -> Result<Value> {
+    let object = json!({
+        "apiVersion": PeerPodConfig::api_version(&()),
+        "kind": PeerPodConfig::kind(&()),
+        "metadata": Component::Adaptor.namespaced(CONFIG, options),
+        "spec": { "limit": 10, "nodeSelector": { "node.kubernetes.io/worker": "" } },
+    });
+    // What is left out has its default, so the type would print more than people want to read; but it must be one.
+    serde_json::from_value::<PeerPodConfig>(object.clone())?;
+    Ok(object)
+}
+
+/// Has the operator run every controller.
+fn controllers(options: &Options) -> Result<Value> {
+    let all = Options {
+        controllers: vec![ControllerName::PeerPod, ControllerName::PeerPodConfig],
+        ..options.clone()
+    };
+    let deployment = to_value(install::deployment(&all))?;
+    let path = "/spec/template/spec/containers/0/args";
+    let arguments = deployment.pointer(path).context("the operator has arguments")?;
+    let target = json!({ "kind": "Deployment", "name": NAME });
+    Ok(json!({ "target": target, "patch": operation("replace", path, arguments)? }))
+}

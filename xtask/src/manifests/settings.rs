@@ -1,0 +1,130 @@
+//! A provider's settings as people fill them in.
+
+use std::fmt::Write as _;
+
+use peerpod_operator::settings::{CloudProvider, Common, Key, Kind};
+
+/// How wide a comment may be.
+const WIDTH: usize = 100;
+
+/// Which object a setting is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The `ConfigMap`.
+    ConfigMap,
+    /// The Secret.
+    Secret,
+}
+
+/// The settings of a provider that are in this object: its own first, as they are what people fill in.
+pub(super) fn keys(provider: CloudProvider, place: Place) -> impl Iterator<Item = &'static Key> {
+    let all = provider.keys().iter().chain(Common::KEYS.iter().filter(|key| key.name != "CLOUD_PROVIDER"));
+    all.filter(move |key| (key.kind == Kind::Secret) == (place == Place::Secret))
+}
+
+/// The value that a setting is given to begin with: its default, or nothing where there is none or somebody has to say it.
+pub(super) fn value(key: &Key) -> &'static str {
+    if key.required { "" } else { key.default }
+}
+
+/// What people have to know of a setting, as lines of a comment.
+pub(super) fn comment(key: &Key) -> String {
+    let mut text = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+    if key.required {
+        text.push_str(" Required.");
+    }
+    let mut comment = wrap(&text);
+    if !key.default.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(comment, "# Default: {}", key.default);
+    }
+    comment
+}
+
+/// Text as lines of a comment, each ending in a line break.
+pub(super) fn wrap(text: &str) -> String {
+    let mut comment = String::new();
+    let mut line = String::from("#");
+    for word in text.split_whitespace() {
+        if line.len() + word.len() >= WIDTH {
+            comment.push_str(&line);
+            comment.push('\n');
+            line.truncate(1);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    comment.push_str(&line);
+    comment.push('\n');
+    comment
+}
+
+/// A provider's settings in this object as a file of lines `KEY=value`.
+pub(super) fn env_file(provider: CloudProvider, place: Place) -> String {
+    let mut text = wrap(match place {
+        Place::ConfigMap => {
+            "The ConfigMap peer-pods-cm: the settings of cloud-api-adaptor, which the operator reads as well. An empty value \
+             stands for the default. Where the Secret has a setting, too, the value here counts, also if it is empty."
+        }
+        Place::Secret => {
+            "The Secret peer-pods-secret: the credentials of cloud-api-adaptor, which the operator reads as well. It must exist, \
+             if need be empty. An empty value stands for none."
+        }
+    });
+    if place == Place::Secret && matches!(provider, CloudProvider::Libvirt | CloudProvider::Byom) {
+        text.push_str(&wrap(
+            "The key for ssh is in a Secret of its own: kubectl -n confidential-containers-system create secret generic \
+             ssh-key-secret --from-file=id_rsa",
+        ));
+    }
+    if place == Place::ConfigMap {
+        let _ = write!(text, "\n# The provider.\nCLOUD_PROVIDER={provider}\n");
+    } else if keys(provider, place).next().is_none() {
+        // An empty Secret would be written anew by every apply: the API server drops the empty map that kubectl sends.
+        let _ =
+            write!(text, "\n# The provider, which needs no credentials here.\nCLOUD_PROVIDER={provider}\n");
+    }
+    for key in keys(provider, place) {
+        let _ = write!(text, "\n{}{}={}\n", comment(key), key.name, value(key));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_in_one_of_the_two_files_with_its_documentation_above() {
+        for provider in CloudProvider::ALL {
+            let files = [Place::ConfigMap, Place::Secret].map(|place| env_file(provider, place));
+            for key in keys(provider, Place::ConfigMap).chain(keys(provider, Place::Secret)) {
+                let found: Vec<_> =
+                    files.iter().filter_map(|file| file.split_once(&format!("\n{}=", key.name))).collect();
+                let [(before, _)] = found[..] else { panic!("{} is in {} files", key.name, found.len()) };
+                let above = before.rsplit("\n\n").next().unwrap().replace("\n# ", " ");
+                let doc = key.doc.split_whitespace().next().unwrap();
+                assert!(above.contains(doc), "{}: {above}", key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_people_have_to_say_is_empty_and_the_rest_has_its_default() {
+        let file = env_file(CloudProvider::Aws, Place::ConfigMap);
+        for line in
+            ["CLOUD_PROVIDER=aws", "PODVM_AMI_ID=", "PODVM_INSTANCE_TYPE=m6a.large", "VXLAN_PORT=4789"]
+        {
+            assert!(file.lines().any(|it| it == line), "{line}: {file}");
+        }
+        assert!(!file.contains("AWS_SECRET_ACCESS_KEY="));
+        assert!(env_file(CloudProvider::Aws, Place::Secret).contains("\nAWS_SECRET_ACCESS_KEY=\n"));
+    }
+
+    #[test]
+    fn comments_are_broken_between_words() {
+        let comment = wrap(&"word ".repeat(50));
+        assert!(comment.lines().all(|line| line.starts_with("# word") && line.len() <= WIDTH), "{comment}");
+        assert_eq!(comment.matches("word").count(), 50);
+    }
+}
