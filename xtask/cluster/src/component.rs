@@ -2,17 +2,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::address::Address;
+use crate::node::Node;
 use crate::pki::{self, Pki};
-use crate::process::Lifetime;
+use crate::process::{Lifetime, Process};
 use crate::tools::Tools;
 
 const SERVICE_RANGE: &str = "10.96.0.0/16";
@@ -33,12 +35,23 @@ pub enum Component {
     Scheduler,
     /// kwok, the kubelet of all fake nodes.
     Kwok,
+    /// The first process of a real node's namespaces: its end is the end of the node and all that runs there.
+    Namespaces,
+    /// containerd, which runs a real node's containers.
+    Containerd,
+    /// The kubelet of a real node.
+    Kubelet,
+    /// `kube-proxy`, which makes Services reachable on a real node.
+    KubeProxy,
 }
 
 impl Component {
-    /// All of them, in the order in which they depend on each other.
-    pub const ALL: [Self; 5] =
+    /// Those of every cluster, in the order in which they depend on each other.
+    pub const CONTROL_PLANE: [Self; 5] =
         [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    /// Those of a real node, in the order in which they depend on each other.
+    pub const NODE: [Self; 4] = [Self::Namespaces, Self::Containerd, Self::Kubelet, Self::KubeProxy];
 
     /// Its name, which its log file and its client certificate have too.
     pub fn name(self) -> &'static str {
@@ -48,6 +61,10 @@ impl Component {
             Self::ControllerManager => "controller-manager",
             Self::Scheduler => "scheduler",
             Self::Kwok => "kwok",
+            Self::Namespaces => "node-namespaces",
+            Self::Containerd => "containerd",
+            Self::Kubelet => "kubelet",
+            Self::KubeProxy => "kube-proxy",
         }
     }
 }
@@ -69,11 +86,23 @@ pub(crate) struct Plan {
     pub(crate) api_server_flags: Vec<String>,
     pub(crate) node_lease: Duration,
     pub(crate) unplayed_pods: Option<String>,
+    pub(crate) node: Option<Node>,
 }
 
 impl Plan {
     pub(crate) fn server_url(&self) -> String {
-        format!("https://{}:{}", self.address.ip, self.address.api_server)
+        format!("https://{}:{}", self.server_ip(), self.address.api_server)
+    }
+
+    /// Where the API server listens: Pods of a real node must reach it, and a loopback address is everybody's own.
+    pub(crate) fn server_ip(&self) -> Ipv4Addr {
+        self.node.as_ref().map_or(self.address.ip, |node| node.network.host())
+    }
+
+    /// What the cluster consists of.
+    pub(crate) fn components(&self) -> impl Iterator<Item = Component> {
+        let node = self.node.iter().flat_map(|_| Component::NODE);
+        Component::CONTROL_PLANE.into_iter().chain(node)
     }
 
     pub(crate) fn logs(&self) -> PathBuf {
@@ -92,12 +121,14 @@ impl Plan {
     pub(crate) fn create_files(&self) -> Result<()> {
         let dir = self.dir.join("pki");
         let pki = Pki::at(&dir);
-        pki.create(self.address.ip)?;
+        pki.create(self.server_ip())?;
         for client in [
             "admin",
             Component::ControllerManager.name(),
             Component::Scheduler.name(),
             Component::Kwok.name(),
+            Component::Kubelet.name(),
+            Component::KubeProxy.name(),
         ] {
             let user = json!({"client-certificate": pki.certificate(client), "client-key": pki.key(client)});
             self.write_kubeconfig(client, &user)?;
@@ -124,23 +155,22 @@ impl Plan {
         Ok(path)
     }
 
-    /// The command line of a component.
-    pub(crate) fn command(&self, component: Component) -> Command {
-        let mut command = Command::new(match component {
-            Component::Etcd => &self.tools.etcd,
-            Component::ApiServer => &self.tools.api_server,
-            Component::ControllerManager => &self.tools.controller_manager,
-            Component::Scheduler => &self.tools.scheduler,
-            Component::Kwok => &self.tools.kwok,
-        });
-        match component {
-            Component::Etcd => self.etcd(&mut command),
-            Component::ApiServer => self.api_server(&mut command),
-            Component::ControllerManager => self.controller_manager(&mut command),
-            Component::Scheduler => self.client(&mut command, Component::Scheduler),
-            Component::Kwok => self.kwok(&mut command),
-        }
-        command
+    /// The command line of a component. Those of a real node are started in the namespaces that begin with this process.
+    pub(crate) fn command(&self, component: Component, namespaces: Option<&Process>) -> Result<Command> {
+        let (program, flags): (_, fn(&Self, &mut Command)) = match component {
+            Component::Etcd => (&self.tools.etcd, Self::etcd),
+            Component::ApiServer => (&self.tools.api_server, Self::api_server),
+            Component::ControllerManager => (&self.tools.controller_manager, Self::controller_manager),
+            Component::Scheduler => (&self.tools.scheduler, Self::scheduler),
+            Component::Kwok => (&self.tools.kwok, Self::kwok),
+            Component::Namespaces | Component::Containerd | Component::Kubelet | Component::KubeProxy => {
+                let node = self.node.as_ref().context("the cluster has no real node")?;
+                return node.command(self, component, namespaces);
+            }
+        };
+        let mut command = Command::new(program);
+        flags(self, &mut command);
+        Ok(command)
     }
 
     fn etcd(&self, command: &mut Command) {
@@ -160,14 +190,21 @@ impl Plan {
 
     fn api_server(&self, command: &mut Command) {
         let Address { ip, api_server, etcd, .. } = self.address;
+        let server_ip = self.server_ip().to_string();
         let dir = self.dir.join("pki");
         let pki = Pki::at(&dir);
         flag(command, "etcd-servers", format!("http://{ip}:{etcd}"));
-        flag(command, "bind-address", ip.to_string());
-        flag(command, "advertise-address", ip.to_string());
+        flag(command, "bind-address", &server_ip);
+        flag(command, "advertise-address", &server_ip);
         flag(command, "secure-port", api_server.to_string());
-        // Endpoints must not be loopback addresses, and no Pod asks for this one.
-        flag(command, "endpoint-reconciler-type", "none");
+        if self.node.is_some() {
+            flag(command, "kubelet-preferred-address-types", "InternalIP");
+            flag(command, "kubelet-client-certificate", pki.certificate("admin"));
+            flag(command, "kubelet-client-key", pki.key("admin"));
+        } else {
+            // Endpoints must not be loopback addresses, and no Pod asks for this one.
+            flag(command, "endpoint-reconciler-type", "none");
+        }
         flag(command, "tls-cert-file", pki.certificate("api-server"));
         flag(command, "tls-private-key-file", pki.key("api-server"));
         flag(command, "client-ca-file", pki.ca());
@@ -207,6 +244,10 @@ impl Plan {
         self.emulate(command);
     }
 
+    fn scheduler(&self, command: &mut Command) {
+        self.client(command, Component::Scheduler);
+    }
+
     fn kwok(&self, command: &mut Command) {
         flag(command, "kubeconfig", self.kubeconfig(Component::Kwok.name()));
         // The nodes renew their leases: without that they count as lost.
@@ -232,7 +273,7 @@ impl Plan {
 pub(crate) const FAKE_NODE: &str = "kwok.x-k8s.io/node";
 pub(crate) const FAKE_NODE_VALUE: &str = "fake";
 
-fn flag(command: &mut Command, name: &str, value: impl AsRef<OsStr>) {
+pub(crate) fn flag(command: &mut Command, name: &str, value: impl AsRef<OsStr>) {
     let mut argument = OsString::from(format!("--{name}="));
     argument.push(value);
     command.arg(argument);

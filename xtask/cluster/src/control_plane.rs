@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 
 use crate::address::Address;
 use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
+use crate::node::{Leftovers, Node};
 use crate::pki;
 use crate::process::{Identity, Lifetime, Process, Signal};
 use crate::tools::Tools;
 
 /// How long each part of a start may take: generous, as machines that build beside it are slow.
-const START_DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold
 /// connections; nothing is lost when that is cut short.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -43,6 +44,8 @@ pub struct ClusterOptions {
     /// A label selector of Pods that somebody else runs on the fake nodes, like `app=web`; none: all of them are said to
     /// run as soon as they are there.
     pub unplayed_pods: Option<String>,
+    /// Whether it has a [real node](crate::node), too. Pods that ask for no particular node are put on that one.
+    pub real_node: bool,
 }
 
 /// How long a lease lasts as Kubernetes has it.
@@ -59,6 +62,7 @@ impl ClusterOptions {
             fake_nodes: 0,
             node_lease: NODE_LEASE,
             unplayed_pods: None,
+            real_node: false,
         }
     }
 }
@@ -66,8 +70,10 @@ impl ClusterOptions {
 /// A running cluster. Dropping it ends it if its lifetime is [`Lifetime::Owned`]; the folder stays.
 #[derive(Debug)]
 pub struct Cluster {
-    plan: Plan,
+    pub(crate) plan: Plan,
     processes: BTreeMap<Component, Process>,
+    /// Dropped after the processes, as these must be gone before.
+    pub(crate) leftovers: Leftovers,
 }
 
 /// What a detached cluster is found again by.
@@ -89,6 +95,7 @@ impl Cluster {
         );
         let plan = Plan {
             tools: Tools::ensure().await?,
+            node: if options.real_node { Some(Node::plan(&dir).await?) } else { None },
             dir,
             lifetime: options.lifetime,
             address: Address::unused()?,
@@ -98,7 +105,7 @@ impl Cluster {
             unplayed_pods: options.unplayed_pods.clone(),
         };
         plan.create_files()?;
-        let mut cluster = Self { plan, processes: BTreeMap::new() };
+        let mut cluster = Self { plan, processes: BTreeMap::new(), leftovers: Leftovers(None) };
         match cluster.start_all(options.fake_nodes).await {
             Ok(()) => Ok(cluster),
             Err(error) => {
@@ -110,13 +117,14 @@ impl Cluster {
     }
 
     async fn start_all(&mut self, fake_nodes: usize) -> Result<()> {
+        self.start_namespaces().await?;
         self.start_component(Component::Etcd).await?;
         self.start_component(Component::ApiServer).await?;
         for component in [Component::ControllerManager, Component::Kwok, Component::Scheduler] {
             self.spawn(component)?;
         }
         tokio::try_join!(self.wait_for_service_account(), self.create_fake_nodes(fake_nodes))?;
-        Ok(())
+        self.start_node().await
     }
 
     /// Finds the detached cluster of this folder; none if there never was one or it was stopped.
@@ -135,7 +143,7 @@ impl Cluster {
                 processes.insert(*component, process);
             }
         }
-        Ok(Some(Self { plan: state.plan, processes }))
+        Ok(Some(Self { plan: state.plan, processes, leftovers: Leftovers(None) }))
     }
 
     /// The administrator's kubeconfig.
@@ -145,7 +153,8 @@ impl Cluster {
 
     /// Writes the kubeconfig of a bearer token, for example a `ServiceAccount`'s; `name` names file and user.
     pub fn kubeconfig_for_token(&self, name: &str, token: &str) -> Result<PathBuf> {
-        let reserved = self.plan.kubeconfig(name).exists() && Component::ALL.iter().any(|c| c.name() == name);
+        let reserved =
+            self.plan.kubeconfig(name).exists() && self.plan.components().any(|it| it.name() == name);
         ensure!(name != "admin" && !reserved, "{name} is the name of one of the cluster's own kubeconfigs");
         self.plan.write_kubeconfig(name, &json!({ "token": token }))
     }
@@ -194,14 +203,17 @@ impl Cluster {
         self.processes.get(&component)
     }
 
-    /// The components that don't run, in the order of [`Component::ALL`].
+    /// The components that don't run, in the order in which they depend on each other.
     pub fn ended(&self) -> Vec<Component> {
         let runs = |component: &Component| self.process(*component).is_some_and(Process::is_running);
-        Component::ALL.into_iter().filter(|component| !runs(component)).collect()
+        self.plan.components().filter(|component| !runs(component)).collect()
     }
 
-    /// Lets a component stand still, its connections open and unanswered, until [`resume`](Self::resume).
+    /// Lets a component of the control plane stand still, its connections open and unanswered, until
+    /// [`resume`](Self::resume).
     pub fn pause(&self, component: Component) -> Result<()> {
+        // Of a node's programs the processes here are those that wait for them.
+        ensure!(Component::CONTROL_PLANE.contains(&component), "{component} can't be paused");
         self.running(component)?.signal(Signal::STOP)
     }
 
@@ -220,7 +232,8 @@ impl Cluster {
     }
 
     /// Starts a component that was stopped or has ended, at its old address and on its old data, and waits until etcd
-    /// listens or the API server is ready. (When the others are at work shows in what they do.)
+    /// listens, the API server or the node is ready, or containerd answers. (When the others are at work shows in what
+    /// they do.)
     pub async fn start_component(&mut self, component: Component) -> Result<()> {
         self.spawn(component)?;
         let process = self.running(component)?;
@@ -231,7 +244,7 @@ impl Cluster {
                 process.wait_until("etcd listens", START_DEADLINE, probe).await
             }
             Component::ApiServer => {
-                let address = (self.plan.address.ip, self.plan.address.api_server);
+                let address = (self.plan.server_ip(), self.plan.address.api_server);
                 let probe = || async {
                     // Much cheaper than kubectl while nothing listens.
                     TcpStream::connect(address)?;
@@ -240,6 +253,7 @@ impl Cluster {
                 process.wait_until("the API server is ready", START_DEADLINE, probe).await
             }
             Component::ControllerManager | Component::Scheduler | Component::Kwok => Ok(()),
+            _ => self.wait_for_node(component).await,
         }
     }
 
@@ -254,6 +268,10 @@ impl Cluster {
         // Nothing is saved in order: the data is of no use any more.
         futures::future::try_join_all(self.processes.values().map(Process::kill)).await?;
         self.processes.clear();
+        if let Some(node) = self.plan.node.take() {
+            self.leftovers = Leftovers(None);
+            tokio::task::spawn_blocking(move || node.remove()).await??;
+        }
         let state = self.plan.dir.join(STATE_FILE);
         if state.exists() {
             fs::remove_file(&state).with_context(|| format!("removing {}", state.display()))?;
@@ -261,14 +279,14 @@ impl Cluster {
         Ok(())
     }
 
-    fn running(&self, component: Component) -> Result<&Process> {
+    pub(crate) fn running(&self, component: Component) -> Result<&Process> {
         let process = self.processes.get(&component).filter(|process| process.is_running());
         process.with_context(|| format!("{component} does not run"))
     }
 
-    fn spawn(&mut self, component: Component) -> Result<()> {
+    pub(crate) fn spawn(&mut self, component: Component) -> Result<()> {
         ensure!(self.running(component).is_err(), "{component} runs already");
-        let command = self.plan.command(component);
+        let command = self.plan.command(component, self.process(Component::Namespaces))?;
         let process = Process::start(component.name(), &command, &self.plan.logs(), self.plan.lifetime)?;
         self.processes.insert(component, process);
         self.save()
@@ -301,7 +319,12 @@ impl Cluster {
         if count == 0 {
             return Ok(());
         }
-        let nodes: Vec<_> = (0..count).map(|number| fake_node(&format!("fake-{number}"))).collect();
+        let taints = if self.plan.node.is_some() {
+            json!([{"key": FAKE_NODE, "effect": "NoSchedule"}])
+        } else {
+            Value::Null
+        };
+        let nodes: Vec<_> = (0..count).map(|number| fake_node(&format!("fake-{number}"), &taints)).collect();
         let file = self.plan.dir.join("fake-nodes.json");
         pki::write(&file, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string())?;
         let file = file.to_str().context("the cluster's folder has no UTF-8 name")?;
@@ -317,7 +340,7 @@ impl Cluster {
     }
 }
 
-fn fake_node(name: &str) -> Value {
+fn fake_node(name: &str, taints: &Value) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -326,14 +349,16 @@ fn fake_node(name: &str) -> Value {
             "annotations": {FAKE_NODE: FAKE_NODE_VALUE},
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
         },
+        "spec": {"taints": taints},
     })
 }
 
-/// Whether the scheduler uses a node: it is ready, and the controller manager has taken the taint of a new node away.
-fn is_ready(node: &Value) -> bool {
+/// Whether the scheduler uses a node: it is ready, and the controller manager has taken the taints of a new node away.
+pub(crate) fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    ready.any(|condition| condition["status"] == "True") && node["spec"]["taints"].is_null()
+    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    ready.any(|condition| condition["status"] == "True") && taints.all(|taint| taint["key"] == FAKE_NODE)
 }
 
 #[cfg(test)]
@@ -350,6 +375,10 @@ mod tests {
         assert!(is_ready(&node("True", Value::Null)));
         assert!(!is_ready(&node("Unknown", Value::Null)));
         assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
-        assert!(!is_ready(&fake_node("new")));
+        assert!(
+            is_ready(&node("True", json!([{"key": FAKE_NODE}]))),
+            "it keeps away Pods that did not ask for a fake node"
+        );
+        assert!(!is_ready(&fake_node("new", &Value::Null)));
     }
 }

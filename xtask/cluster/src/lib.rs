@@ -21,6 +21,7 @@ mod component;
 mod control_plane;
 pub mod folders;
 pub mod named;
+pub mod node;
 pub mod packages;
 mod pki;
 pub mod process;

@@ -23,12 +23,14 @@ const SERVER_NAMES: [&str; 5] = [
 ];
 
 /// Who presents a client certificate: file name, user, and the group that gives rights where the user itself does not.
-const CLIENTS: [(&str, &str, Option<&str>); 4] = [
+const CLIENTS: [(&str, &str, Option<&str>); 6] = [
     ("admin", "kubernetes-admin", Some("system:masters")),
     ("controller-manager", "system:kube-controller-manager", None),
     ("scheduler", "system:kube-scheduler", None),
     // Stands for the kubelets of many nodes, where a kubelet's own rights would cover one.
     ("kwok", "kwok", Some("system:masters")),
+    ("kubelet", "system:node:node", Some("system:nodes")),
+    ("kube-proxy", "system:kube-proxy", None),
 ];
 
 /// The folder that holds a cluster's keys and certificates.

@@ -58,7 +58,7 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of the process that has this pid now, and the letter of its state.
-    fn of(pid: i32) -> Option<(Self, char)> {
+    pub(crate) fn of(pid: i32) -> Option<(Self, char)> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, started) = parse_stat(&stat)?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();

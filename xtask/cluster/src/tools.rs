@@ -23,21 +23,23 @@ const BUILD_DEADLINE: Duration = Duration::from_secs(3600);
 /// How often the progress of a build is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-const LDFLAGS: &str = "-s -w";
-const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
+pub(crate) const LDFLAGS: &str = "-s -w";
+pub(crate) const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
 
 /// A Go module in `tools/` whose `tool` directives name programs to build.
-struct Module {
-    name: &'static str,
-    ldflags: &'static str,
+pub(crate) struct Module {
+    pub(crate) name: &'static str,
+    /// Build tags; none if empty.
+    pub(crate) tags: &'static str,
+    pub(crate) ldflags: &'static str,
     /// Each program's name and package.
-    programs: &'static [(&'static str, &'static str)],
-    data: Option<Data>,
+    pub(crate) programs: &'static [(&'static str, &'static str)],
+    pub(crate) data: Option<Data>,
 }
 
 /// Files of a Go module that a program needs beside itself; they are kept with it, so that a start needs no Go.
-struct Data {
+pub(crate) struct Data {
     go_module: &'static str,
     folder: &'static str,
     files: &'static [&'static str],
@@ -49,10 +51,16 @@ impl Data {
     }
 }
 
-const ETCD: Module =
-    Module { name: "etcd", ldflags: LDFLAGS, programs: &[("etcd", "go.etcd.io/etcd/server/v3")], data: None };
+const ETCD: Module = Module {
+    name: "etcd",
+    tags: "",
+    ldflags: LDFLAGS,
+    programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
+    data: None,
+};
 const KWOK: Module = Module {
     name: "kwok",
+    tags: "",
     ldflags: LDFLAGS,
     programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
     data: Some(KWOK_STAGES),
@@ -71,6 +79,7 @@ const KWOK_STAGES: Data = Data {
 };
 const KUBERNETES: Module = Module {
     name: "kubernetes",
+    tags: "",
     ldflags: KUBERNETES_LDFLAGS,
     programs: &[
         ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -81,8 +90,13 @@ const KUBERNETES: Module = Module {
     data: None,
 };
 
-const HELM: Module =
-    Module { name: "helm", ldflags: LDFLAGS, programs: &[("helm", "helm.sh/helm/v3/cmd/helm")], data: None };
+const HELM: Module = Module {
+    name: "helm",
+    tags: "",
+    ldflags: LDFLAGS,
+    programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    data: None,
+};
 
 impl Module {
     /// The folder with its `go.mod` and `go.sum`.
@@ -90,8 +104,12 @@ impl Module {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tools").join(self.name)
     }
 
-    fn build_flags(&self) -> [&str; 4] {
-        ["-trimpath", "-buildvcs=false", "-ldflags", self.ldflags]
+    fn build_flags(&self) -> Vec<&str> {
+        let mut flags = vec!["-trimpath", "-buildvcs=false", "-ldflags", self.ldflags];
+        if !self.tags.is_empty() {
+            flags.extend(["-tags", self.tags]);
+        }
+        flags
     }
 
     /// Stands for everything that decides what is built.
@@ -177,7 +195,7 @@ pub async fn helm() -> Result<PathBuf> {
 }
 
 /// Where programs are looked for.
-struct Places {
+pub(crate) struct Places {
     /// Somebody else's programs, which go first.
     assets: Option<PathBuf>,
     /// What was built here.
@@ -185,7 +203,7 @@ struct Places {
 }
 
 impl Places {
-    fn from_environment() -> Result<Self> {
+    pub(crate) fn from_environment() -> Result<Self> {
         let assets = std::env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         if let Some(dir) = &assets {
             ensure!(
@@ -201,7 +219,7 @@ impl Places {
         Ok(self.cache.join(format!("{}-{}", module.name, module.hash()?)))
     }
 
-    fn program(&self, module: &Module, program: &str) -> Result<PathBuf> {
+    pub(crate) fn program(&self, module: &Module, program: &str) -> Result<PathBuf> {
         // A program from elsewhere would lack the files that go with it.
         let assets = self.assets.as_ref().filter(|_| module.data.is_none());
         let asset = assets.map(|dir| dir.join(program)).filter(|path| path.is_file());
@@ -219,7 +237,7 @@ impl Places {
         Ok(missing)
     }
 
-    async fn build_missing(&self, modules: &[&Module]) -> Result<()> {
+    pub(crate) async fn build_missing(&self, modules: &[&Module]) -> Result<()> {
         let mut incomplete = Vec::new();
         for module in modules {
             if !self.missing(module)?.is_empty() {
@@ -254,13 +272,13 @@ impl Places {
 
         let flags = module.build_flags();
         let mut list = vec!["list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"];
-        list.extend(flags);
+        list.extend(&flags);
         list.extend(&packages);
         progress.detail("downloading its modules");
         let total = module.ask_go(&list)?.lines().filter(|line| !line.is_empty()).count();
 
         let mut build = module.go(&["build", "-v", "-o"]);
-        build.arg(&fresh).args(flags).args(&packages);
+        build.arg(&fresh).args(&flags).args(&packages);
         let build = Process::start("build", &build, &fresh, Lifetime::Owned)?;
         let until = Instant::now() + BUILD_DEADLINE;
         let status = loop {

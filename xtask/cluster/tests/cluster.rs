@@ -169,10 +169,13 @@ async fn clusters_run_side_by_side_and_none_of_their_processes_survives_them() -
     assert_eq!(other.kubectl(&["get", "namespace", "apart", "--ignore-not-found"]).await?, "");
 
     let processes = |cluster: &Cluster| -> Vec<Identity> {
-        Component::ALL.iter().filter_map(|c| Some(cluster.process(*c)?.identity().clone())).collect()
+        Component::CONTROL_PLANE
+            .iter()
+            .filter_map(|c| Some(cluster.process(*c)?.identity().clone()))
+            .collect()
     };
     let (of_one, of_other) = (processes(&one), processes(&other));
-    assert_eq!(of_one.len(), Component::ALL.len());
+    assert_eq!(of_one.len(), Component::CONTROL_PLANE.len());
     drop(one);
     assert!(!of_one.iter().any(Identity::is_running));
     assert!(of_other.iter().all(Identity::is_running));

@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tar::{Builder, EntryType, Header};
 
+use crate::closure::closure;
+
 /// Files by their absolute path, all of them root's. Folders come by themselves, and everybody may enter them.
 #[derive(Clone, Debug, Default)]
 pub struct Files(BTreeMap<String, Entry>);
@@ -42,10 +44,19 @@ impl Files {
         self.insert(path, content.into(), 0o755)
     }
 
-    /// The content of a file of this machine, as a file that everybody may read and, if `run`, run.
-    pub(crate) fn copy(&mut self, from: &Path, path: &str, run: bool) -> Result<&mut Self> {
-        let content = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
-        Ok(if run { self.program(path, content) } else { self.file(path, content) })
+    /// The content of a file of this machine, at this absolute path.
+    pub fn copy(&mut self, from: &Path, path: &str) -> Result<&mut Self> {
+        Ok(self.file(path, read(from)?))
+    }
+
+    /// A program of this machine at this absolute path, and [what it needs to be loaded](closure) where it looks for that.
+    pub fn install(&mut self, program: &Path, path: &str) -> Result<&mut Self> {
+        self.program(path, read(program)?);
+        for library in closure(program)? {
+            let path = library.to_str().context("a library's path is no UTF-8")?;
+            self.program(path, read(&library)?);
+        }
+        Ok(self)
     }
 
     fn insert(&mut self, path: &str, content: Vec<u8>, mode: u32) -> &mut Self {
@@ -69,6 +80,10 @@ impl Files {
         }
         Ok(builder.into_inner()?)
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Adds an entry that is root's and has no time.

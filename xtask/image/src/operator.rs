@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::archive::{Config, Image};
-use crate::closure::closure;
 use crate::files::Files;
 
 /// The user that the operator runs as, and its group; the Deployment says the same.
@@ -25,12 +24,8 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 /// `labels` come beside those that say title and licence.
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
-    files.copy(program, PROGRAM, true)?;
-    for library in closure(program)? {
-        let path = library.to_str().context("a library's path is no UTF-8")?;
-        files.copy(&library, path, true)?;
-    }
-    let authorities = files.copy(Path::new(AUTHORITIES), AUTHORITIES, false);
+    files.install(program, PROGRAM)?;
+    let authorities = files.copy(Path::new(AUTHORITIES), AUTHORITIES);
     authorities.context("looking for authorities to trust: install the package ca-certificates")?;
     files
         .file(

@@ -1,0 +1,194 @@
+//! The cgroup that a node's Pods are in, in every hierarchy of this machine.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::process::Identity;
+
+const PREFIX: &str = "peerpod-operator";
+/// How long processes that were killed may take to be gone.
+const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A cgroup of its own. Its name tells which process it is there for, so that one which nobody could remove is known.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Cgroup {
+    name: String,
+}
+
+impl Cgroup {
+    /// Makes one for the processes of a namespace, whose first process this is. Removes those whose process is gone.
+    pub(super) fn create(process: &Identity) -> Result<Self> {
+        let hierarchies = hierarchies()?;
+        remove_stale(&hierarchies);
+        let cgroup = Self { name: format!("{PREFIX}.{}.{}", process.pid, process.started) };
+        for Hierarchy { root, version } in &hierarchies {
+            let dir = root.join(&cgroup.name);
+            fs::create_dir(&dir).with_context(|| format!("creating the cgroup {}", dir.display()))?;
+            match version {
+                // Before it has these, nothing can be put into it.
+                Version::One => {
+                    for file in ["cpuset.cpus", "cpuset.mems"] {
+                        if let Ok(all) = fs::read_to_string(root.join(file)) {
+                            fs::write(dir.join(file), all)?;
+                        }
+                    }
+                }
+                Version::Two => delegate(root)?,
+            }
+        }
+        Ok(cgroup)
+    }
+
+    /// Its path from the top of each hierarchy.
+    pub(super) fn path(&self) -> String {
+        format!("/{}", self.name)
+    }
+
+    /// Removes it, once the processes in it, which were killed, are gone. Fine where there is none.
+    pub(super) fn remove(&self) -> Result<()> {
+        let until = Instant::now() + REMOVE_DEADLINE;
+        for Hierarchy { root, .. } in hierarchies()? {
+            let dir = root.join(&self.name);
+            while let Err(error) = remove_tree(&dir) {
+                if Instant::now() > until {
+                    return Err(error).with_context(|| format!("removing the cgroup {}", dir.display()));
+                }
+                sleep(LOOK_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Hierarchy {
+    root: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// Where cgroups are mounted.
+fn hierarchies() -> Result<Vec<Hierarchy>> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
+    Ok(parse(&mounts))
+}
+
+fn parse(mounts: &str) -> Vec<Hierarchy> {
+    let hierarchy = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let root = PathBuf::from(fields.next()?);
+        let version = match fields.next()? {
+            "cgroup" => Version::One,
+            "cgroup2" => Version::Two,
+            _ => return None,
+        };
+        Some(Hierarchy { root, version })
+    };
+    mounts.lines().filter_map(hierarchy).collect()
+}
+
+/// Whether a kubelet can account for its Pods here; else what it lacks.
+pub(super) fn usable() -> Result<()> {
+    let hierarchies = hierarchies()?;
+    let all = hierarchies
+        .iter()
+        .find(|it| it.version == Version::Two && it.root.join("cgroup.controllers").exists());
+    let unified = all.map(|it| fs::read_to_string(it.root.join("cgroup.controllers"))).transpose()?;
+    for controller in ["cpu", "memory", "pids"] {
+        let offered =
+            unified.iter().any(|names| names.split_ascii_whitespace().any(|name| name == controller));
+        let own = hierarchies.iter().any(|it| it.version == Version::One && it.root.ends_with(controller));
+        if !offered && !own {
+            bail!("the cgroup controller {controller} is not there");
+        }
+    }
+    for Hierarchy { root, .. } in &hierarchies {
+        let access = rustix::fs::access(root, rustix::fs::Access::WRITE_OK);
+        access.with_context(|| format!("no cgroup can be made in {}", root.display()))?;
+    }
+    Ok(())
+}
+
+/// Gives the controllers of the second version to the cgroups below.
+fn delegate(root: &Path) -> Result<()> {
+    let offered = fs::read_to_string(root.join("cgroup.controllers"))?;
+    let all: Vec<_> = offered.split_ascii_whitespace().map(|name| format!("+{name}")).collect();
+    let file = root.join("cgroup.subtree_control");
+    fs::write(&file, all.join(" ")).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Removes what programs left that were killed before they could.
+fn remove_stale(hierarchies: &[Hierarchy]) {
+    for Hierarchy { root, .. } in hierarchies {
+        for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(is_stale) {
+                // Where a process is left in it after all, it is somebody's, and stays.
+                let _ = remove_tree(&entry.path());
+            }
+        }
+    }
+}
+
+/// Whether a cgroup of this name was there for a process that is gone.
+fn is_stale(name: &str) -> bool {
+    let process = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+    let numbers = process.and_then(|(pid, started)| Some((pid.parse().ok()?, started.parse().ok()?)));
+    numbers.is_some_and(|(pid, started): (i32, u64)| {
+        Identity::of(pid).is_none_or(|(it, _)| it.started != started)
+    })
+}
+
+/// Removes a cgroup and those below it, which have no processes.
+fn remove_tree(dir: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        // The files of a cgroup go with it.
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_found_where_they_are_mounted() {
+        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found: Vec<_> =
+            parse(mounts).into_iter().map(|it| (it.root.display().to_string(), it.version)).collect();
+        let expected = [("/sys/fs/cgroup/memory", Version::One), ("/sys/fs/cgroup/unified", Version::Two)];
+        assert_eq!(found, expected.map(|(root, version)| (root.to_owned(), version)));
+    }
+
+    #[test]
+    fn a_cgroup_is_stale_if_its_process_is_gone() {
+        let own = Identity::of(std::process::id().try_into().unwrap()).unwrap().0;
+        assert!(!is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started)));
+        assert!(is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started + 1)), "another with the same pid");
+        for name in ["system.slice", PREFIX, "peerpod-operator.mine", "peerpod-operator-1.2"] {
+            assert!(!is_stale(name), "{name} is somebody else's");
+        }
+    }
+}
