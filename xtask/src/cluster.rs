@@ -1,22 +1,41 @@
 //! `cargo xtask cluster`: a cluster that stays until it is taken down.
 
 use std::io::{Write as _, stderr, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use cluster::Cluster;
-use cluster::named::{self, Named, Up};
+use cluster::named::{self, Named};
+use cluster::{Cluster, node};
 
 /// What to do with the cluster.
 #[derive(Subcommand)]
 pub(crate) enum Task {
     /// Starts a cluster, unless it runs already; the first time it builds the programs for that
-    Up(Name),
+    Up(Up),
     /// Prints the line that makes a shell use the cluster
     Env(Name),
+    /// Puts an image on the cluster's real node, from an archive as `cargo xtask image` writes one
+    Import(Import),
     /// Ends a cluster and removes all it has left
     Down(Name),
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    name: Name,
+    /// With a real node, which runs what Pods say; needs root
+    #[arg(long)]
+    node: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    name: Name,
+    /// The OCI archive
+    archive: PathBuf,
 }
 
 #[derive(Args)]
@@ -28,16 +47,23 @@ pub(crate) struct Name {
 
 pub(crate) async fn run(task: Task) -> Result<()> {
     match task {
-        Task::Up(Name { name }) => up(&name).await,
+        Task::Up(Up { name: Name { name }, node }) => up(&name, node).await,
         Task::Env(Name { name }) => env(&name),
+        Task::Import(Import { name: Name { name }, archive }) => {
+            running(&name)?.import_archive(&archive).await
+        }
         Task::Down(Name { name }) => down(&name).await,
     }
 }
 
-async fn up(name: &str) -> Result<()> {
-    let (cluster, said) = match named::up(name).await? {
-        Up::Started(cluster) => (cluster, "runs"),
-        Up::Already(cluster) => (cluster, "is already running"),
+async fn up(name: &str, node: bool) -> Result<()> {
+    let obstacle = if node { node::obstacle() } else { None };
+    if let Some(obstacle) = &obstacle {
+        writeln!(stderr(), "There will be a fake node only: {obstacle}.")?;
+    }
+    let (cluster, said) = match named::up(name, node && obstacle.is_none()).await? {
+        named::Up::Started(cluster) => (cluster, "runs"),
+        named::Up::Already(cluster) => (cluster, "is already running"),
     };
     writeln!(
         stderr(),
@@ -46,22 +72,32 @@ async fn up(name: &str) -> Result<()> {
         cluster.logs().display()
     )?;
     writeln!(stderr(), "Use it in this shell: eval \"$(cargo xtask cluster env --name {name})\"")?;
+    if let Some(host) = cluster.host_address() {
+        writeln!(
+            stderr(),
+            "Pods run on its node `{}`, from images that are there: cargo xtask cluster import --name {name} ARCHIVE\n\
+             They find servers of this machine at {host}.",
+            node::NAME
+        )?;
+    }
     Ok(())
 }
 
 fn env(name: &str) -> Result<()> {
+    let cluster = running(name)?;
+    writeln!(stdout(), "export KUBECONFIG={}", quote(&cluster.kubeconfig()))?;
+    Ok(())
+}
+
+/// The cluster of this name, whole.
+fn running(name: &str) -> Result<Cluster> {
     match named::find(name)? {
-        Named::Running(cluster) => print_env(&cluster),
+        Named::Running(cluster) => Ok(cluster),
         Named::Damaged(cluster) => bail!(named::describe_damage(name, &cluster)),
         Named::Absent => {
             bail!("there is no cluster {name}: start it with `cargo xtask cluster up --name {name}`")
         }
     }
-}
-
-fn print_env(cluster: &Cluster) -> Result<()> {
-    writeln!(stdout(), "export KUBECONFIG={}", quote(&cluster.kubeconfig()))?;
-    Ok(())
 }
 
 async fn down(name: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! `cargo xtask cluster` as its users see it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -17,7 +18,8 @@ struct Clusters(TempDir);
 impl Clusters {
     fn run(&self, task: &str) -> Result<Output> {
         let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        Ok(xtask.args(["cluster", task, "--name", NAME]).env("XDG_STATE_HOME", self.0.path()).output()?)
+        xtask.arg("cluster").args(task.split(' ')).args(["--name", NAME]);
+        Ok(xtask.env("XDG_STATE_HOME", self.0.path()).output()?)
     }
 
     /// What a task that succeeds says to the user.
@@ -102,6 +104,26 @@ fn a_half_dead_cluster_is_said_to_be_so_and_taken_down() -> Result<()> {
         let said = clusters.refuses(task)?;
         assert!(said.contains("no scheduler runs") && said.contains("logs"), "{said}");
     }
+    assert!(clusters.says("down")?.contains("is gone"));
+    assert!(!pids.iter().any(|(_, pid)| runs(*pid)));
+    assert!(!clusters.folder().exists());
+    Ok(())
+}
+
+#[test]
+fn a_real_node_takes_the_image_of_an_archive() -> Result<()> {
+    let clusters = Clusters(tempfile::tempdir()?);
+    let said = clusters.says("up --node")?;
+    assert!(said.contains("cluster import --name test ARCHIVE"), "{said}");
+    let pids = clusters.pids()?;
+    assert_eq!(pids.len(), 9, "{pids:?}");
+    let archive = clusters.0.path().join("image.tar");
+    let program = PathBuf::from("/bin/true");
+    image::operator(&program, "test:1", &BTreeMap::new())?.write(&archive, image::Compression::Gzip)?;
+    let import = format!("import {}", archive.display());
+    clusters.says(&import)?;
+    fs::write(&archive, "no archive")?;
+    assert!(clusters.refuses(&import)?.contains("importing the image of"));
     assert!(clusters.says("down")?.contains("is gone"));
     assert!(!pids.iter().any(|(_, pid)| runs(*pid)));
     assert!(!clusters.folder().exists());

@@ -46,8 +46,8 @@ pub fn find(name: &str) -> Result<Named> {
     })
 }
 
-/// Starts a cluster under this name, with one fake node, unless it runs already.
-pub async fn up(name: &str) -> Result<Up> {
+/// Starts a cluster under this name, with one fake node and, if asked for, a real one, unless it runs already.
+pub async fn up(name: &str, real_node: bool) -> Result<Up> {
     let dir = folder(name)?;
     let _lock = lock(name).await?;
     match find(name)? {
@@ -64,7 +64,8 @@ pub async fn up(name: &str) -> Result<Up> {
         // A start that failed left its logs.
         fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
     }
-    let options = ClusterOptions { lifetime: Lifetime::Detached, fake_nodes: 1, ..ClusterOptions::new(dir) };
+    let options =
+        ClusterOptions { lifetime: Lifetime::Detached, fake_nodes: 1, real_node, ..ClusterOptions::new(dir) };
     Ok(Up::Started(Cluster::start(&options).await?))
 }
 

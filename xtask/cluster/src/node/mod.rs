@@ -11,7 +11,7 @@ mod tools;
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -47,7 +47,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node with its folder in that of a cluster. Installs and builds what it needs.
-    pub(crate) async fn plan(cluster: &std::path::Path) -> Result<Self> {
+    pub(crate) async fn plan(cluster: &Path) -> Result<Self> {
         if let Some(obstacle) = obstacle() {
             anyhow::bail!("{obstacle}: do without one, fake nodes need neither");
         }
@@ -136,12 +136,19 @@ impl Cluster {
         let node = self.plan.node.as_ref().context("the cluster has no real node to put an image on")?;
         let file = node.dir.join(format!("{}.tar", image.name.replace(['/', ':'], "-")));
         image.write(&file, Compression::None)?;
+        self.import_archive(&file).await?;
+        fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))
+    }
+
+    /// Puts the image of an OCI archive on the real node, under the name that the archive says.
+    pub async fn import_archive(&self, archive: &Path) -> Result<()> {
+        let node = self.plan.node.as_ref().context("the cluster has no real node to put an image on")?;
+        let archive = std::path::absolute(archive)?;
         let pid = self.running(Component::Namespaces)?.identity().pid;
         let mut ctr = namespaces::enter(pid, &node.tools.ctr);
-        ctr.args(["--address", config::SOCKET, "--namespace", "k8s.io", "images", "import"]).arg(&file);
+        ctr.args(["--address", config::SOCKET, "--namespace", "k8s.io", "images", "import"]).arg(&archive);
         let imported = tokio::task::spawn_blocking(move || output(&mut ctr)).await?;
-        imported.with_context(|| format!("importing the image {}", image.name))?;
-        fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))
+        imported.map(drop).with_context(|| format!("importing the image of {}", archive.display()))
     }
 
     /// Starts the namespaces, in which this machine gets the address that the API server listens on.
