@@ -74,7 +74,8 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
 fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
-        stage.configure("config", json!({ "limit": 4 })).await?;
+        let spec = |instance_type: &str| json!({ "limit": 4, "instanceType": instance_type, "admission": { "mode": "Policy" } });
+        stage.configure("config", spec("any")).await?;
         stage.until("config", "Ready", "AllReady").await?;
         let generation = stage.daemon_set("config").await?.metadata.generation;
         let before = writes(alone)?.len();
@@ -85,7 +86,7 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
         let first = reconciles().await?;
         // Something that the controller looks at and that changes nothing, again and again.
         for look in 0..5 {
-            stage.configure("config", json!({ "limit": 4, "instanceType": "" })).await?;
+            stage.configure("config", spec("")).await?;
             let label = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
             stage.configs.patch("config", &PatchParams::default(), &Patch::Merge(label)).await?;
             wait::eventually("it was looked at", DEADLINE, async || {
