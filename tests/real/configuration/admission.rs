@@ -26,6 +26,9 @@ use crate::support::{Alone, alone_on};
 
 const NAME: &str = "peer-pods-config";
 
+/// Long before a configuration is looked at without being told to.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
 fn mode(mode: &str) -> Value {
     json!({ "limit": 2, "admission": { "mode": mode } })
 }
@@ -140,7 +143,7 @@ fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
         let drift = json!({ "spec": { "failurePolicy": "Ignore" } });
         policies.patch(NAME, &PatchParams::default(), &Patch::Merge(drift)).await?;
         bindings.delete(NAME, &DeleteParams::default()).await?;
-        wait::eventually("the drift is put back", DEADLINE, async || {
+        wait::eventually("the drift is put back", AT_ONCE, async || {
             let policy = policies.get(NAME).await?;
             ensure!(policy.data["spec"]["failurePolicy"] == "Fail", "{}", policy.data);
             bindings.get(NAME).await?;
