@@ -69,7 +69,7 @@ pub struct WebhookArgs {
     )]
     pub tls_lifetime: Duration,
 
-    /// Labels of the webhook configurations that are told whom to trust
+    /// Labels of the webhook configurations that must trust a certificate made here before it is shown
     #[arg(
         long,
         value_name = "SELECTOR",

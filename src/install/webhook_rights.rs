@@ -1,4 +1,4 @@
-//! What the admission webhook may do: keep its certificate, and tell the API server whom to trust.
+//! What the admission webhook may do: keep its certificate, and see whom the API server trusts.
 
 use super::{Component, rights::Rights};
 use crate::{

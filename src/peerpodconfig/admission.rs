@@ -50,12 +50,16 @@ impl Context {
                 Wanted::new(policies, to_value(policy::policy(inputs))?),
                 Wanted::new(bindings, to_value(policy::binding(inputs))?),
             ],
-            Means::Webhook => vec![
-                Wanted::of(&webhook::deployment(inputs))?,
-                Wanted::of(&webhook::service(inputs))?,
-                Wanted::of(&webhook::disruption_budget(inputs))?,
-                Wanted::of(&webhook::configuration(inputs, None))?,
-            ],
+            Means::Webhook => {
+                let configuration = Names::of(inputs.config).cluster_scoped;
+                let authorities = self.observer.webhook_authorities(&configuration).await?;
+                vec![
+                    Wanted::of(&webhook::deployment(inputs))?,
+                    Wanted::of(&webhook::service(inputs))?,
+                    Wanted::of(&webhook::disruption_budget(inputs))?,
+                    Wanted::of(&webhook::configuration(inputs, authorities))?,
+                ]
+            }
         };
         let (kinds, former): (Vec<_>, Vec<_>) = self
             .admission_kinds(served)

@@ -55,6 +55,7 @@ use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     permissions::Permission,
     runtime::{Backoff, Leadership, Metrics},
+    webhook::certificates::keeper,
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -198,7 +199,8 @@ pub async fn run(
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
         .watches(Api::<Secret>::namespaced(client.clone(), &own), config(), move |it| {
-            secrets.using(|spec| spec.cloud_secret_name == it.name_any())
+            let certificate = it.name_any() == keeper::SECRET;
+            secrets.using(|spec| certificate || spec.cloud_secret_name == it.name_any())
         })
         .watches(Api::<RuntimeClass>::all(client.clone()), config(), move |it| {
             classes.using(|spec| spec.admission.runtime_class_name == it.name_any())

@@ -1,7 +1,9 @@
 //! What is known about one configuration and its surroundings *(client required)*. Reads only.
 
 use k8s_openapi::{
+    ByteString,
     api::{
+        admissionregistration::v1::MutatingWebhookConfiguration,
         core::v1::{ConfigMap, ContainerStatus, Pod, Secret},
         node::v1::RuntimeClass,
     },
@@ -14,6 +16,7 @@ use super::build::{AdaptorSettings, CONFIG_LABEL};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     runtime::api_call::{self, ApiError},
+    webhook::certificates::keeper,
 };
 
 /// Where facts come from.
@@ -69,6 +72,24 @@ impl Observer {
     pub(super) async fn runtime_class_exists(&self, name: &str) -> Result<bool, ApiError> {
         let api: Api<RuntimeClass> = Api::all(self.client.clone());
         Ok(api_call::bounded(api.get_metadata_opt(name)).await?.is_some())
+    }
+
+    /// Whom the API server is to trust when it calls the webhook: the authorities in the certificate's Secret. While there is
+    /// no Secret, those that the configuration of this name trusts already: somebody who deletes the Secret wants another
+    /// certificate, and until there is one the old one is shown.
+    pub(super) async fn webhook_authorities(
+        &self,
+        configuration: &str,
+    ) -> Result<Option<ByteString>, ApiError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let secret = api_call::bounded(secrets.get_opt(keeper::SECRET)).await?;
+        if let Some(authorities) = secret.as_ref().and_then(keeper::authorities) {
+            return Ok(Some(authorities.clone()));
+        }
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let configuration = api_call::bounded(configurations.get_opt(configuration)).await?;
+        let mut webhooks = configuration.into_iter().flat_map(|it| it.webhooks.unwrap_or_default());
+        Ok(webhooks.find_map(|webhook| webhook.client_config.ca_bundle))
     }
 
     /// The adaptor's Pods that run since before `since`, by name. One that is being deleted is on its way to another.

@@ -117,7 +117,7 @@ pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
 
 /// What makes the API server ask the webhook, about peer pods alone: while it is down no other Pod is held up.
 ///
-/// Without `ca_bundle` the field is not part of the object, so that whoever applied it keeps it.
+/// `ca_bundle`: the authorities whose certificates the webhook may show, in PEM, once they are known.
 pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
     let strings = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let webhook = MutatingWebhook {

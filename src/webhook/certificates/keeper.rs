@@ -1,4 +1,7 @@
-//! The replica that leads makes and renews the certificate, and tells the API server whom to trust *(client required)*.
+//! The replica that leads makes and renews the certificate *(client required)*.
+//!
+//! Whoever applies the webhook configurations (the operator's own controller) lets them trust the Secret's authorities. Here
+//! is only looked whether they do, so that the webhook may change nothing outside its namespace.
 
 use std::{
     collections::HashMap,
@@ -7,7 +10,6 @@ use std::{
 
 use futures::{Stream, StreamExt, pin_mut};
 use jiff::Timestamp;
-use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation, jsonptr::PointerBuf};
 use k8s_openapi::{
     ByteString,
     api::{
@@ -17,10 +19,9 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::PostParams,
     runtime::{WatchStreamExt, watcher},
 };
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -41,7 +42,8 @@ pub const SECRET: &str = "webhook-server-cert";
 /// The Lease of the replica that keeps the certificate.
 pub const LEASE: &str = "peerpod-webhook";
 
-/// The webhook configurations whose authorities are kept, unless told otherwise: those that the operator makes.
+/// The webhook configurations that must trust a certificate before it is shown, unless told otherwise: those that the
+/// operator makes.
 pub const CONFIGURATIONS: &str =
     "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
 
@@ -53,11 +55,11 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
 ];
 
-/// What it may do in the whole cluster. The configurations are named after those who asked for them.
+/// What it may do in the whole cluster: see, not change. The configurations are named after those who asked for them.
 pub const CLUSTER_PERMISSIONS: &[Permission] = &[Permission::new(
     "admissionregistration.k8s.io",
     &["mutatingwebhookconfigurations"],
-    &["get", "list", "watch", "patch"],
+    &["list", "watch"],
 )];
 
 /// The longest pause: wall clocks are set, and timers know nothing of it.
@@ -95,6 +97,7 @@ struct Known {
     foreign: bool,
 }
 
+/// Why the certificate cannot be kept.
 #[derive(Debug, thiserror::Error)]
 enum KeepError {
     #[error(transparent)]
@@ -104,7 +107,7 @@ enum KeepError {
 }
 
 impl Keeper {
-    /// Keeps the Secret of this name in this namespace, and the authorities of the webhook configurations with these labels.
+    /// Keeps the Secret of this name in this namespace, for the webhook configurations with these labels.
     pub fn new(client: Client, namespace: &str, secret: &str, configurations: &str, wanted: Wanted) -> Self {
         let (namespace, secret) = (namespace.to_owned(), secret.to_owned());
         Self { client, namespace, secret, configurations: configurations.to_owned(), wanted }
@@ -163,11 +166,11 @@ impl Keeper {
             );
         }
         known.foreign = foreign;
-        if let Some(authorities) = secret.as_ref().and_then(authorities) {
-            self.tell_whom_to_trust(known, &authorities).await?;
-        }
         if foreign {
             return Ok(LONGEST_PAUSE);
+        }
+        if let Some(authorities) = secret.as_ref().and_then(authorities) {
+            known.note_trust(authorities);
         }
         let now = Timestamp::now();
         let read = secret.as_ref().and_then(Kept::read);
@@ -202,36 +205,6 @@ impl Keeper {
             Some(_) => bounded(api.replace(&self.secret, &params, &secret)).await,
             None => bounded(api.create(&params, &secret)).await,
         }
-    }
-
-    /// Lets every configuration trust these authorities.
-    async fn tell_whom_to_trust(&self, known: &mut Known, authorities: &ByteString) -> Result<(), ApiError> {
-        let Some(configurations) = &mut known.configurations else {
-            known.trusted = None;
-            return Ok(());
-        };
-        for (name, configuration) in configurations {
-            let operations = bundle_patch(configuration, authorities);
-            if operations.is_empty() {
-                continue;
-            }
-            known.trusted = None;
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-            let patch = Patch::<()>::Json(JsonPatch(operations));
-            match bounded(self.configurations().patch(name, &params, &patch)).await {
-                Ok(written) => {
-                    *configuration = written;
-                    info!(configuration = name, "the API server trusts the certificate's authorities");
-                }
-                // It is not as it was read, and the watch tells how it is.
-                Err(problem) if problem.code() == Some(404) || problem.is_failed_test() => return Ok(()),
-                Err(problem) => return Err(problem),
-            }
-        }
-        if known.trusted.as_ref().is_none_or(|(trusted, _)| trusted != authorities) {
-            known.trusted = Some((authorities.clone(), Instant::now()));
-        }
-        Ok(())
     }
 
     fn secrets(&self) -> Api<Secret> {
@@ -281,6 +254,17 @@ impl Known {
         }
     }
 
+    /// Notes since when all configurations have trusted these authorities.
+    fn note_trust(&mut self, authorities: &ByteString) {
+        let all = self.configurations.as_ref();
+        if !all.is_some_and(|all| all.values().all(|configuration| trusts(configuration, authorities))) {
+            self.trusted = None;
+        } else if self.trusted.as_ref().is_none_or(|(trusted, _)| trusted != authorities) {
+            info!("all webhook configurations trust the certificate's authorities");
+            self.trusted = Some((authorities.clone(), Instant::now()));
+        }
+    }
+
     /// Whether the authorities have been trusted for so long.
     fn settled_in(&self, settling: Duration) -> bool {
         self.settles_in(settling).is_zero()
@@ -292,35 +276,57 @@ impl Known {
     }
 }
 
-fn authorities(secret: &Secret) -> Option<ByteString> {
-    secret.data.as_ref()?.get(AUTHORITIES).filter(|authorities| !authorities.0.is_empty()).cloned()
+/// The authorities in a Secret, if there are some: what the webhook configurations are to trust.
+pub fn authorities(secret: &Secret) -> Option<&ByteString> {
+    secret.data.as_ref()?.get(AUTHORITIES).filter(|authorities| !authorities.0.is_empty())
 }
 
-/// What makes the webhooks of a configuration that are served here trust these authorities; none if they do.
-fn bundle_patch(
-    configuration: &MutatingWebhookConfiguration,
-    authorities: &ByteString,
-) -> Vec<PatchOperation> {
-    let served_here = |webhook: &MutatingWebhook| {
+/// Whether the webhooks of a configuration that are served here trust these authorities.
+fn trusts(configuration: &MutatingWebhookConfiguration, authorities: &ByteString) -> bool {
+    let served_here = |webhook: &&MutatingWebhook| {
         let client = &webhook.client_config;
         let path = client.service.as_ref().and_then(|service| service.path.as_deref());
         path == Some(PATH) || client.url.as_ref().is_some_and(|url| url.ends_with(PATH))
     };
-    let webhooks = configuration.webhooks.iter().flatten().enumerate();
-    let others = webhooks.filter(|(_, webhook)| {
-        served_here(webhook) && webhook.client_config.ca_bundle.as_ref() != Some(authorities)
-    });
-    let patch = |(index, webhook): (usize, &MutatingWebhook)| {
-        let path = |rest: &[&str]| {
-            let index = index.to_string();
-            PointerBuf::from_tokens(["webhooks", &index].into_iter().chain(rest.iter().copied()))
+    let mut served = configuration.webhooks.iter().flatten().filter(served_here);
+    served.all(|webhook| webhook.client_config.ca_bundle.as_ref() == Some(authorities))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn configuration(name: &str, bundles: &[Option<&str>]) -> MutatingWebhookConfiguration {
+        let webhook = |bundle: Option<&str>| {
+            let bundle = bundle.map(|text| ByteString(text.into()));
+            let service = json!({ "name": "x", "namespace": "ns", "path": PATH });
+            json!({ "name": "x", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": { "service": service, "caBundle": bundle } })
         };
-        // A string of base64, which can always be written.
-        let bundle = serde_json::to_value(authorities).unwrap_or(Value::Null);
-        [
-            PatchOperation::Test(TestOperation { path: path(&["name"]), value: webhook.name.clone().into() }),
-            PatchOperation::Add(AddOperation { path: path(&["clientConfig", "caBundle"]), value: bundle }),
-        ]
-    };
-    others.flat_map(patch).collect()
+        let webhooks: Vec<_> = bundles.iter().copied().map(webhook).collect();
+        serde_json::from_value(json!({ "metadata": { "name": name }, "webhooks": webhooks })).unwrap()
+    }
+
+    #[test]
+    fn authorities_are_trusted_from_when_every_configuration_does() {
+        let (old, both) = (ByteString(b"old".to_vec()), ByteString(b"old+new".to_vec()));
+        let mut known = Known::default();
+        let mut trusted_after = |event, authorities| {
+            known.take(event);
+            known.note_trust(authorities);
+            known.settled_in(Duration::ZERO)
+        };
+        let apply = |name, bundles| watcher::Event::Apply(configuration(name, bundles));
+        assert!(!trusted_after(watcher::Event::Init, &old), "none was seen");
+        assert!(!trusted_after(watcher::Event::InitApply(configuration("a", &[Some("old")])), &old));
+        assert!(trusted_after(watcher::Event::InitDone, &old));
+        assert!(!trusted_after(apply("b", &[Some("old"), None]), &old), "one knows of none");
+        assert!(trusted_after(apply("b", &[Some("old"), Some("old")]), &old));
+        assert!(!trusted_after(apply("a", &[Some("old+new")]), &both), "the other one does not");
+        assert!(trusted_after(apply("b", &[Some("old+new"), Some("old+new")]), &both));
+        assert!(!trusted_after(apply("a", &[Some("other")]), &both), "somebody changed it");
+        assert!(trusted_after(watcher::Event::Delete(configuration("a", &[])), &both));
+    }
 }

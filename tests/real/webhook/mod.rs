@@ -2,11 +2,13 @@
 
 mod injector;
 mod service;
+mod trust;
 
-use std::{net::Ipv4Addr, process::Command, time::Duration};
+use std::{net::Ipv4Addr, pin::pin, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
+use futures::StreamExt as _;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -16,13 +18,14 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use peerpod_operator::{
     NAMESPACE,
     permissions::Permission,
     webhook::{
-        certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS, SECRET},
+        certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS, SECRET, authorities},
         marker::COUNTED,
         mutate::ANNOTATIONS,
         server::PATH,
@@ -30,6 +33,7 @@ use peerpod_operator::{
 };
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
+use tokio::task::JoinHandle;
 
 use self::injector::Injector;
 use crate::support::{PROGRAM, Scene, beside_others};
@@ -42,6 +46,7 @@ struct Webhook {
     process: Process,
     configurations: Api<MutatingWebhookConfiguration>,
     name: String,
+    trust: JoinHandle<()>,
     _dir: tempfile::TempDir,
 }
 
@@ -62,14 +67,9 @@ impl Webhook {
         let url = format!("https://{address}:9443{PATH}");
         register(scene, &name, &url, None).await?;
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.testbed.client());
-        let callable = |configuration: &MutatingWebhookConfiguration| {
-            let mut webhooks = configuration.webhooks.iter().flatten();
-            webhooks.all(|webhook| webhook.client_config.ca_bundle.is_some())
-        };
-        let what = "the API server is told whom to trust";
-        let told = wait::present(&configurations, &name, what, READY, callable).await;
-        told.with_context(|| process.log_tail())?;
-        let webhook = Self { process, configurations, name, _dir: dir };
+        let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), namespace);
+        let trust = tokio::spawn(keep_trust(secrets, configurations.clone(), name.clone()));
+        let webhook = Self { process, configurations, name, trust, _dir: dir };
         // The API server itself takes a moment to hear of it.
         wait::eventually("the API server calls the webhook", DEADLINE, async || {
             let pod = dry_run(scene, &peer_pod("probe", &json!([asks("a", &json!({}))]))).await?;
@@ -87,6 +87,24 @@ impl Webhook {
         let status = self.process.stop(READY).await?.context("how it ended is not known")?;
         ensure!(status.success(), "the webhook ended with {status}\n{}", self.process.log_tail());
         Ok(())
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        self.trust.abort();
+    }
+}
+
+/// Lets a webhook configuration trust the authorities in the Secret, as the operator does for its own.
+async fn keep_trust(secrets: Api<Secret>, configurations: Api<MutatingWebhookConfiguration>, name: String) {
+    let mut states = pin!(watcher::watch_object(secrets, SECRET).default_backoff());
+    while let Some(state) = states.next().await {
+        let Ok(Some(secret)) = state else { continue };
+        let bundle = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authorities(&secret) }]);
+        let Ok(patch) = serde_json::from_value(bundle) else { continue };
+        // Without it the API server does not call the webhook, which fails the test.
+        let _ = configurations.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await;
     }
 }
 

@@ -4,20 +4,28 @@
 //! All scenarios share a cluster and an operator. Each has a PeerPodConfig and a runtime class of its own, and so a webhook
 //! of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::Deployment,
-    core::v1::Pod,
+    core::v1::{Pod, Secret},
     discovery::v1::{Endpoint, EndpointSlice},
 };
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, webhook::mutate::ANNOTATIONS};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPodConfig,
+    webhook::{certificates::keeper::SECRET, mutate::ANNOTATIONS},
+};
 use serde_json::{Value, json};
 use testbed::{
     Operator, OperatorOptions, Options, PodRunner, Settings, Testbed,
@@ -25,7 +33,7 @@ use testbed::{
 };
 use tokio::{net::TcpStream, sync::OnceCell};
 
-use super::VM;
+use super::{VM, trust};
 use crate::support::{PROGRAM, run, run_dir};
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
@@ -44,7 +52,9 @@ impl Shared {
         let dir = run_dir()?.join("service");
         let options = Options { fake_nodes: 2, runs_own_pods: true, ..Options::new(&dir) };
         let testbed = Testbed::start(&options).await?;
-        let runner = PodRunner::start(&testbed, PROGRAM, dir.join("pods"))?;
+        // A new certificate is shown when it has been trusted for a twentieth of its life: after 6 s.
+        let environment = [("PEERPOD_OPERATOR_TLS_LIFETIME", "2m")];
+        let runner = PodRunner::start(&testbed, PROGRAM, dir.join("pods"), &environment)?;
         // It has no PeerPods to look after, so it asks no libvirtd for anything.
         let settings = Settings::libvirt("test:///default");
         let arguments = ["--leader-elect=false", "--controllers=peerpodconfig"].map(str::to_owned).to_vec();
@@ -131,24 +141,36 @@ impl<'a> Stage<'a> {
         Ok(count.into_inner())
     }
 
-    /// The names of the webhook's Pods.
-    async fn webhook_pods(&self) -> Result<Vec<String>> {
+    /// The webhook's Pods.
+    async fn webhook_pods(&self) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
         let of_config = ListParams::default().labels(&format!("app.kubernetes.io/instance={}", self.name));
-        let mut names: Vec<_> =
-            pods.list(&of_config).await?.iter().map(kube::ResourceExt::name_any).collect();
-        names.sort();
-        Ok(names)
+        Ok(pods.list(&of_config).await?.items)
+    }
+
+    /// Connects to every Pod of the webhook, again and again, as an API server that has just heard whom to trust. Returns
+    /// when one is not trusted.
+    async fn always_trusted(&self) -> Result<Infallible> {
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.shared.testbed.client());
+        let pods = self.webhook_pods().await?;
+        let addresses = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.as_deref());
+        loop {
+            let configuration = configurations.get(&format!("peer-pods-{}", self.name)).await?;
+            let mut webhooks = configuration.webhooks.into_iter().flatten();
+            let authorities = webhooks.find_map(|webhook| webhook.client_config.ca_bundle);
+            let authorities = authorities.context("nobody is trusted")?;
+            for address in addresses.clone() {
+                let name = format!("{}-webhook.{NAMESPACE}.svc", self.name);
+                trust::connect((address, 9443), name, &authorities.0).await?;
+            }
+        }
     }
 
     /// Waits until a Pod of the webhook is no endpoint any more, of which every API server hears at a time of its own, and
     /// checks that it serves those that have not.
-    async fn serves_on_when_it_is_no_endpoint_any_more(&self, pod: &str) -> Result<()> {
-        let client = self.shared.testbed.client();
-        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        let address =
-            pods.get(pod).await?.status.and_then(|status| status.pod_ip).context("it has an address")?;
-        let slices: Api<EndpointSlice> = Api::namespaced(client, NAMESPACE);
+    async fn serves_on_when_it_is_no_endpoint_any_more(&self, pod: &Pod) -> Result<()> {
+        let address = pod.status.clone().and_then(|status| status.pod_ip).context("it has an address")?;
+        let slices: Api<EndpointSlice> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
         let of_service =
             ListParams::default().labels(&format!("kubernetes.io/service-name={}-webhook", self.name));
         wait::eventually("it is no endpoint any more", DEADLINE, async || {
@@ -170,8 +192,8 @@ impl<'a> Stage<'a> {
     async fn clear(self) -> Result<()> {
         self.configs.delete(self.name, &DeleteParams::default()).await?;
         wait::eventually("the webhook's Pods are gone", DEADLINE, async || {
-            let left = self.webhook_pods().await?;
-            ensure!(left.is_empty(), "{left:?} are left");
+            let left = self.webhook_pods().await?.len();
+            ensure!(left == 0, "{left} are left");
             Ok(())
         })
         .await
@@ -260,12 +282,46 @@ fn it_is_rolled_under_load_and_no_request_fails() -> Result<()> {
             stage.serves_on_when_it_is_no_endpoint_any_more(&before[0]).await?;
             wait::eventually("all Pods are new ones", 2 * DEADLINE, async || {
                 let now = stage.webhook_pods().await?;
-                ensure!(now.len() == before.len() && now.iter().all(|it| !before.contains(it)), "{now:?}");
+                let old = now.iter().filter(|pod| before.iter().any(|it| it.uid() == pod.uid())).count();
+                ensure!((now.len(), old) == (before.len(), 0), "{old} of {} are old ones", now.len());
                 Ok(())
             })
             .await
         };
         let requests = stage.under_load(rolled).await?;
+        ensure!(requests > 100, "{requests} requests are no load");
+        Ok(())
+    })
+}
+
+#[test]
+fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown() -> Result<()> {
+    with_webhook("renewed", async |stage| {
+        let secrets: Api<Secret> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);
+        let shown = async || {
+            let data = secrets.get_opt(SECRET).await?.and_then(|secret| secret.data).unwrap_or_default();
+            data.get("tls.crt").cloned().context("there is no certificate")
+        };
+        let renewed = async {
+            for _ in 0..2 {
+                let before = shown().await?;
+                // Whoever deletes the Secret wants another certificate.
+                secrets.delete(SECRET, &DeleteParams::default()).await?;
+                wait::eventually("another certificate is shown", DEADLINE, async || {
+                    ensure!(shown().await? != before, "it is the same");
+                    Ok(())
+                })
+                .await?;
+            }
+            Ok(())
+        };
+        let renewed = async {
+            tokio::select! {
+                outcome = renewed => outcome,
+                never = stage.always_trusted() => match never? {},
+            }
+        };
+        let requests = Box::pin(stage.under_load(renewed)).await?;
         ensure!(requests > 100, "{requests} requests are no load");
         Ok(())
     })

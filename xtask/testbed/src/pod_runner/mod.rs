@@ -63,8 +63,14 @@ pub struct PodRunner {
 }
 
 impl PodRunner {
-    /// Runs `program` for every Pod from now on. Logs go to `dir`, which is this one's alone.
-    pub fn start(testbed: &Testbed, program: impl Into<PathBuf>, dir: impl Into<PathBuf>) -> Result<Self> {
+    /// Runs `program` for every Pod from now on, with further `environment` beside the container's own. Logs go to `dir`,
+    /// which is this one's alone.
+    pub fn start(
+        testbed: &Testbed,
+        program: impl Into<PathBuf>,
+        dir: impl Into<PathBuf>,
+        environment: &[(&'static str, &'static str)],
+    ) -> Result<Self> {
         // Says at once what would be wrong with every Pod.
         PodAddress::take()?;
         let (crashed, _) = watch::channel(BTreeSet::new());
@@ -73,6 +79,7 @@ impl PodRunner {
             client: testbed.client(),
             program: program.into(),
             dir: dir.clone(),
+            environment: environment.to_vec(),
             admin: Kubeconfig::read_from(testbed.cluster().kubeconfig())?,
             crashed: crashed.subscribe(),
         };
@@ -120,6 +127,7 @@ struct Machine {
     client: Client,
     program: PathBuf,
     dir: PathBuf,
+    environment: Vec<(&'static str, &'static str)>,
     admin: Kubeconfig,
     crashed: watch::Receiver<BTreeSet<String>>,
 }
@@ -213,9 +221,10 @@ impl Machine {
                     sleep(RESTART_PAUSE).await;
                 }
                 None if process.is_none() && !crashed => {
-                    let command =
+                    let mut command =
                         container::command(&self.client, pod, address, &self.program, &dir, &self.admin)
                             .await?;
+                    command.envs(self.environment.iter().copied());
                     *process = Some(Process::start("container", &command, &dir, Lifetime::Owned)?);
                 }
                 None => {}
