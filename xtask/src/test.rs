@@ -1,7 +1,5 @@
 //! `cargo xtask test`: everything that has to hold, in the order in which it is cheapest to find out that it does not.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
     progress::Progress,
@@ -27,7 +25,7 @@ pub(crate) async fn run() -> Result<()> {
 
 /// Runs cargo in this repository, its output going where ours goes.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
-    let status = Command::new(env!("CARGO")).args(arguments).current_dir(repository::root()).status();
+    let status = repository::cargo().args(arguments).status();
     let status = status.with_context(|| format!("running cargo {}", arguments.join(" ")))?;
     ensure!(status.success(), "`cargo {}` failed: see above", arguments.join(" "));
     Ok(())

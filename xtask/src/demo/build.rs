@@ -15,9 +15,8 @@ use crate::repository;
 pub(super) async fn operator(progress: &mut Progress) -> Result<PathBuf> {
     // With both packages named their dependencies have the same features, so that none is built twice.
     let arguments = ["build", "--package=xtask", "--package=peerpod-operator", "--bin=peerpod-operator"];
-    let mut cargo = Command::new(env!("CARGO"))
+    let mut cargo = Command::from(repository::cargo())
         .args(arguments)
-        .current_dir(repository::root())
         .stderr(Stdio::piped())
         .spawn()
         .context("running cargo build")?;

@@ -360,6 +360,40 @@ mod tests {
     }
 
     #[test]
+    fn a_node_is_told_of_when_its_number_changes() {
+        let node = |vms: &Value| -> watcher::Event<Node> {
+            let status = json!({ "allocatable": { "cpu": "4", EXTENDED_RESOURCE: vms } });
+            watcher::Event::Apply(
+                serde_json::from_value(json!({ "metadata": { "name": "a" }, "status": status })).unwrap(),
+            )
+        };
+        let bare =
+            watcher::Event::Apply(serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap());
+        let fact = |vms: Option<&str>| vec![Fact::Node { name: "a".into(), vms: vms.map(str::to_owned) }];
+        let mut nodes = Nodes::default();
+        assert_eq!(nodes.see(bare.clone()), []);
+        assert_eq!(nodes.see(node(&json!("4"))), fact(Some("4")));
+        assert_eq!(nodes.see(node(&json!("4"))), []);
+        assert_eq!(nodes.see(node(&json!("3"))), fact(Some("3")));
+        assert_eq!(nodes.see(bare), fact(None));
+    }
+
+    #[test]
+    fn a_pod_that_finds_no_node_is_told_of_once_for_each_reason() {
+        let pod = |message: &str| -> Pod {
+            let refusal = json!({
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            });
+            let status = json!({ "phase": "Pending", "conditions": [refusal] });
+            serde_json::from_value(json!({ "metadata": { "name": "a" }, "status": status })).unwrap()
+        };
+        let told = |message: &str| [PodChange::Unschedulable { message: message.into() }];
+        assert_eq!(pod_changes(None, &pod("x")), told("x"));
+        assert_eq!(pod_changes(Some(&pod("x")), &pod("x")), []);
+        assert_eq!(pod_changes(Some(&pod("x")), &pod("y")), told("y"));
+    }
+
+    #[test]
     fn only_what_is_new_about_a_pod_is_a_change() {
         let pod = |deletion: Value, phase| -> Pod {
             serde_json::from_value(json!({
