@@ -171,9 +171,10 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     Ok(Mutation { patch: Patch(changes.operations), warnings: changes.warnings })
 }
 
-// Clients show 256 characters of a warning.
-const REFILLED: &str = "containers of this peer pod were given cpu or memory again after these became the size of its VM, as a \
-    LimitRange with defaults does; that was taken away and not counted. A LimitRange with a min would refuse the Pod";
+// Clients show 256 characters of a warning. Of limits and quotas a webhook sees nothing else than what is filled in, and a
+// namespace whose Pods must ask for cpu has mostly defaults, too: a warning in all others would only be in the way.
+const REFILLED: &str = "a LimitRange gave containers of this peer pod cpu or memory again after these became the size of its VM: \
+    taken away, not counted. A LimitRange with a min, or a ResourceQuota of cpu or memory, refuses peer pods: use another namespace";
 
 const POD_LEVEL_STAYS: &str = "the resources of the Pod as a whole (spec.resources) are not counted where sizes are plain sums, \
     and are still charged to the node";
