@@ -165,6 +165,8 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
+        // What another test's webhook left would be registered by itself.
+        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
         stage.configure("config", mode("Webhook")).await?;
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;

@@ -77,6 +77,15 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
         let spec = |instance_type: &str| json!({ "limit": 4, "instanceType": instance_type, "admission": { "mode": "Policy" } });
         stage.configure("config", spec("any")).await?;
         stage.until("config", "Ready", "AllReady").await?;
+        wait::eventually("it is told that the policy is in force and all is ready", DEADLINE, async || {
+            let written = writes(alone)?;
+            let status = written.iter().rposition(|request| request.resource == "peerpodconfigs/status");
+            let behind = &written[status.context("no status")?..];
+            let events = behind.iter().filter(|request| request.resource == "events").count();
+            ensure!(events == 2, "{behind:#?}");
+            Ok(())
+        })
+        .await?;
         let generation = stage.daemon_set("config").await?.metadata.generation;
         let before = writes(alone)?.len();
         let reconciles = async || -> Result<f64> {
