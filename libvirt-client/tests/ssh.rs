@@ -28,6 +28,7 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let libvirtd = Libvirtd::start(&dir.path().join("d"), Lifetime::Owned).await.unwrap();
         let options = sshd::Options {
+            address: None,
             libvirt: Some(dir.path().join("d/sock")),
             configuration: configuration.to_owned(),
         };

@@ -14,7 +14,7 @@ fn client(uri: &str) -> Client {
 #[tokio::test]
 async fn a_domain_is_found_and_destroyed_over_tcp() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut libvirtd, listener) = Libvirtd::start_listening(dir.path(), TcpAuth::None).await.unwrap();
+    let (mut libvirtd, listener) = Libvirtd::start_listening(dir.path(), TcpAuth::None, None).await.unwrap();
     let vm = libvirtd.host().start_pod_vm("podvm-a").await.unwrap();
     let client = client(&format!("test+tcp://{}/default", listener.address));
     let domain = client.domain_lookup_by_uuid(vm.domain.uuid).await.unwrap();
@@ -34,7 +34,7 @@ async fn a_domain_is_found_and_destroyed_over_tcp() {
 #[tokio::test]
 async fn a_daemon_that_wants_sasl_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let (_libvirtd, listener) = Libvirtd::start_listening(dir.path(), TcpAuth::Sasl).await.unwrap();
+    let (_libvirtd, listener) = Libvirtd::start_listening(dir.path(), TcpAuth::Sasl, None).await.unwrap();
     let error = client(&format!("test+tcp://{}/default", listener.address)).lib_version().await.unwrap_err();
     assert!(matches!(error, Error::Auth(_)), "{error}");
     assert!(error.to_string().contains("SASL") && error.to_string().contains("auth_tcp"), "{error}");

@@ -18,7 +18,7 @@ impl Host {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (libvirtd, listener) =
-            Libvirtd::start_listening(&dir.path().join("d"), TcpAuth::Sasl).await.unwrap();
+            Libvirtd::start_listening(&dir.path().join("d"), TcpAuth::Sasl, None).await.unwrap();
         Self { libvirtd, listener, dir }
     }
 

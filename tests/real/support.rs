@@ -1,8 +1,7 @@
 //! What the tests stand on.
 
 use std::{
-    env,
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
     sync::{
         LazyLock,
@@ -327,24 +326,6 @@ pub fn condition(peerpod: &PeerPod) -> Option<Condition> {
 /// A folder for what this run writes. It stays for inspection until the next run.
 pub fn run_dir() -> Result<PathBuf> {
     static DIR: LazyLock<Result<(PathBuf, File), String>> =
-        LazyLock::new(|| new_run_dir().map_err(|error| format!("{error:#}")));
+        LazyLock::new(|| testbed::run_dir().map_err(|error| format!("{error:#}")));
     DIR.as_ref().map(|(dir, _)| dir.clone()).map_err(|error| anyhow::anyhow!(error.clone()))
-}
-
-/// The folder with its lock, which no other run has. Folders whose lock nobody holds are of runs that ended.
-fn new_run_dir() -> Result<(PathBuf, File)> {
-    // Short, as paths of sockets must be.
-    let runs = env::temp_dir().join("peerpod-operator-tests");
-    fs::create_dir_all(&runs).with_context(|| format!("creating {}", runs.display()))?;
-    for entry in fs::read_dir(&runs)? {
-        let dir = entry?.path();
-        if File::create(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
-        }
-    }
-    let dir = runs.join(std::process::id().to_string());
-    fs::create_dir(&dir)?;
-    let lock = File::create(dir.join("lock"))?;
-    lock.lock()?;
-    Ok((dir, lock))
 }

@@ -31,7 +31,8 @@ async fn until_reloaded(alone: &Alone<'_>, accepted: u32, rejected: u32) -> Resu
 fn settings_and_credentials_are_replaced_by_broken_ones_first() -> Result<()> {
     alone(async |alone| {
         let dir = tempfile::tempdir()?;
-        let (libvirtd, listener) = Libvirtd::start_listening(&dir.path().join("d"), TcpAuth::Sasl).await?;
+        let (libvirtd, listener) =
+            Libvirtd::start_listening(&dir.path().join("d"), TcpAuth::Sasl, None).await?;
         alone.libvirtd = libvirtd;
         let theirs = dir.path().join("stranger");
         stranger(&theirs)?;

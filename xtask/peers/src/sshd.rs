@@ -20,11 +20,13 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Options {
     /// The folder that sessions find at `/run/libvirt`; none for the machine's own.
     pub libvirt: Option<PathBuf>,
+    /// Where it listens; none for a loopback address of its own.
+    pub address: Option<Ipv4Addr>,
     /// Further lines of `sshd_config`, such as `AllowStreamLocalForwarding no`.
     pub configuration: String,
 }
 
-/// An sshd at a loopback address of its own.
+/// An sshd at an address of its own.
 #[derive(Debug)]
 pub struct Sshd {
     dir: PathBuf,
@@ -56,7 +58,7 @@ impl Sshd {
             known += &fs::read_to_string(dir.join(format!("id_{kind}.pub")))?;
         }
         fs::write(dir.join("authorized_keys"), known)?;
-        let address = loopback();
+        let address = options.address.unwrap_or_else(loopback);
         fs::write(dir.join("sshd_config"), configuration(dir, address, options))?;
 
         let mut command = Command::new("unshare");

@@ -35,6 +35,8 @@ pub struct Options {
     pub fake_nodes: usize,
     /// How long the lease of a fake node lasts; see [`ClusterOptions::node_lease`].
     pub node_lease: Duration,
+    /// Whether there is a [real node](cluster::node), too.
+    pub real_node: bool,
     /// Whether the API server writes down what it is asked.
     pub audit: bool,
     /// An older Kubernetes to act as, like `1.33`; none: the release itself.
@@ -51,6 +53,7 @@ impl Options {
             lifetime: Lifetime::Owned,
             fake_nodes: 1,
             node_lease: NODE_LEASE,
+            real_node: false,
             audit: false,
             emulated_version: None,
             runs_own_pods: false,
@@ -83,6 +86,7 @@ impl Testbed {
             lifetime: options.lifetime,
             fake_nodes: options.fake_nodes,
             node_lease: options.node_lease,
+            real_node: options.real_node,
             api_server_flags: flags,
             emulated_version: options.emulated_version.clone(),
             unplayed_pods: options.runs_own_pods.then(|| crate::pod_runner::PODS.to_owned()),

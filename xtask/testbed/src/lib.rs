@@ -22,6 +22,7 @@ mod nodes;
 mod operator;
 mod pod_runner;
 mod pods;
+mod run_dir;
 mod settings;
 pub mod wait;
 
@@ -35,4 +36,5 @@ pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
 pub use pod_runner::PodRunner;
 pub use pods::Pods;
+pub use run_dir::run_dir;
 pub use settings::{MountedFolder, Settings};

@@ -51,6 +51,26 @@ impl Cgroup {
         format!("/{}", self.name)
     }
 
+    /// The bytes of a Pod's memory that no file backs.
+    pub(super) fn anonymous_memory(&self, pod_uid: &str) -> Result<u64> {
+        for Hierarchy { root, version } in hierarchies()? {
+            for class in ["burstable/", "besteffort/", ""] {
+                let stat = root.join(&self.name).join(format!("kubepods/{class}pod{pod_uid}/memory.stat"));
+                let Ok(text) = fs::read_to_string(&stat) else { continue };
+                let key = match version {
+                    Version::One => "total_rss ",
+                    Version::Two => "anon ",
+                };
+                let value = text.lines().find_map(|line| line.strip_prefix(key));
+                return value
+                    .with_context(|| format!("{} has no {key}", stat.display()))?
+                    .parse()
+                    .map_err(Into::into);
+            }
+        }
+        bail!("the Pod {pod_uid} has no memory cgroup on the real node")
+    }
+
     /// Removes it, once the processes in it, which were killed, are gone. Fine where there is none.
     pub(super) fn remove(&self) -> Result<()> {
         let until = Instant::now() + REMOVE_DEADLINE;

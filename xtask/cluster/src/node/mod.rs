@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::network::Network;
+pub use self::tools::PAUSE_IMAGE;
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
 use crate::component::{Component, Plan, flag};
 use crate::control_plane::{Cluster, START_DEADLINE, is_ready};
@@ -129,6 +130,12 @@ impl Cluster {
     /// cluster has no real node.
     pub fn host_address(&self) -> Option<Ipv4Addr> {
         self.plan.node.as_ref().map(|node| node.network.host())
+    }
+
+    /// The bytes of memory of a Pod on the real node that no file backs, as its cgroup reports them.
+    pub fn anonymous_memory(&self, pod_uid: &str) -> Result<u64> {
+        let cgroup = self.plan.node.as_ref().and_then(|node| node.cgroup.as_ref());
+        cgroup.context("the cluster has no real node")?.anonymous_memory(pod_uid)
     }
 
     /// Puts an image on the real node, under its name. Pods that use it should not want to pull it.

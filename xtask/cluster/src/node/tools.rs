@@ -19,8 +19,8 @@ const PACKAGES: [&str; 4] = ["containernetworking-plugins", "iptables", "iproute
 pub(super) const RUNC: &str = "/usr/sbin/runc";
 /// Where that package has its plugins.
 pub(super) const CNI_PLUGINS: &str = "/usr/lib/cni";
-/// The image of the first container of every Pod.
-pub(super) const PAUSE_IMAGE: &str = "peerpod-operator-pause:1";
+/// The image of the first container of every Pod, which does nothing. It is on every real node.
+pub const PAUSE_IMAGE: &str = "peerpod-operator-pause:1";
 
 const KUBERNETES_NODE: Module = Module {
     name: "kubernetes-node",

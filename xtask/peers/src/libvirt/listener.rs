@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use cluster::address::loopback;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, date_time_ymd,
@@ -23,7 +22,7 @@ pub enum TcpAuth {
     Sasl,
 }
 
-/// libvirtd's listeners: tcp at port 16509 and tls at 16514, on a loopback address of their own.
+/// libvirtd's listeners: tcp at port 16509 and tls at 16514.
 ///
 /// The tls listener lets in who presents a certificate of its authority.
 #[derive(Clone, Debug)]
@@ -38,8 +37,7 @@ pub struct Listener {
 
 impl Listener {
     /// Makes the server's and a client's certificates in `dir`; gives the configuration, too.
-    pub(super) fn prepare(dir: &Path, auth: TcpAuth) -> Result<(Self, String)> {
-        let address = loopback();
+    pub(super) fn prepare(dir: &Path, auth: TcpAuth, address: Ipv4Addr) -> Result<(Self, String)> {
         let [pki, revoking, server] = ["pki", "pki-revoking", "pki-server"].map(|name| dir.join(name));
         let authority = Authority::new()?;
         authority.client(&pki)?;

@@ -1,11 +1,13 @@
 //! A daemon for libvirt's test driver.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use cluster::address::loopback;
 use cluster::process::{Identity, Lifetime, Process, Signal};
 use libvirt_client::ConnectUri;
 
@@ -47,10 +49,14 @@ impl Libvirtd {
         Self::start_prepared(dir, lifetime).await
     }
 
-    /// The same, with listeners on the network beside the socket.
-    pub async fn start_listening(dir: &Path, auth: TcpAuth) -> Result<(Self, Listener)> {
+    /// The same, with listeners on the network beside the socket: at this address, or at a loopback address of their own.
+    pub async fn start_listening(
+        dir: &Path,
+        auth: TcpAuth,
+        address: Option<Ipv4Addr>,
+    ) -> Result<(Self, Listener)> {
         Self::install()?;
-        let (listener, configuration) = Listener::prepare(dir, auth)?;
+        let (listener, configuration) = Listener::prepare(dir, auth, address.unwrap_or_else(loopback))?;
         daemon::prepare(dir, &configuration)?;
         Ok((Self::start_prepared(dir, Lifetime::Owned).await?, listener))
     }

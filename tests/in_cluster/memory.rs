@@ -1,0 +1,22 @@
+//! What the operator takes of the node.
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt as _;
+
+use crate::support::beside_others;
+
+/// What an idle operator may take of memory that is its own alone.
+const IDLE_BYTES: u64 = 10 << 20;
+
+#[test]
+fn an_idle_operator_takes_no_more_than_10_mib_as_its_cgroup_reports_it() -> Result<()> {
+    beside_others(async |installation| {
+        for pod in installation.operators().await? {
+            let uid = pod.uid().unwrap_or_default();
+            let bytes = installation.testbed.cluster().anonymous_memory(&uid)?;
+            ensure!(bytes > 0, "{} uses memory", pod.name_any());
+            ensure!(bytes <= IDLE_BYTES, "{} uses {bytes} bytes", pod.name_any());
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,65 @@
+//! Settings that are edited while the operator runs.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use peerpod_operator::install::SSH_KEY_SECRET;
+use peers::sshd::{self, Sshd};
+use serde_json::json;
+use testbed::Pods;
+
+use crate::support::alone;
+
+/// Who the Pods are, and how often their containers were started anew.
+fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
+    let mut lives: Vec<_> = pods
+        .iter()
+        .map(|pod| {
+            let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+            (pod.name_any(), containers.map(|it| it.restart_count).sum())
+        })
+        .collect();
+    lives.sort();
+    lives
+}
+
+#[test]
+fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a_restart() -> Result<()> {
+    alone(async |installation| {
+        let host = installation.testbed.cluster().host_address().context("an address of this machine")?;
+        let socket = installation.host().uri().socket().context("this libvirtd has a socket")?;
+        let libvirt = socket.parent().map(ToOwned::to_owned);
+        let options = sshd::Options { libvirt, address: Some(host), ..sshd::Options::default() };
+        let sshd = Sshd::start(&installation.dir.join("sshd"), &options).await?;
+        let before = lives(&installation.operators().await?);
+        let tcp = format!("test+tcp://{host}/default");
+
+        // The names are those that cloud-api-adaptor finds there: ~/.ssh is where the Secret is mounted.
+        let key = json!({
+            "id_ed25519": fs::read_to_string(sshd.key("ed25519"))?,
+            "known_hosts": fs::read_to_string(sshd.known_hosts("ed25519")?)?,
+        });
+        installation.put_secret(SSH_KEY_SECRET, key).await?;
+        let uri = format!(
+            "test+ssh://root@{}/default?keyfile=/root/.ssh/id_ed25519&known_hosts=/root/.ssh/known_hosts",
+            sshd.authority()
+        );
+        installation.set(json!({ "LIBVIRT_URI": uri })).await?;
+        let reaped = async || -> Result<()> {
+            let namespace = installation.testbed.namespace("test").await?;
+            let vm = installation.pod_with_vm(&namespace, "web").await?;
+            Pods::new(installation.testbed.client(), &namespace).delete("web").await?;
+            installation.reaped(&namespace, &vm).await?;
+            ensure!(sshd.sessions()? > 0, "it did not go by ssh");
+            Ok(())
+        };
+        let outcome = reaped().await;
+        // Back, for the tests after this one.
+        installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
+        outcome?;
+        assert_eq!(lives(&installation.operators().await?), before);
+        Ok(())
+    })
+}

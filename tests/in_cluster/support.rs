@@ -1,0 +1,212 @@
+//! What the tests stand on.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use image::Compression;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Pod, Secret},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    install::{self, CONFIG_MAP, DEFAULT_IMAGE, NAME, SECRET},
+};
+use peers::libvirt::{Host, Libvirtd, TcpAuth};
+use serde_json::{Value, json};
+use testbed::{
+    Caa, Metrics, Options, Pods, Settings, Testbed, Vm,
+    wait::{self, DEADLINE},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{OnceCell, RwLock},
+    time::timeout,
+};
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
+
+/// No test takes longer, whatever it waits for.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// The operator's Pods, and nobody else's.
+pub const OPERATORS: &str = "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=operator";
+
+/// All tests of the process run on it, so that a connection which one test opened is of use to the next.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starting tokio")
+});
+
+static SHARED: OnceCell<RwLock<Installation>> = OnceCell::const_new();
+
+/// An installation that works, and what is around it.
+pub struct Installation {
+    pub testbed: Testbed,
+    pub libvirtd: Libvirtd,
+    pub caa: Caa,
+    pub dir: PathBuf,
+    _lock: File,
+}
+
+/// Runs a test beside others.
+pub fn beside_others(test: impl AsyncFnOnce(&Installation) -> Result<()>) -> Result<()> {
+    run(async |shared| test(&*shared.read().await).await)
+}
+
+/// Runs a test while no other one does.
+pub fn alone(test: impl AsyncFnOnce(&mut Installation) -> Result<()>) -> Result<()> {
+    run(async |shared| test(&mut *shared.write().await).await)
+}
+
+fn run(test: impl AsyncFnOnce(&RwLock<Installation>) -> Result<()>) -> Result<()> {
+    RUNTIME.block_on(async {
+        let shared = SHARED.get_or_try_init(async || Installation::new().await.map(RwLock::new)).await?;
+        let outcome = timeout(LIMIT, test(shared)).await.context("the test takes too long").flatten();
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(shared.read().await.logs().await)),
+        }
+    })
+}
+
+impl Installation {
+    async fn new() -> Result<Self> {
+        let (dir, lock) = testbed::run_dir()?;
+        let options = Options { audit: true, real_node: true, ..Options::new(dir.join("cluster")) };
+        let testbed = Testbed::start(&options).await?;
+        let host = testbed.cluster().host_address().context("a real node has this machine's address")?;
+        let (libvirtd, _) = Libvirtd::start_listening(&dir.join("l"), TcpAuth::None, Some(host)).await?;
+        let archive = dir.join("operator.tar");
+        image::operator(Path::new(PROGRAM), DEFAULT_IMAGE, &[].into())?.write(&archive, Compression::None)?;
+        testbed.cluster().import_archive(&archive).await?;
+
+        // Nothing in this namespace asks for more than the strictest profile grants.
+        let enforce = "pod-security.kubernetes.io/enforce=restricted";
+        testbed.cluster().kubectl(&["label", "--overwrite", "namespace", NAMESPACE, enforce]).await?;
+        let settings = Settings::libvirt(&format!("test+tcp://{host}/default"));
+        let namespace = json!(NAMESPACE);
+        let config_map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CONFIG_MAP, "namespace": namespace }, "data": settings.config_map,
+        });
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": SECRET, "namespace": namespace }, "stringData": settings.secret,
+        });
+        let deployment = serde_json::to_value(install::deployment(&install::Options::default()))?;
+        testbed.apply("operator", &[config_map, secret, deployment]).await?;
+        let caa = Caa::install(&testbed).await?;
+        let installation = Self { testbed, libvirtd, caa, dir, _lock: lock };
+        match installation.available().await {
+            Ok(()) => Ok(installation),
+            Err(error) => Err(error.context(installation.logs().await)),
+        }
+    }
+
+    /// Waits until all replicas of the newest Deployment are available, and no others are there.
+    pub async fn available(&self) -> Result<()> {
+        let api: Api<Deployment> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        wait::present(&api, NAME, "the operator's Deployment is available", DEADLINE, |deployment| {
+            let Some(status) = &deployment.status else { return false };
+            let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+            let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+            status.observed_generation == deployment.metadata.generation
+                && counts.iter().all(|it| *it == wanted)
+        })
+        .await
+        .map(drop)
+    }
+
+    /// The operator's Pods.
+    pub async fn operators(&self) -> Result<Vec<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        Ok(api.list(&ListParams::default().labels(OPERATORS)).await?.items)
+    }
+
+    /// Changes the settings, as `kubectl edit configmap` does, and waits until all operators have them.
+    pub async fn set(&self, data: Value) -> Result<()> {
+        let before = self.reloads().await?;
+        let api: Api<ConfigMap> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        let patch = Patch::Merge(json!({ "data": data }));
+        api.patch(CONFIG_MAP, &PatchParams::default(), &patch).await?;
+        wait::eventually("the operators have other settings", DEADLINE, async || {
+            let now = self.reloads().await?;
+            let more = |(pod, count): (&String, &f64)| now.get(pod).is_some_and(|now| now > count);
+            ensure!(before.iter().all(more), "{now:?} after {before:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// How often each of the operators took on settings.
+    async fn reloads(&self) -> Result<BTreeMap<String, f64>> {
+        let mut reloads = BTreeMap::new();
+        for pod in self.operators().await? {
+            let name = pod.name_any();
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8080/proxy/metrics");
+            let metrics = Metrics::parse(self.testbed.cluster().kubectl(&["get", "--raw", &path]).await?)?;
+            reloads.insert(
+                name,
+                metrics.sum("peerpod_operator_settings_reloads_total", &[("result", "accepted")]),
+            );
+        }
+        Ok(reloads)
+    }
+
+    /// Makes or replaces a Secret beside the operator.
+    pub async fn put_secret(&self, name: &str, data: Value) -> Result<()> {
+        let api: Api<Secret> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data,
+        });
+        let params = PatchParams::apply("test").force();
+        api.patch(name, &params, &Patch::Apply(secret)).await?;
+        Ok(())
+    }
+
+    /// The libvirt host.
+    pub fn host(&self) -> &Host {
+        self.libvirtd.host()
+    }
+
+    /// A new Pod in this namespace, and its machine.
+    pub async fn pod_with_vm(&self, namespace: &str, name: &str) -> Result<Vm> {
+        let pod = Pods::new(self.testbed.client(), namespace).run(name).await?;
+        self.caa.start_vm(&pod, self.host()).await
+    }
+
+    /// Waits until the machine of a Pod that was deleted is gone, and what recorded it.
+    pub async fn reaped(&self, namespace: &str, vm: &Vm) -> Result<()> {
+        let peerpods: Api<PeerPod> = Api::namespaced(self.testbed.client(), namespace);
+        wait::gone(&peerpods, &vm.name(), DEADLINE).await?;
+        let name = &vm.machine.domain.name;
+        ensure!(!self.host().virsh().domains().await?.contains(name), "the domain {name} is there");
+        Ok(())
+    }
+
+    /// What the operator's Pods say, for error messages.
+    async fn logs(&self) -> String {
+        let mut text = String::new();
+        let namespace = format!("--namespace={NAMESPACE}");
+        for arguments in [
+            vec!["get", "pods,events", "--output=wide", &namespace],
+            vec!["logs", "--prefix", "--tail=5", "--selector", OPERATORS, &namespace],
+        ] {
+            let said = self.testbed.cluster().kubectl(&arguments).await;
+            text += &said.unwrap_or_else(|error| format!("{error:#}"));
+        }
+        text
+    }
+}

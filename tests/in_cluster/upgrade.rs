@@ -1,0 +1,68 @@
+//! A new version takes over while there is much to do.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::NAME};
+use testbed::{
+    Pods, Vm,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::alone;
+
+const DELETIONS: usize = 200;
+
+/// How many Pods are made at the same time.
+const CONCURRENCY: usize = 20;
+
+#[test]
+fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> Result<()> {
+    alone(async |installation| {
+        let namespace = installation.testbed.namespace("upgrade").await?;
+        let names: Vec<_> = (0..DELETIONS).map(|number| format!("web-{number}")).collect();
+        let made = names.iter().map(|name| installation.pod_with_vm(&namespace, name));
+        let vms: Vec<Vm> = stream::iter(made).buffer_unordered(CONCURRENCY).try_collect().await?;
+        let kept = installation.testbed.namespace("kept").await?;
+        let survivor = installation.pod_with_vm(&kept, "web").await?;
+
+        let pods = Pods::new(installation.testbed.client(), &namespace);
+        pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        let peerpods: Api<PeerPod> = Api::namespaced(installation.testbed.client(), &namespace);
+        wait::eventually("the operator is amid its work", DEADLINE, async || {
+            let left = peerpods.list(&ListParams::default()).await?.items.len();
+            ensure!(left < DELETIONS, "all are there");
+            Ok(())
+        })
+        .await?;
+        let deployment = format!("deployment/{NAME}");
+        let upgrade = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
+        installation.testbed.cluster().kubectl(&upgrade).await?;
+        installation.available().await?;
+        for vm in &vms {
+            wait::gone(&peerpods, &vm.name(), DEADLINE).await?;
+        }
+        let domains = installation.host().virsh().domains().await?;
+        let left: Vec<_> =
+            vms.iter().map(|vm| &vm.machine.domain.name).filter(|it| domains.contains(*it)).collect();
+        ensure!(left.is_empty(), "{left:?} are there");
+        ensure!(domains.contains(&survivor.machine.domain.name), "a running Pod's machine is gone");
+
+        let audit = installation.testbed.audit().context("this cluster keeps an audit log")?;
+        let mut releases = BTreeMap::<String, usize>::new();
+        for request in audit.of_operator()? {
+            let accepted = request.verb == "patch" && request.resource == "peerpods" && request.code == 200;
+            if accepted && request.namespace == namespace {
+                *releases.entry(request.name).or_default() += 1;
+            }
+        }
+        let once: BTreeMap<_, _> = vms.iter().map(|vm| (vm.peerpod.name_any(), 1)).collect();
+        assert_eq!(releases, once);
+        Ok(())
+    })
+}
