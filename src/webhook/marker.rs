@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use super::sizing::Demand;
+use super::{mutate::MOST_CONTAINERS, sizing::Demand};
 
 /// The annotation's key.
 pub const COUNTED: &str = "peerpods.confidentialcontainers.org/counted";
@@ -44,6 +44,8 @@ impl Counted {
             let demand = Demand(numbers(demand)?);
             if name == POD {
                 counted.pod = Some(demand);
+            } else if counted.containers.len() == 2 * MOST_CONTAINERS {
+                return None;
             } else {
                 counted.containers.push((name.to_owned(), demand));
             }

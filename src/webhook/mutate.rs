@@ -1,9 +1,10 @@
 //! From a Pod to the changes that make it a peer pod: a pure function.
 
+mod read;
+
 use std::collections::BTreeMap;
 
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
@@ -12,6 +13,8 @@ use super::{
     sizing::{Demand, FIELDS, GPU, Role, size},
 };
 use crate::api::v1alpha1::Sizing;
+use read::{Container, Containers, Metadata, Resources};
+pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
 
 /// The annotations by which cloud-api-adaptor chooses a VM: CPUs, memory in MiB, GPUs.
 pub const ANNOTATIONS: [&str; 3] = [
@@ -38,37 +41,6 @@ pub struct Options {
     pub extended_resource: String,
     /// How the size of the VM follows from the containers'.
     pub sizing: Sizing,
-}
-
-/// What of a Pod is looked at. Everything else in it is left as it is, known or not.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Pod {
-    metadata: Option<Metadata>,
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Metadata {
-    annotations: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    runtime_class_name: Option<String>,
-    containers: Option<Vec<Container>>,
-    init_containers: Option<Vec<Container>>,
-    resources: Option<Value>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Container {
-    #[serde(default)]
-    name: String,
-    restart_policy: Option<String>,
-    resources: Option<Value>,
 }
 
 /// What is to be done to a Pod.
@@ -112,7 +84,7 @@ pub enum Problem {
 /// - Of the extended resource there is one in the end, whatever the Pod asked for.
 /// - By [`Sizing::Sum`] the resources of the Pod as a whole are neither counted nor moved.
 pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
-    let containers = pod.spec.containers.as_deref().unwrap_or_default();
+    let containers = list_of(pod.spec.containers.as_ref());
     if pod.spec.runtime_class_name.as_ref() != Some(&options.runtime_class) || containers.is_empty() {
         return Ok(Mutation::default());
     }
@@ -132,7 +104,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     let mut after = Counted::default();
     let mut demands = Vec::with_capacity(containers.len());
     let mut refilled = false;
-    let init_containers = pod.spec.init_containers.as_deref().unwrap_or_default();
+    let init_containers = list_of(pod.spec.init_containers.as_ref());
     for (list, group) in [("initContainers", init_containers), ("containers", containers)] {
         for (index, container) in group.iter().enumerate() {
             let place = || format!("spec.{list}[{index}].resources");
@@ -145,9 +117,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
             let own = options.extended_resource.as_str();
             let moves = |resource: &str| MOVED.contains(&resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
-            if let Some(resources) = rid_of(container.resources.as_ref(), moves, asks_for) {
-                changes.set(&["spec", list, &index.to_string(), "resources"], resources);
-            }
+            changes.rid(&["spec", list, &index.to_string()], container.resources.as_ref(), moves, asks_for);
         }
     }
     if refilled {
@@ -158,10 +128,9 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     let found = demand(whole, &|| "spec.resources".to_owned())?;
     let asked = found != Demand::default();
     if options.sizing == Sizing::Kubernetes {
-        after.pod = before.pod.or(asked.then_some(found));
-        if let Some(resources) = rid_of(whole, |resource| MOVED_OF_POD.contains(&resource), None) {
-            changes.set(&["spec", "resources"], resources);
-        }
+        let meant = found.without_derived_requests(&demands);
+        after.pod = before.pod.or((meant != Demand::default()).then_some(meant));
+        changes.rid(&["spec"], whole, |resource| MOVED_OF_POD.contains(&resource), None);
     } else if asked {
         changes.warnings.push(POD_LEVEL_STAYS.to_owned());
     }
@@ -173,11 +142,18 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
 
 // Clients show 256 characters of a warning. Of limits and quotas a webhook sees nothing else than what is filled in, and a
 // namespace whose Pods must ask for cpu has mostly defaults, too: a warning in all others would only be in the way.
-const REFILLED: &str = "a LimitRange gave containers of this peer pod cpu or memory again after these became the size of its VM: \
-    taken away, not counted. A LimitRange with a min, or a ResourceQuota of cpu or memory, refuses peer pods: use another namespace";
+const REFILLED: &str = "a LimitRange gave containers of this peer pod cpu or memory again after these became its VM's size: taken \
+    away, not counted. A LimitRange with min, max or ratio, and a ResourceQuota of cpu or memory, refuse peer pods: use another namespace";
+
+const ONE_ALONE: &str = "this peer pod says how much cpu or memory it needs, and not both: a cloud with instance types starts it on its \
+    default instance type, whatever it asks for";
 
 const POD_LEVEL_STAYS: &str = "the resources of the Pod as a whole (spec.resources) are not counted where sizes are plain sums, \
     and are still charged to the node";
+
+fn list_of(containers: Option<&Containers>) -> &[Container] {
+    containers.map_or(&[], |Containers(list)| list)
+}
 
 impl Container {
     fn role(&self, list: &str) -> Role {
@@ -190,9 +166,9 @@ impl Container {
 }
 
 /// What these resources ask for that becomes the VM's.
-fn demand(resources: Option<&Value>, place: &dyn Fn() -> String) -> Result<Demand, InvalidPod> {
+fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<Demand, InvalidPod> {
     let amount = |(list, resource): (&str, &str)| {
-        let quantity = quantity(resources, list, resource);
+        let quantity = quantity(resources.map(|Resources(value)| value), list, resource);
         quantity.map_err(|(below, problem)| InvalidPod { path: place() + &below, problem })
     };
     let mut demand = Demand::default();
@@ -229,29 +205,6 @@ fn member<'a>(object: Option<&'a Value>, name: &str) -> Result<Option<&'a Value>
     }
 }
 
-/// These resources without those that move to the VM, asking for one of `asks_for`; none if they are so already.
-fn rid_of(resources: Option<&Value>, moves: impl Fn(&str) -> bool, asks_for: Option<&str>) -> Option<Value> {
-    let before = resources.and_then(Value::as_object);
-    let mut after = before.cloned().unwrap_or_default();
-    for list in LISTS {
-        if let Some(Value::Object(entries)) = after.get_mut(list) {
-            let count = entries.len();
-            entries.retain(|resource, _| !moves(resource));
-            if entries.is_empty() && count > 0 {
-                after.remove(list);
-            }
-        }
-        if let Some(resource) = asks_for {
-            let entries = after.entry(list).or_insert_with(|| Value::Object(Map::new()));
-            if entries.is_null() {
-                *entries = Value::Object(Map::new());
-            }
-            entries[resource] = "1".into();
-        }
-    }
-    (before.unwrap_or(&Map::new()) != &after).then_some(Value::Object(after))
-}
-
 /// What is collected while a Pod is looked at.
 #[derive(Default)]
 struct Changes {
@@ -264,6 +217,43 @@ impl Changes {
     fn set(&mut self, path: &[&str], value: Value) {
         let path = PointerBuf::from_tokens(path.iter().copied());
         self.operations.push(PatchOperation::Add(AddOperation { path, value }));
+    }
+
+    /// Takes from the resources there those that move to the VM, and has them ask for one of `asks_for`. Each list is written
+    /// only if it is to be another one.
+    fn rid(
+        &mut self,
+        place: &[&str],
+        resources: Option<&Resources>,
+        moves: impl Fn(&str) -> bool,
+        asks_for: Option<&str>,
+    ) {
+        let before = resources.and_then(|Resources(value)| value.as_object());
+        if before.is_none() && asks_for.is_some() {
+            self.set(&[place, &["resources"]].concat(), Value::Object(Map::new()));
+        }
+        for list in LISTS {
+            let there = before.and_then(|before| before.get(list));
+            let entries = there.and_then(Value::as_object);
+            let kept = entries.into_iter().flatten().filter(|(resource, _)| !moves(resource));
+            let mut after: Map<_, _> =
+                kept.map(|(resource, amount)| (resource.clone(), amount.clone())).collect();
+            after.extend(asks_for.map(|resource| (resource.to_owned(), Value::from("1"))));
+            if entries.unwrap_or(&Map::new()) == &after {
+                continue;
+            }
+            let path = [place, &["resources", list]].concat();
+            if after.is_empty() {
+                self.remove(&path);
+            } else {
+                self.set(&path, Value::Object(after));
+            }
+        }
+    }
+
+    fn remove(&mut self, path: &[&str]) {
+        let path = PointerBuf::from_tokens(path.iter().copied());
+        self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
     /// Writes the size and the marker, where they are not there already.
@@ -286,6 +276,12 @@ impl Changes {
             after.written[place] = size[place];
             changed.insert(key, size[place].map(|number| number.to_string()));
         }
+        let will_be = |key: &str| changed.get(key).map_or(current(key).is_some(), Option::is_some);
+        if let [cpu, memory, false] = ANNOTATIONS.map(will_be)
+            && cpu != memory
+        {
+            self.warnings.push(ONE_ALONE.to_owned());
+        }
         changed.insert(COUNTED, Some(after.to_string()));
         changed.retain(|key, value| current(key) != value.as_ref());
 
@@ -299,9 +295,7 @@ impl Changes {
             let path = ["metadata", "annotations", key];
             match value {
                 Some(value) => self.set(&path, value.into()),
-                None => self
-                    .operations
-                    .push(PatchOperation::Remove(RemoveOperation { path: PointerBuf::from_tokens(path) })),
+                None => self.remove(&path),
             }
         }
     }

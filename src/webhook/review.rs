@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_peer_pod_is_answered_with_a_patch_that_applies() {
-        let mut pod = peer_pod(&json!({ "limits": { "cpu": "2" } }));
+        let mut pod = peer_pod(&json!({ "limits": { "cpu": "2", "memory": "1Gi" } }));
         let (answer, body) = answered(&of(&pod));
         assert_eq!((answer.status, answer.outcome), (200, Outcome::Mutated));
         assert_eq!((&body["apiVersion"], &body["kind"]), (&json!(API_VERSION), &json!(KIND)));

@@ -30,6 +30,19 @@ impl Demand {
     }
 }
 
+impl Demand {
+    /// What a Pod as a whole asks for by itself: without requests that the API server derived from its containers', which
+    /// it does for every resource as soon as the Pod as a whole has a limit of any. They would hide what is injected later.
+    #[must_use]
+    pub(super) fn without_derived_requests(self, containers: &[(Role, Self)]) -> Self {
+        let derived = |request: usize| {
+            self.0[request + 1].is_none() && self.0[request] == Some(peak(containers, request))
+        };
+        let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
+        Self([cpu.filter(|_| !derived(0)), cpu_limit, memory.filter(|_| !derived(2)), memory_limit, gpus])
+    }
+}
+
 /// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -230,6 +230,10 @@ impl Generator {
             };
             let requests = list([cpu.filter(|_| self.sometimes()), memory.filter(|_| self.sometimes())]);
             spec["resources"] = json!({ "requests": requests, "limits": list([cpu, memory]) });
+            if cpu.is_none() && memory.is_none() && self.sometimes() {
+                // The API server adds the containers' requests.
+                spec["resources"] = json!({ "limits": { "cpu": "1M" } });
+            }
         }
         spec
     }
@@ -238,7 +242,7 @@ impl Generator {
         let mut annotations = Map::new();
         for key in ANNOTATIONS {
             if self.0.u8(..6) == 0 {
-                annotations.insert(key.to_owned(), "7".into());
+                annotations.insert(key.to_owned(), self.one_of(&["7", "7", ""]).into());
             }
         }
         if self.0.u8(..10) == 0 {

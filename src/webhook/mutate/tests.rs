@@ -109,11 +109,11 @@ fn a_limit_counts_where_requests_are_neither_zero_nor_more() {
 fn what_the_pod_as_a_whole_asks_for_wins_and_moves_to_the_vm() {
     let before = pod(&json!({
         "containers": [asks("a", &json!({ "cpu": "1", "memory": "1Gi" }), &json!({ "cpu": "9" }))],
-        "resources": { "requests": { "cpu": "3", "hugepages-2Mi": "4Mi" }, "limits": { "cpu": "3500m", "hugepages-2Mi": "4Mi" } },
+        "resources": { "requests": { "cpu": "3", "future": "4" }, "limits": { "cpu": "3500m", "future": "4" } },
     }));
     let after = changed(&before);
     assert_eq!(sizes(&after), [Some("4"), Some("1024"), None]);
-    let kept = json!({ "hugepages-2Mi": "4Mi" });
+    let kept = json!({ "future": "4" });
     assert_eq!(after["spec"]["resources"], json!({ "requests": kept, "limits": kept }));
     // Upstream knows no such resources.
     let (after, warnings) = changed_by(Sizing::Sum, &before);
@@ -175,12 +175,13 @@ fn other_pods_and_those_without_containers_stay_as_they_are() {
 fn an_annotation_of_the_user_stays_and_one_of_ours_is_brought_up_to_date() {
     let mut before =
         pod(&json!({ "containers": [asks("a", &json!({ "cpu": "1", "memory": "1Gi" }), &json!({}))] }));
-    before["metadata"]["annotations"] = json!({ VCPUS: "8", "other": "x" });
+    before["metadata"]["annotations"] = json!({ VCPUS: "8", GPUS: "", "other": "x" });
     let mut first = changed(&before);
-    assert_eq!(sizes(&first), [Some("8"), Some("1024"), None]);
+    assert_eq!(sizes(&first), [Some("8"), Some("1024"), Some("")]);
     assert_eq!(first["metadata"]["annotations"]["other"], "x");
     let injected = asks("mesh", &json!({ "cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2" }), &json!({}));
     first["spec"]["containers"].as_array_mut().unwrap().insert(0, injected);
+    first["metadata"]["annotations"].as_object_mut().unwrap().remove(GPUS);
     let mut second = changed(&first);
     assert_eq!(sizes(&second), [Some("8"), Some("2048"), Some("2")]);
     // Another webhook set the memory in between: it is no longer ours.
@@ -269,7 +270,72 @@ fn a_marker_that_nobody_wrote_is_ignored_and_told() {
     let mut before = pod(&json!({ "containers": [asks("a", &json!({ "cpu": "3" }), &json!({}))] }));
     before["metadata"]["annotations"] = json!({ COUNTED: "yes" });
     let (after, warnings) = changed_by(Sizing::Kubernetes, &before);
-    assert_eq!((sizes(&after)[0], warnings.len()), (Some("3"), 1));
+    assert_eq!(sizes(&after)[0], Some("3"));
+    assert!(warnings[0].contains(COUNTED), "{warnings:?}");
+}
+
+#[test]
+fn what_names_cpu_or_memory_alone_is_told() {
+    let warned = |asked: Value, annotations: Value| {
+        let mut before = pod(&json!({ "containers": [asks("a", &asked, &asked)] }));
+        before["metadata"]["annotations"] = annotations;
+        let (after, warnings) = changed_by(Sizing::Kubernetes, &before);
+        let [first, second] = [warnings, changed_by(Sizing::Kubernetes, &after).1]
+            .map(|warnings| warnings.iter().any(|warning| warning == ONE_ALONE));
+        assert_eq!(first, second, "however often it is looked at");
+        first
+    };
+    for (asked, annotations, expected) in [
+        (json!({ "cpu": "1" }), json!({}), true),
+        (json!({ "memory": "1Gi" }), json!({}), true),
+        (json!({ "cpu": "1", "memory": "1Gi" }), json!({}), false),
+        (json!({}), json!({}), false),
+        (json!({ "cpu": "1", GPU: "1" }), json!({}), false),
+        (json!({ "cpu": "1" }), json!({ MEMORY: "512" }), false),
+        (json!({}), json!({ MEMORY: "512" }), true),
+        (json!({ "cpu": "1" }), json!({ GPUS: "1" }), false),
+    ] {
+        assert_eq!(warned(asked.clone(), annotations.clone()), expected, "{asked} {annotations}");
+    }
+    for warning in [ONE_ALONE, REFILLED, POD_LEVEL_STAYS] {
+        assert!(warning.len() <= 256, "clients cut {warning}");
+    }
+}
+
+#[test]
+fn a_request_that_the_api_server_derived_for_the_pod_hides_nothing_that_is_injected() {
+    let mut before = pod(&json!({
+        "containers": [asks("a", &json!({ "memory": "1Gi" }), &json!({}))],
+        "initContainers": [asks("i", &json!({ "memory": "2Gi" }), &json!({}))],
+        "resources": { "limits": { "cpu": "4" }, "requests": { "cpu": "4", "memory": "2Gi" } },
+    }));
+    let mut first = changed(&before);
+    assert_eq!(sizes(&first), [Some("4"), Some("2048"), None]);
+    let injected = asks("mesh", &json!({ "cpu": "1", "memory": "3Gi" }), &json!({}));
+    first["spec"]["containers"].as_array_mut().unwrap().push(injected);
+    let second = changed(&first);
+    assert_eq!(sizes(&second), [Some("4"), Some("4096"), None], "the limit of the Pod bounds its cpu");
+    // Another amount was asked for by whoever made the Pod.
+    before["spec"]["resources"]["requests"]["memory"] = "8Gi".into();
+    assert_eq!(sizes(&changed(&before))[1], Some("8192"));
+}
+
+#[test]
+fn what_no_pod_has_is_refused_before_it_takes_memory() {
+    let read = |spec: Value| serde_json::from_value::<Pod>(json!({ "spec": spec })).map(drop);
+    let containers = |count| vec![json!({ "name": "a" }); count];
+    let asking = |count: usize| {
+        let requests = (0..count).map(|index| (format!("r{index}"), json!("1"))).collect::<Map<_, _>>();
+        json!([{ "resources": { "requests": requests, "future": (0..1000).collect::<Vec<_>>() } }])
+    };
+    for list in ["containers", "initContainers"] {
+        read(json!({ list: containers(MOST_CONTAINERS) })).unwrap();
+        let told = read(json!({ list: containers(MOST_CONTAINERS + 1) })).unwrap_err().to_string();
+        assert!(told.contains("more than 500 containers"), "{told}");
+        read(json!({ list: asking(MOST_RESOURCES) })).unwrap();
+        let told = read(json!({ list: asking(MOST_RESOURCES + 1) })).unwrap_err().to_string();
+        assert!(told.contains("more than 64 resources"), "{told}");
+    }
 }
 
 #[test]
@@ -397,7 +463,7 @@ proptest! {
         containers[0].role = Role::Container;
         let sizing = if sum { Sizing::Sum } else { Sizing::Kubernetes };
         let (after, _) = changed_by(sizing, &written(&containers, &own));
-        prop_assert_eq!(look(&after, sizing), Ok(Mutation::default()));
+        prop_assert_eq!(look(&after, sizing).unwrap().patch, Patch::default());
     }
 
     #[test]

@@ -237,15 +237,40 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         .await?;
         assert_eq!(resources(&pod)?, [one_vm.clone(), json!({})]);
 
-        // A minimum refuses every peer pod, and the webhook's warning says why.
-        scene.testbed.apply("limits", &[limit_range(scene, &json!({ "min": { "cpu": "100m" } }))]).await?;
-        wait::eventually("the minimum is in force, and explained", DEADLINE, async || {
-            let problem = refusal(scene, &peer_pod("minimum", &json!([asks("a", &four)]))).await?;
-            ensure!(problem.contains("minimum cpu usage per Container is 100m"), "{problem}");
-            ensure!(problem.contains("A LimitRange with a min, or"), "{problem}");
-            Ok(())
-        })
-        .await?;
+        // A minimum, a maximum and a ratio refuse every peer pod. Where something was filled in the webhook's warning says
+        // why; for Pods as a whole nothing is.
+        for (kind, limit, refused) in [
+            ("Container", json!({ "min": { "cpu": "100m" } }), "minimum cpu usage per Container is 100m"),
+            (
+                "Container",
+                json!({ "max": { "cpu": "8" } }),
+                "maximum cpu usage per Container is 8.  No limit is",
+            ),
+            (
+                "Pod",
+                json!({ "max": { "cpu": "8" } }),
+                "maximum cpu usage per Pod is 8.  No limit is specified",
+            ),
+            (
+                "Pod",
+                json!({ "maxLimitRequestRatio": { "cpu": "2" } }),
+                "cpu max limit to request ratio per Pod is 2",
+            ),
+        ] {
+            let mut range = limit_range(scene, &limit);
+            range["spec"]["limits"][0]["type"] = kind.into();
+            scene.kubectl(&["delete", "limitrange", "limits"]).await?;
+            scene.testbed.apply("limits", &[range]).await?;
+            wait::eventually("the limit is in force, and explained", DEADLINE, async || {
+                let problem = refusal(scene, &peer_pod("limited", &json!([asks("a", &four)]))).await?;
+                ensure!(problem.contains(refused), "{problem}");
+                let told = problem.contains("A LimitRange with min, max or ratio");
+                ensure!(told == (kind == "Container"), "{problem}");
+                Ok(())
+            })
+            .await?;
+        }
+        scene.kubectl(&["delete", "limitrange", "limits"]).await?;
 
         // A quota of cpu wants every container to name some, which the warning says where there are defaults, too; one of
         // VMs counts them.
@@ -257,7 +282,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         for (hard, words) in [
             (
                 json!({ "requests.cpu": "100" }),
-                ["must specify requests.cpu", "a ResourceQuota of cpu or memory, refuses"],
+                ["must specify requests.cpu", "a ResourceQuota of cpu or memory, refuse"],
             ),
             (
                 json!({ "requests.kata.peerpods.io/vm": "1" }),

@@ -53,15 +53,17 @@ pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'stati
                 .to_owned(),
         ),
         ("demands", demands()),
+        ("peaks", peaks(sizing)),
+        ("podAsked", pod_asked(sizing)),
         ("podDemand", pod_demand(sizing)),
-        ("totals", totals(sizing)),
+        ("totals", totals()),
         ("sizes", sizes()),
         // What is written of these: nothing where the annotation is the user's, or nothing was asked for.
         (
             "own",
             format!(
                 "{}.transformList(i, it, !(it in variables.annotations) || \
-                 variables.annotations[it] == variables.written[i])",
+                 variables.written[i] != '' && variables.annotations[it] == variables.written[i])",
                 literal(ANNOTATIONS.to_vec())
             ),
         ),
@@ -137,22 +139,31 @@ fn demands() -> String {
     )
 }
 
-/// Always five; where nothing was said, −1.
-fn pod_demand(sizing: Sizing) -> String {
+/// What the Pod as a whole asks for. Always five; where nothing was said, −1.
+fn pod_asked(sizing: Sizing) -> String {
     match sizing {
-        Sizing::Kubernetes => format!(
-            "{}.orValue({}).map(text, {})",
-            known(&literal(POD).to_string()),
-            asked("object.spec.?resources", false),
-            thousandths("text")
-        ),
+        Sizing::Kubernetes => {
+            format!("{}.map(text, {})", asked("object.spec.?resources", false), thousandths("text"))
+        }
         Sizing::Sum => format!("{}.map(it, -1)", literal(vec![0; FIELDS.len()])),
     }
 }
 
-/// The total of each field. By Kubernetes' rule it is the most that is in use at once, unless the Pod as a whole says it; a
-/// limit of the Pod as a whole is its request, too, where no container says one.
-fn totals(sizing: Sizing) -> String {
+/// The same as it was counted before, or else without the requests that the API server derived from the containers'.
+fn pod_demand(sizing: Sizing) -> String {
+    if sizing == Sizing::Sum {
+        return "variables.podAsked".to_owned();
+    }
+    format!(
+        "{}.optMap(texts, texts.map(text, {})).orValue(variables.podAsked.transformList(field, it, \
+         field in [0, 2] && variables.podAsked[field + 1] < 0 && it == variables.peaks[field] ? -1 : it))",
+        known(&literal(POD).to_string()),
+        thousandths("text")
+    )
+}
+
+/// The total of each field over the containers. By Kubernetes' rule it is the most that is in use at once.
+fn peaks(sizing: Sizing) -> String {
     let fields = literal((0..FIELDS.len()).collect::<Vec<_>>());
     let amount = or_zero("it[field]");
     match sizing {
@@ -165,15 +176,21 @@ fn totals(sizing: Sizing) -> String {
             );
             let starting = or_zero("starting[field]");
             format!(
-                "{fields}.map(field, \
-                 field < 4 && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
-                 field in [0, 2] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
-                 variables.podDemand[field + 1] : \
-                 ([{lasting}] + variables.demands.transformList(now, starting, variables.starts[now], \
-                 {before} + {starting})).max())"
+                "{fields}.map(field, ([{lasting}] + variables.demands.transformList(now, starting, \
+                 variables.starts[now], {before} + {starting})).max())"
             )
         }
     }
+}
+
+/// The total of each field, unless the Pod as a whole says it; a limit of the Pod as a whole is its request, too, where no
+/// container says one.
+fn totals() -> String {
+    "variables.peaks.transformList(field, peak, \
+     field < 4 && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
+     field in [0, 2] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
+     variables.podDemand[field + 1] : peak)"
+        .to_owned()
 }
 
 /// CPUs, MiB and GPUs, rounded up.

@@ -108,13 +108,24 @@ const HUGE: Unsupported = Unsupported {
 
 /// The API server bounds what a policy may cost.
 const MANY: Unsupported = Unsupported {
-    webhook: "takes a Pod with any number of containers",
+    webhook: "takes a Pod with 500 containers and as many init containers, each with 64 resources",
     policy: "takes one with 100, and refuses one with several hundred, since the API server bounds what a policy may cost",
 };
 
 const REFILLED: Unsupported = Unsupported {
     webhook: "warns whoever makes the Pod when a LimitRange filled in again what had become the VM's",
     policy: "takes it away without a word",
+};
+
+/// The API server asks all policies before all webhooks, and those again only that matched before.
+const CLASS_BY_WEBHOOK: Unsupported = Unsupported {
+    webhook: "changes a Pod that gets its runtime class from another webhook, if that one's configuration sorts before its own by name",
+    policy: "does not see this runtime class: the Pod's VM has the default size, and no node is asked for room for it",
+};
+
+const ONE_ALONE: Unsupported = Unsupported {
+    webhook: "warns whoever makes the Pod when it asks for cpu or memory and not for both",
+    policy: "says nothing",
 };
 
 const MARKER: Unsupported = Unsupported {
@@ -132,8 +143,8 @@ pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
     match (admission.mode, admission.sizing) {
         (AdmissionMode::Webhook | AdmissionMode::None, _) => Vec::new(),
-        (_, Sizing::Kubernetes) => vec![HUGE, MANY, REFILLED, MARKER],
-        (_, Sizing::Sum) => vec![HUGE, MANY, REFILLED, MARKER, POD_LEVEL_STAYS],
+        (_, Sizing::Kubernetes) => vec![HUGE, MANY, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE],
+        (_, Sizing::Sum) => vec![HUGE, MANY, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE, POD_LEVEL_STAYS],
     }
 }
 
