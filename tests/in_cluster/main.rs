@@ -4,6 +4,7 @@
 //! Needs root, as a real node does.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod configuration;
 mod memory;
 mod reaping;
 mod settings;

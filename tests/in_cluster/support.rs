@@ -21,6 +21,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPod,
+    cli::ControllerName,
     install::{self, CONFIG_MAP, DEFAULT_IMAGE, NAME, SECRET},
 };
 use peers::libvirt::{Host, Libvirtd, TcpAuth};
@@ -105,7 +106,11 @@ impl Installation {
             "apiVersion": "v1", "kind": "Secret",
             "metadata": { "name": SECRET, "namespace": namespace }, "stringData": settings.secret,
         });
-        let deployment = serde_json::to_value(install::deployment(&install::Options::default()))?;
+        let options = install::Options {
+            controllers: vec![ControllerName::PeerPod, ControllerName::PeerPodConfig],
+            ..install::Options::default()
+        };
+        let deployment = serde_json::to_value(install::deployment(&options))?;
         testbed.apply("operator", &[config_map, secret, deployment]).await?;
         let caa = Caa::install(&testbed).await?;
         let installation = Self { testbed, libvirtd, caa, dir, _lock: lock };

@@ -1,0 +1,136 @@
+//! A PeerPodConfig on a real node: its webhook is called where it runs, and what it advertises outlives the kubelet.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{Component, node};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use crate::support::{Installation, alone};
+
+/// The extended resource.
+const VM: &str = "kata.peerpods.io/vm";
+const LIMIT: &str = "3";
+
+/// How soon a node advertises again what its kubelet forgot.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Whether the node may run all that it shall.
+fn advertises(node: &Node) -> bool {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    allocatable.and_then(|levels| levels.get(VM)).is_some_and(|level| level.0 == LIMIT)
+}
+
+/// A Pod of the runtime class that peer pods have, which here is that of all others.
+fn peer_pod() -> Result<Pod> {
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "runtimeClassName": "kata-remote",
+            "containers": [{ "name": "main", "image": node::PAUSE_IMAGE, "imagePullPolicy": "Never" }],
+        },
+    }))?)
+}
+
+/// Asks for a webhook, and for VMs on the real node.
+async fn configure(installation: &Installation) -> Result<()> {
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+        "metadata": { "name": "kata-remote" }, "handler": "runc",
+    });
+    let config = json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "namespace": NAMESPACE },
+        "spec": {
+            "limit": LIMIT,
+            "nodeSelector": { "kubernetes.io/hostname": node::NAME },
+            // Its Pods ask for more than this namespace grants, so they are refused.
+            "adaptor": { "image": "any" },
+        },
+    });
+    installation.testbed.apply("config", &[class, config]).await
+}
+
+#[test]
+fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_its_peer_pods() -> Result<()> {
+    alone(async |installation| {
+        configure(installation).await?;
+        let client = installation.testbed.client();
+        let nodes: Api<Node> = Api::all(client.clone());
+        wait::present(&nodes, node::NAME, "the node advertises VMs", DEADLINE, advertises).await?;
+        let namespace = installation.testbed.namespace("test").await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let asks_for_a_vm = |pod: &Pod| {
+            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let mut limits = containers.flat_map(|it| it.resources.iter().flat_map(|it| it.limits.iter()));
+            limits.any(|limits| limits.contains_key(VM))
+        };
+        wait::eventually("the API server calls the webhook", DEADLINE, async || {
+            let pod = pods.create(&dry, &peer_pod()?).await?;
+            ensure!(asks_for_a_vm(&pod), "the Pod is not changed");
+            Ok(())
+        })
+        .await?;
+        pods.create(&PostParams::default(), &peer_pod()?).await?;
+        let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Running"));
+        let pod = wait::present(&pods, "web", "the peer pod runs", DEADLINE, runs).await?;
+        let vm = installation.caa.start_vm(&pod, installation.host()).await?;
+
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (told, watched) = (seen.clone(), nodes.clone());
+        let watching = tokio::spawn(async move {
+            let mut states = pin!(watcher::watch_object(watched, node::NAME).default_backoff());
+            while let Some(state) = states.next().await {
+                if let Ok(Some(node)) = state {
+                    told.lock().expect("nobody panics with it").push((Instant::now(), advertises(&node)));
+                }
+            }
+        });
+        installation.testbed.cluster_mut().restart(Component::Kubelet).await?;
+        let what = "the node advertises VMs again";
+        let advertised = wait::present(&nodes, node::NAME, what, DEADLINE, advertises).await;
+        watching.abort();
+        advertised?;
+        let mut lost: Option<Instant> = None;
+        let mut longest = Duration::ZERO;
+        for (at, advertises) in seen.lock().expect("nobody panics with it").iter() {
+            match (advertises, lost) {
+                (true, Some(since)) => {
+                    longest = longest.max(*at - since);
+                    lost = None;
+                }
+                (false, None) => lost = Some(*at),
+                _ => {}
+            }
+        }
+        ensure!(longest <= SOON, "the node did not advertise VMs for {longest:?}");
+
+        let now = pods.get("web").await?;
+        ensure!(runs(&now) && now.uid() == pod.uid(), "the Pod is {:?}", now.status);
+        let restarts = now.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        assert_eq!(restarts.map(|it| it.restart_count).sum::<i32>(), 0);
+        let name = &vm.machine.domain.name;
+        ensure!(installation.host().virsh().domains().await?.contains(name), "its machine is gone");
+        pods.delete("web", &DeleteParams::default()).await?;
+        installation.reaped(&namespace, &vm).await?;
+
+        let configs: Api<PeerPodConfig> = Api::namespaced(client, NAMESPACE);
+        configs.delete("config", &DeleteParams::default()).await.context("deleting the PeerPodConfig")?;
+        wait::gone(&configs, "config", DEADLINE).await
+    })
+}
