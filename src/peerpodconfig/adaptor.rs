@@ -15,7 +15,7 @@ use super::{
     pass::{Part, PassError, name_taken},
     verdict::{Finding, Reason},
 };
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec};
 
 /// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
 const PENDING_RESYNC: Duration = Duration::from_secs(20);
@@ -36,28 +36,17 @@ impl Context {
         summary: &Summary,
     ) -> Result<Part, PassError> {
         let spec = &inputs.config.spec;
-        if let Some(problem) = &summary.selector {
-            return Ok(Part::of(Reason::InvalidSpec, problem.to_string()));
-        }
-        if let Some(problem) = settings_problem(inputs, sources) {
-            return Ok(Part::of(Reason::SettingsMissing, problem));
+        let mut obstacles: Vec<_> = self.obstacle(inputs.config, summary, sources).into_iter().collect();
+        if obstacles.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
+            return Ok(Part { findings: obstacles, again: None });
         }
         let name = Names::of(inputs.config).adaptor;
         let current = self.current_daemon_set(&name);
-        let mut conflicts = Vec::new();
-        if let Some(message) = summary.conflict() {
-            conflicts.push(Finding::new(Reason::NodesTaken, message));
-        }
-        let foreign = self.foreign_adaptors(inputs.config);
-        if let Some(first) = foreign.first() {
-            conflicts.push(Finding::new(Reason::AnotherAdaptor, first.to_string()));
-        }
         // What runs already goes on: withdrawing it would cost the VMs that it serves.
-        if !conflicts.is_empty() && current.is_none() {
+        if !obstacles.is_empty() && current.is_none() {
             let withheld = "cloud-api-adaptor is not deployed; the condition Conflict says why";
-            conflicts.truncate(1);
-            conflicts.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            return Ok(Part { findings: conflicts, again: Some(PENDING_RESYNC) });
+            obstacles.push(Finding::new(Reason::AdaptorWithheld, withheld));
+            return Ok(Part { findings: obstacles, again: Some(PENDING_RESYNC) });
         }
 
         let restarts = spec.adaptor.restart_on_settings_change;
@@ -71,8 +60,7 @@ impl Context {
             apply::bring(&self.client, &inputs.config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
                 .await?;
         self.annotate_service_account().await?;
-        let mut part = Part { findings: conflicts, again: None };
-        part.findings.truncate(1);
+        let mut part = Part { findings: obstacles, again: None };
         if let Some(taken) = name_taken(&found) {
             part.findings =
                 vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
@@ -99,12 +87,12 @@ impl Context {
         Ok(())
     }
 
-    fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {
+    pub(super) fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {
         let key = ObjectRef::new(name).within(&self.options.namespace);
         self.daemon_sets.get(&key).map(|found| (*found).clone())
     }
 
-    fn foreign_adaptors(&self, config: &PeerPodConfig) -> Vec<build::Foreign> {
+    pub(super) fn foreign_adaptors(&self, config: &PeerPodConfig) -> Vec<build::Foreign> {
         let candidates: Vec<_> =
             self.daemon_sets.state().into_iter().filter(|it| build::is_foreign_adaptor(it)).collect();
         if candidates.is_empty() {
@@ -116,8 +104,8 @@ impl Context {
     }
 }
 
-fn settings_problem(inputs: &Inputs<'_>, sources: &Sources) -> Option<String> {
-    let spec = &inputs.config.spec;
+/// What cloud-api-adaptor cannot start without.
+pub(super) fn settings_problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<String> {
     let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
     if !sources.config_map {
         return Some(format!(

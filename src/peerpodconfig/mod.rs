@@ -4,6 +4,7 @@
 //! ```text
 //! observe.rs   reads: settings, runtime class, what others installed
 //! build/       the objects that are wanted (pure)
+//! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
 //! verdict.rs   what is told of it: conditions (pure)
@@ -25,6 +26,7 @@ mod pass;
 mod policies;
 mod report;
 pub mod verdict;
+mod withheld;
 
 use std::{convert::Infallible, future::ready, sync::Arc};
 

@@ -13,7 +13,7 @@ use super::{
     Context, FINALIZER,
     apply::{self, Found, Kind},
     build::Inputs,
-    capacity::{self, Claim},
+    capacity,
     observe::Sources,
     report::Report,
     verdict::{Finding, Reason},
@@ -25,6 +25,9 @@ use crate::{
 
 /// How often a configuration is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
+
+/// When to look again while not all nodes and DaemonSets have been seen.
+const NOT_YET_SEEN: Duration = Duration::from_secs(1);
 
 /// Why a pass could not be finished.
 #[derive(Debug, thiserror::Error)]
@@ -72,10 +75,9 @@ impl Context {
 
         let sources = self.observer.settings(config).await?;
         let inputs = self.inputs(config, &sources);
-        let capacity = self.capacity.pass(&self.claims()).await?;
-        let Some(capacity) = capacity else {
-            // The nodes' first list brings it back.
-            return Ok(Action::await_change());
+        let Some(claims) = self.claims().await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
+        let Some(capacity) = self.capacity.pass(&claims).await? else {
+            return Ok(Action::requeue(NOT_YET_SEEN));
         };
         let name = config.name_any();
         let Some(summary) = capacity.summaries.iter().find(|summary| summary.name == name) else {
@@ -116,10 +118,6 @@ impl Context {
         here
     }
 
-    fn claims(&self) -> Vec<Claim> {
-        self.here().iter().map(|config| Claim::of(config)).collect()
-    }
-
     /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
     async fn put_back(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
         let name = config.name_any();
@@ -127,7 +125,8 @@ impl Context {
         let mut kinds = self.admission_kinds(self.serves_policies().await?);
         kinds.reverse();
         let left = apply::clear(&self.client, &name, &kinds).await?;
-        let Some(pass) = self.capacity.pass(&self.claims()).await? else { return Ok(Action::await_change()) };
+        let Some(claims) = self.claims().await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
+        let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
         let pending =
             pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
         if left || pending > 0 {

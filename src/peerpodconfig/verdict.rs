@@ -118,6 +118,8 @@ reasons! {
     Advertised => CapacityAdvertised, true, Normal;
     /// Nodes are still being told.
     Advertising => CapacityAdvertised, false, Normal;
+    /// No cloud-api-adaptor of this configuration is deployed, so no node advertises VMs for it; `AdaptorReady` says why.
+    NoAdaptor => CapacityAdvertised, false, Normal;
     /// The API server refuses or fails to write to nodes; the message says which and why.
     NodeWritesFail => CapacityAdvertised, false, Warning;
     /// Somebody else writes the extended resource of nodes, too. They are put right ever more slowly; end the other one.

@@ -27,6 +27,9 @@ pub struct Claim {
     pub distribution: Distribution,
     /// The extended resource that stands for one VM.
     pub resource: String,
+    /// Why no cloud-api-adaptor of it runs on its nodes, or may in a moment. Then nothing is advertised for it: whoever else
+    /// does so keeps the number that is there.
+    pub withheld: Option<String>,
 }
 
 /// The name of a resource that is not an extended one.
@@ -48,6 +51,7 @@ impl Claim {
             limit: limit::parse(spec.limit.as_ref()),
             distribution: spec.distribution,
             resource: spec.admission.extended_resource.clone(),
+            withheld: None,
         }
     }
 

@@ -103,6 +103,12 @@ impl Capacity {
         &self.nodes
     }
 
+    /// Which nodes each claim selects, and which of them an older one has, in the order of the claims. `None` until all
+    /// nodes have been seen.
+    pub fn survey(&self, claims: &[Claim]) -> Option<Vec<Summary>> {
+        Some(plan::survey(claims, &self.nodes.snapshot()?))
+    }
+
     /// Makes all nodes as these claims want them, which must be those of all configurations that are honoured, also of
     /// those that are being deleted. `None`, and nothing written, until all nodes have been seen.
     pub async fn pass(&self, claims: &[Claim]) -> Result<Option<Pass>, CountError> {

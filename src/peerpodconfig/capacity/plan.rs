@@ -121,7 +121,9 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
         for (&node, aim) in owned.iter().zip(aims_of(claim, &owned, nodes, in_use, summary)) {
             aims[node] = aim;
             let level = nodes[node].level(&claim.resource);
-            summary.advertised += u64::from(level.allocatable.unwrap_or(0));
+            if aim != Aim::Withdraw {
+                summary.advertised += u64::from(level.allocatable.unwrap_or(0));
+            }
             if needs_count(aim, level) && !in_use.is_counted(nodes[node].name()) {
                 uncounted.insert(nodes[node].name().clone());
             }
@@ -167,6 +169,13 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
     }
 }
 
+/// Which nodes each claim selects, and which of them an older one has, in the order of the claims.
+pub fn survey(claims: &[Claim], nodes: &[Arc<Node>]) -> Vec<Summary> {
+    let mut summaries: Vec<_> = claims.iter().map(Summary::of).collect();
+    owners(claims, nodes, &mut summaries);
+    summaries
+}
+
 /// The claim that has each node: of those that select it, the oldest.
 fn owners(claims: &[Claim], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
     let mut order: Vec<_> = (0..claims.len()).filter(|&index| !claims[index].deleted).collect();
@@ -197,6 +206,7 @@ fn aims_of(
 ) -> Vec<Aim> {
     let limit = match claim.limit {
         _ if claim.bad_resource().is_some() => return vec![Aim::Keep; owned.len()],
+        _ if claim.withheld.is_some() => return vec![Aim::Withdraw; owned.len()],
         Err(_) => return vec![Aim::Keep; owned.len()],
         Ok(None) => return vec![Aim::Withdraw; owned.len()],
         // No peer pod is to start any more. Those that run do not mind a resource that is not there.

@@ -26,6 +26,8 @@ pub struct Summary {
     pub selector: Option<BadSelector>,
     /// Why no node can advertise its resource.
     pub resource: Option<BadResource>,
+    /// Why it advertises nothing, where no cloud-api-adaptor of it runs.
+    pub withheld: Option<String>,
     /// How many nodes it selects.
     pub nodes: usize,
     /// How many of them an older configuration has, by that one's name.
@@ -64,6 +66,7 @@ impl Summary {
             distribution: claim.distribution,
             selector: claim.selection.as_ref().err().cloned(),
             resource: claim.bad_resource(),
+            withheld: claim.withheld.clone(),
             nodes: 0,
             overlaps: BTreeMap::new(),
             advertised: 0,
@@ -111,6 +114,12 @@ impl Summary {
         }
         if owned == 0 {
             return told(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
+        }
+        if let Some(why) = &self.withheld {
+            return told(
+                Reason::NoAdaptor,
+                format!("nothing is advertised, as no cloud-api-adaptor is deployed: {why}"),
+            );
         }
         if !self.pending.is_empty() {
             let (reason, why) = self.hindrance();

@@ -111,9 +111,16 @@ fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
 fn what_cannot_work_is_said() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        stage.configure("config", json!({ "limit": 2, "configMapName": "missing" })).await?;
+        // Somebody else advertises VMs there.
+        let level = json!({ RESOURCE: "7" });
+        let status = json!({ "status": { "capacity": level, "allocatable": level } });
+        let node = &stage.nodes.names()[0];
+        stage.nodes.api().patch_status(node, &PatchParams::default(), &Patch::Merge(status)).await?;
+        stage.configure("config", json!({ "limit": 2, "configMapName": "later" })).await?;
         let message = stage.until("config", "AdaptorReady", "SettingsMissing").await?;
-        assert!(message.contains("the ConfigMap missing does not exist"), "{message}");
+        assert!(message.contains("the ConfigMap later does not exist"), "{message}");
+        stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
+        stage.shares(&[Some(7)]).await?;
         // Another cloud-api-adaptor on the same nodes.
         let foreign = json!({
             "metadata": { "name": "cloud-api-adaptor-daemonset" },
@@ -129,9 +136,19 @@ fn what_cannot_work_is_said() -> Result<()> {
         stage.configure("config", json!({ "limit": 2 })).await?;
         let message = stage.until("config", "Conflict", "AnotherAdaptor").await?;
         assert!(message.contains("kubectl"), "{message}");
+        let message = stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
+        assert!(message.contains("cloud-api-adaptor-daemonset"), "{message}");
+        stage.shares(&[Some(7)]).await?;
         let api: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
         api.delete("cloud-api-adaptor-daemonset", &DeleteParams::background()).await?;
         stage.until("config", "Ready", "AllReady").await?;
+        stage.shares(&[Some(2)]).await?;
+        // What runs goes on without the settings that it started with.
+        stage.configure("config", json!({ "limit": 3, "configMapName": "later" })).await?;
+        stage.until("config", "AdaptorReady", "SettingsMissing").await?;
+        stage.shares(&[Some(3)]).await?;
+        stage.until("config", "CapacityAdvertised", "Advertised").await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
 
         let other: Api<PeerPodConfig> = Api::namespaced(stage.client.clone(), &alone.namespace);
         let elsewhere: PeerPodConfig = serde_json::from_value(json!({

@@ -374,6 +374,24 @@ fn what_keeps_nodes_from_being_written_to_is_told() {
 }
 
 #[test]
+fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
+    let mut cluster = Cluster::workers(3);
+    *cluster.of("node-0") = Facts::advertises(VM, 7);
+    let claims = [Claim { withheld: Some("another runs there".into()), ..limit(&json!(9)) }];
+    let before = cluster.clone();
+    let summary = cluster.pass(&claims).summaries.remove(0);
+    assert_eq!((&cluster, summary.nodes, summary.advertised), (&before, 3, 0));
+    let told = summary.capacity();
+    assert_eq!((told.reason.as_str(), told.reason.status()), ("NoAdaptor", false));
+    assert!(told.message.ends_with("another runs there"), "{}", told.message);
+    // It is there, and then it goes.
+    cluster.pass(&[limit(&json!(9))]);
+    assert_eq!(cluster.shares(), [3, 3, 3]);
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [0, 0, 0]);
+}
+
+#[test]
 fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
     let mut cluster = Cluster::workers(2);
     let good = limit(&json!(4));
@@ -413,13 +431,14 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
         json!({ "labelSelector": {} }),
     ]);
     let resource = prop::sample::select(vec![VM, "example.org/vm"]);
-    let one = (limit, selectors, resource, any::<bool>(), any::<bool>(), 0..3_i64);
-    let one = one.prop_map(|(limit, mut spec, resource, total, deleted, created)| {
+    let withheld = prop::bool::weighted(0.2).prop_map(|withheld| withheld.then(|| "why".to_owned()));
+    let one = (limit, selectors, resource, any::<bool>(), any::<bool>(), withheld, 0..3_i64);
+    let one = one.prop_map(|(limit, mut spec, resource, total, deleted, withheld, created)| {
         spec["limit"] = limit;
         spec["distribution"] = json!(if total { "Total" } else { "PerNode" });
         spec["admission"] = json!({ "extendedResource": resource });
         let created = jiff::Timestamp::from_second(created).ok();
-        Claim { created, deleted, ..claim("", &spec) }
+        Claim { created, deleted, withheld, ..claim("", &spec) }
     });
     prop::collection::vec(one, 0..4).prop_map(|mut claims| {
         for (index, claim) in claims.iter_mut().enumerate() {
@@ -454,7 +473,9 @@ proptest! {
             prop_assert!(mark.is_none_or(|mark| facts.resources.get(mark).is_some_and(|vms| *vms > 0)) || first.writes.iter().all(|write| *write.node != **name));
             for (resource, vms) in &before.0[name].resources {
                 let was_ours = before.0[name].mark.as_ref() == Some(resource);
-                let is_claimed = claims.iter().any(|claim| !claim.deleted && claim.resource == *resource);
+                let is_claimed = claims.iter().any(|claim| {
+                    !claim.deleted && claim.withheld.is_none() && claim.resource == *resource
+                });
                 prop_assert!(was_ours || is_claimed || facts.resources.get(resource) == Some(vms), "foreign");
             }
         }

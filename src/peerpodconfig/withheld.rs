@@ -1,0 +1,75 @@
+//! What keeps cloud-api-adaptor from being deployed. It is known before nodes are written to: without it they advertise
+//! nothing.
+
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{Resource, ResourceExt};
+
+use super::{
+    Context,
+    adaptor::settings_problem,
+    build::{CONFIG_LABEL, Names},
+    capacity::{Claim, Summary},
+    observe::Sources,
+    verdict::{Finding, Reason},
+};
+use crate::{api::v1alpha1::PeerPodConfig, runtime::api_call::ApiError};
+
+impl Context {
+    /// What all configurations ask of the nodes; `None` until all nodes and DaemonSets have been seen.
+    pub(super) async fn claims(&self) -> Result<Option<Vec<Claim>>, ApiError> {
+        // Before that, every DaemonSet would be taken for missing.
+        if self.daemon_sets.wait_until_ready().now_or_never().is_none() {
+            return Ok(None);
+        }
+        let here = self.here();
+        let mut claims: Vec<_> = here.iter().map(|config| Claim::of(config)).collect();
+        let mut survey = None;
+        for (index, config) in here.iter().enumerate() {
+            // What runs already goes on.
+            let current = self.current_daemon_set(&Names::of(config).adaptor);
+            if claims[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
+                continue;
+            }
+            if survey.is_none() {
+                survey = self.capacity.survey(&claims);
+            }
+            let Some(summaries) = &survey else { return Ok(None) };
+            let obstacle = match &current {
+                Some(taken) if !taken.labels().contains_key(CONFIG_LABEL) => {
+                    let message = format!("somebody else made the DaemonSet {}", taken.name_any());
+                    Some(Finding::new(Reason::NameTaken, message))
+                }
+                _ => self.obstacle(config, &summaries[index], &self.observer.settings(config).await?),
+            };
+            claims[index].withheld = obstacle.map(|finding| finding.message);
+        }
+        Ok(Some(claims))
+    }
+
+    /// What is in the way of a configuration's cloud-api-adaptor.
+    pub(super) fn obstacle(
+        &self,
+        config: &PeerPodConfig,
+        summary: &Summary,
+        sources: &Sources,
+    ) -> Option<Finding> {
+        if let Some(problem) = &summary.selector {
+            return Some(Finding::new(Reason::InvalidSpec, problem.to_string()));
+        }
+        if let Some(problem) = settings_problem(&config.spec, sources) {
+            return Some(Finding::new(Reason::SettingsMissing, problem));
+        }
+        if let Some(message) = summary.conflict() {
+            return Some(Finding::new(Reason::NodesTaken, message));
+        }
+        let foreign = self.foreign_adaptors(config);
+        foreign.first().map(|first| Finding::new(Reason::AnotherAdaptor, first.to_string()))
+    }
+}
+
+/// Whether the DaemonSet was made for the configuration, whatever became of its labels.
+fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+    let uid = config.meta().uid.as_ref();
+    uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)
+}
