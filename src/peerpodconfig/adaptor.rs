@@ -20,7 +20,7 @@ use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec};
 /// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
 const PENDING_RESYNC: Duration = Duration::from_secs(20);
 
-/// On the DaemonSet, since its settings changed: the sum of those in force, and since when they are.
+/// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
 const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
 const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
 
@@ -53,8 +53,15 @@ impl Context {
         let in_force = sources.settings.in_force(current.as_ref(), restarts);
         let inputs = &Inputs { settings: &in_force, ..*inputs };
         let mut daemon_set = build::daemon_set(inputs);
-        let changed = settings_annotations(current.as_ref(), &sources.settings.hash, Timestamp::now());
-        daemon_set.metadata.annotations.get_or_insert_default().extend(changed.annotations);
+        let since = settings_since(current.as_ref(), &sources.settings.hash, Timestamp::now());
+        let older = match since {
+            Some(since) => self.observer.pods_older_than(&inputs.config.name_any(), since).await?,
+            None => Vec::new(),
+        };
+        // When the last of them is gone nobody need be asked any more.
+        let since = since.filter(|_| !older.is_empty());
+        let record = settings_record(&sources.settings.hash, since);
+        daemon_set.metadata.annotations.get_or_insert_default().extend(record);
         let kinds = [self.kind::<DaemonSet>(true)];
         let found =
             apply::bring(&self.client, &inputs.config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
@@ -67,13 +74,10 @@ impl Context {
             return Ok(part);
         }
         part.findings.push(rollout(found.get(&name).as_ref(), instance_type(inputs)));
-        if let Some(since) = changed.since {
-            let older = self.observer.pods_older_than(&inputs.config.name_any(), since).await?;
-            let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
-            if !older.is_empty() || misfit.is_some() {
-                part.findings.push(older_settings(&older, restarts, misfit));
-                part.again = Some(PENDING_RESYNC);
-            }
+        let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
+        if !older.is_empty() || misfit.is_some() {
+            part.findings.push(older_settings(&older, restarts, misfit));
+            part.again = Some(PENDING_RESYNC);
         }
         Ok(part)
     }
@@ -161,23 +165,20 @@ fn rollout(daemon_set: Option<&DaemonSet>, remark: Option<String>) -> Finding {
     told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {wanted} nodes"))
 }
 
-/// What stands on the DaemonSet about its settings.
-struct SettingsRecord {
-    annotations: Vec<(String, String)>,
-    /// Since when the settings in force are; `None` where they never changed.
-    since: Option<Timestamp>,
-}
-
-fn settings_annotations(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> SettingsRecord {
-    let annotation = |key: &str| current.and_then(|it| it.annotations().get(key).cloned());
-    let since = match annotation(SETTINGS) {
+/// Since when the settings in force are, while Pods may run on older ones.
+fn settings_since(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> Option<Timestamp> {
+    let annotation = |key: &str| current.and_then(|it| it.annotations().get(key));
+    match annotation(SETTINGS) {
         // Containers tell in whole seconds when they started, and one that starts within this second is a new one.
         Some(before) if before != hash => Timestamp::from_second(now.as_second()).ok(),
         _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
-    };
-    let mut annotations = vec![(SETTINGS.to_owned(), hash.to_owned())];
-    annotations.extend(since.map(|since: Timestamp| (SETTINGS_SINCE.to_owned(), since.to_string())));
-    SettingsRecord { annotations, since }
+    }
+}
+
+/// What stands on the DaemonSet about its settings.
+fn settings_record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item = (String, String)> {
+    let since = since.map(|since| (SETTINGS_SINCE.to_owned(), since.to_string()));
+    [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
 }
 
 /// `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
