@@ -239,8 +239,8 @@ pub struct Admission {
 
     /// The extended resource that stands for one VM. Nodes advertise it, and each peer pod asks for one.
     #[serde(default = "default_extended_resource")]
-    #[schemars(length(min = 3, max = 317))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') && !self.startsWith('kubernetes.io/')")
+    #[schemars(length(min = 3, max = 308))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$') && self.indexOf('/') <= 244 && !self.contains('kubernetes.io/') && !self.startsWith('requests.')")
         .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
     pub extended_resource: String,
 

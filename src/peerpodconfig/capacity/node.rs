@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 /// a resource that somebody else advertises is left alone.
 pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
 
+/// The longest domain of an extended resource, and the longest name after it, in bytes.
+const LONGEST_DOMAIN: usize = 253 - "requests.".len();
+const LONGEST_NAME: usize = 63;
+
 /// As much of a Node as is read from the API server. The rest is not even decoded.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = FullNode)]
@@ -157,10 +161,27 @@ impl Texts {
     }
 }
 
-/// Whether a resource is an extended one: it has a domain, which is not Kubernetes' own. (Quotas of extended resources
-/// are named `requests.` and their name.)
+/// Whether a node can advertise such an extended resource, by Kubernetes' own rule: it has a domain, which is not
+/// Kubernetes' own, and both are short enough for a quota of it, which is named `requests.` and its name.
 pub(super) fn is_extended(resource: &str) -> bool {
-    resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("requests.")
+    let Some((domain, name)) = resource.split_once('/') else { return false };
+    let is_framed = |text: &str, is_inner: fn(&u8) -> bool| match text.as_bytes() {
+        [only] => only.is_ascii_alphanumeric(),
+        [first, inner @ .., last] => {
+            first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() && inner.iter().all(is_inner)
+        }
+        [] => false,
+    };
+    let is_label = |label: &str| {
+        is_framed(label, |byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+            && !label.bytes().any(|byte| byte.is_ascii_uppercase())
+    };
+    !resource.contains("kubernetes.io/")
+        && !domain.starts_with("requests.")
+        && domain.len() <= LONGEST_DOMAIN
+        && domain.split('.').all(is_label)
+        && name.len() <= LONGEST_NAME
+        && is_framed(name, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
 /// Reads the whole number that the quantity of an extended resource is. The API server writes 1000 as 1k.
@@ -226,6 +247,32 @@ pub(super) mod tests {
             ("", u32::MAX),
         ] {
             assert_eq!(whole(&Quantity(text.into())), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn extended_resources_are_told_from_others_as_kubernetes_does() {
+        let (domain, name) = ("d".repeat(LONGEST_DOMAIN), "n".repeat(LONGEST_NAME));
+        for (resource, extended) in [
+            ("kata.peerpods.io/vm", true),
+            ("a/b", true),
+            ("x.y/V_m.1-z", true),
+            (&format!("{domain}/{name}"), true),
+            (&format!("{domain}d/{name}"), false),
+            (&format!("{domain}/{name}n"), false),
+            ("vm", false),
+            ("kubernetes.io/vm", false),
+            ("batch.kubernetes.io/vm", false),
+            ("requests.x.y/vm", false),
+            ("x..y/vm", false),
+            ("x.y-/vm", false),
+            ("X.y/vm", false),
+            ("x.y/", false),
+            ("/vm", false),
+            ("x.y/_vm", false),
+            ("x.y/v/m", false),
+        ] {
+            assert_eq!(is_extended(resource), extended, "{resource}");
         }
     }
 
