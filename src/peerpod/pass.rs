@@ -8,8 +8,7 @@ use kube::runtime::{controller::Action, events::EventType, reflector::ObjectRef}
 use tracing::{info, warn};
 
 use super::{
-    Context,
-    apply::{self, Written},
+    Context, apply,
     decide::{self, Decision, Facts, Release, Wait, decide},
     index, observe,
     progress::{Outcome, Pass, Step, Telling},
@@ -18,7 +17,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
-    runtime::api_call::ApiError,
+    runtime::{api_call::ApiError, finalizer::Written},
 };
 
 /// How often something that needs somebody's help is looked at without being told to.

@@ -29,18 +29,13 @@ const NAMED: usize = 10;
 
 impl Context {
     /// cloud-api-adaptor on the nodes.
-    pub(super) async fn adaptor(
-        &self,
-        inputs: &Inputs<'_>,
-        sources: &Sources,
-        summary: &Summary,
-    ) -> Result<Part, PassError> {
-        let spec = &inputs.config.spec;
-        let mut obstacles: Vec<_> = self.obstacle(inputs.config, summary, sources).into_iter().collect();
+    pub(super) async fn adaptor(&self, config: &PeerPodConfig, summary: &Summary) -> Result<Part, PassError> {
+        let sources = &self.observer.settings(config).await?;
+        let mut obstacles: Vec<_> = self.obstacle(config, summary, sources).into_iter().collect();
         if obstacles.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
             return Ok(Part { findings: obstacles, again: None });
         }
-        let name = Names::of(inputs.config).adaptor;
+        let name = Names::of(config).adaptor;
         let current = self.current_daemon_set(&name);
         // What runs already goes on: withdrawing it would cost the VMs that it serves.
         if !obstacles.is_empty() && current.is_none() {
@@ -49,13 +44,13 @@ impl Context {
             return Ok(Part { findings: obstacles, again: Some(PENDING_RESYNC) });
         }
 
-        let restarts = spec.adaptor.restart_on_settings_change;
+        let restarts = config.spec.adaptor.restart_on_settings_change;
         let in_force = sources.settings.in_force(current.as_ref(), restarts);
-        let inputs = &Inputs { settings: &in_force, ..*inputs };
+        let inputs = &self.inputs(config, &in_force);
         let mut daemon_set = build::daemon_set(inputs);
         let since = settings_since(current.as_ref(), &sources.settings.hash, Timestamp::now());
         let older = match since {
-            Some(since) => self.observer.pods_older_than(&inputs.config.name_any(), since).await?,
+            Some(since) => self.observer.pods_older_than(&config.name_any(), since).await?,
             None => Vec::new(),
         };
         // When the last of them is gone nobody need be asked any more.
@@ -64,8 +59,7 @@ impl Context {
         daemon_set.metadata.annotations.get_or_insert_default().extend(record);
         let kinds = [self.kind::<DaemonSet>(true)];
         let found =
-            apply::bring(&self.client, &inputs.config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
-                .await?;
+            apply::bring(&self.client, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?]).await?;
         self.annotate_service_account().await?;
         let mut part = Part { findings: obstacles, again: None };
         if let Some(taken) = name_taken(&found) {

@@ -13,7 +13,7 @@ use serde_json::to_value;
 use super::{
     Context,
     apply::{self, Found, Kind, Wanted},
-    build::{Inputs, Names, policy, webhook},
+    build::{AdaptorSettings, Inputs, Names, policy, webhook},
     pass::{Part, PassError, name_taken},
     verdict::{Finding, Reason},
 };
@@ -27,10 +27,13 @@ const TAKEN_UP: Duration = Duration::from_secs(5);
 
 impl Context {
     /// The admission of Pods.
-    pub(super) async fn admission(&self, inputs: &Inputs<'_>) -> Result<Part, PassError> {
-        let admission = &inputs.config.spec.admission;
+    pub(super) async fn admission(&self, config: &PeerPodConfig) -> Result<Part, PassError> {
+        // Those of cloud-api-adaptor shape none of these objects.
+        let settings = AdaptorSettings::read(None, None, "");
+        let inputs = &self.inputs(config, &settings);
+        let admission = &config.spec.admission;
         let served = self.serves_policies().await?;
-        let sharing = self.older_with_same_class(inputs.config);
+        let sharing = self.older_with_same_class(config);
         if sharing.is_none() && admission.mode == AdmissionMode::Policy && !served {
             // What there is stays: without it Pods would run as no peer pods.
             let message = "the API server knows no mutating admission policies, which Kubernetes has since 1.36; use the \
@@ -51,7 +54,7 @@ impl Context {
                 Wanted::new(bindings, to_value(policy::binding(inputs))?),
             ],
             Means::Webhook => {
-                let configuration = Names::of(inputs.config).cluster_scoped;
+                let configuration = Names::of(config).cluster_scoped;
                 let authorities = self.observer.webhook_authorities(&configuration).await?;
                 vec![
                     Wanted::of(&webhook::deployment(inputs))?,
@@ -65,13 +68,13 @@ impl Context {
             .admission_kinds(served)
             .into_iter()
             .partition(|kind| wanted.iter().any(|wanted| wanted.is_a(kind)));
-        let name = inputs.config.name_any();
+        let name = config.name_any();
         let found = apply::bring(&self.client, &name, &kinds, &wanted).await?;
         let mut part = Part { findings: name_taken(&found).into_iter().collect(), again: None };
         let state = match means {
             Means::None => None,
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
-            Means::Webhook => Some(webhook_state(&found, &Names::of(inputs.config))),
+            Means::Webhook => Some(webhook_state(&found, &Names::of(config))),
         };
         let takes_over = found.foreign.is_empty() && state.as_ref().is_none_or(|state| state.reason.status());
         if !takes_over {

@@ -4,6 +4,7 @@
 //! ```text
 //! observe.rs   reads: settings, runtime class, what others installed
 //! build/       the objects that are wanted (pure)
+//! hold.rs      the finalizer, and what is taken back before it goes
 //! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
@@ -21,6 +22,7 @@ mod admission;
 mod apply;
 pub mod build;
 pub mod capacity;
+mod hold;
 mod observe;
 mod pass;
 mod policies;
@@ -147,6 +149,7 @@ pub async fn run(
         .with_config(controller::Config::default().concurrency(1));
     let configs = controller.store();
     let (daemon_sets, writer) = kube::runtime::reflector::store();
+    let daemon_sets_seen = daemon_sets.clone();
     let (policies_served, served) = watch::channel(false);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
@@ -223,8 +226,13 @@ pub async fn run(
     let all_seen = async move {
         if configs.wait_until_ready().await.is_ok() {
             nodes.wait_until_known().await;
-            info!(configurations = configs.len(), "every PeerPodConfig and every node has been seen");
-            synced();
+            if daemon_sets_seen.wait_until_ready().await.is_ok() {
+                info!(
+                    configurations = configs.len(),
+                    "every PeerPodConfig, every node and every DaemonSet has been seen"
+                );
+                synced();
+            }
         }
         std::future::pending::<Infallible>().await
     };

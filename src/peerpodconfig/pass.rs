@@ -2,32 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{
-    Api, ResourceExt,
-    api::{ApiResource, Patch, PatchParams},
-    runtime::controller::Action,
-};
-use serde_json::json;
+use kube::{ResourceExt, api::ApiResource, runtime::controller::Action};
 
 use super::{
     Context, FINALIZER,
-    apply::{self, Found, Kind},
-    build::Inputs,
+    apply::{Found, Kind},
+    build::{AdaptorSettings, Inputs},
     capacity,
-    observe::Sources,
     report::Report,
     verdict::{Finding, Reason},
 };
-use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
-    runtime::api_call::{self, ApiError},
-};
+use crate::{api::v1alpha1::PeerPodConfig, runtime::api_call::ApiError};
 
 /// How often a configuration is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
 /// When to look again while not all nodes and DaemonSets have been seen.
-const NOT_YET_SEEN: Duration = Duration::from_secs(1);
+pub(super) const NOT_YET_SEEN: Duration = Duration::from_secs(1);
 
 /// Why a pass could not be finished.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +29,16 @@ pub(super) enum PassError {
     Count(#[from] capacity::CountError),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+impl PassError {
+    /// What to tell of it: that the object asked for is `invalid`, in the API server's words, or that something `failed`.
+    fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
+        match self {
+            Self::Api(error) if let Some(message) = error.invalid() => Finding::new(invalid, message),
+            _ => Finding::new(failed, self.to_string()),
+        }
+    }
 }
 
 /// What one part of a pass found.
@@ -54,53 +55,92 @@ impl Part {
     }
 }
 
+/// What the parts of a pass found together. One that fails is told, and keeps none of the others from its work.
+#[derive(Debug, Default)]
+struct Tally {
+    together: Part,
+    failed: Option<PassError>,
+}
+
+impl Tally {
+    fn add(&mut self, part: Result<Part, PassError>, invalid: Reason, failed: Reason) {
+        match part {
+            Ok(part) => {
+                self.together.findings.extend(part.findings);
+                self.together.again = self.together.again.into_iter().chain(part.again).min();
+            }
+            Err(error) => {
+                self.together.findings.push(error.finding(invalid, failed));
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
 impl Context {
     pub(super) async fn pass(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        let own = &self.options.namespace;
-        if config.namespace().as_ref() != Some(own) {
-            let message = format!(
-                "only PeerPodConfigs in the operator's own namespace are honoured; make this one in {own} instead"
-            );
-            let findings = vec![Finding::new(Reason::WrongNamespace, message)];
-            self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
-            return Ok(Action::await_change());
-        }
+        let deleted = config.metadata.deletion_timestamp.is_some();
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-        if config.metadata.deletion_timestamp.is_some() {
-            return if held { self.put_back(config).await } else { Ok(Action::await_change()) };
+        let here = config.namespace().as_ref() == Some(&self.options.namespace);
+        match (here, deleted, held) {
+            (true, false, true) => self.look_after(config).await,
+            (true, false, false) if self.hold(config).await? => self.look_after(config).await,
+            (true, true, true) => self.put_back(config).await,
+            (false, ..) => self.elsewhere(config).await,
+            // It is gone, or changed since it was read, which brings it back.
+            (true, _, false) => Ok(Action::await_change()),
         }
-        if !held {
-            self.set_finalizer(config, true).await?;
-        }
+    }
 
-        let sources = self.observer.settings(config).await?;
-        let inputs = self.inputs(config, &sources);
-        let Some(claims) = self.claims().await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
-        let Some(capacity) = self.capacity.pass(&claims).await? else {
-            return Ok(Action::requeue(NOT_YET_SEEN));
-        };
+    async fn look_after(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+        let Some(claims) = self.claims().await else { return Ok(Action::requeue(NOT_YET_SEEN)) };
+        let pass = self.capacity.pass(&claims).await;
         let name = config.name_any();
-        let Some(summary) = capacity.summaries.iter().find(|summary| summary.name == name) else {
+        let summary = match &pass {
+            Ok(pass) => pass.as_ref().map(|pass| pass.summaries.clone()),
+            Err(_) => self.capacity.survey(&claims),
+        };
+        let Some(summaries) = summary else { return Ok(Action::requeue(NOT_YET_SEEN)) };
+        let Some(summary) = summaries.into_iter().find(|summary| summary.name == name) else {
             // The store lacks it: it went a moment ago.
             return Ok(Action::await_change());
         };
-        let adaptor = self.adaptor(&inputs, &sources, summary).await?;
-        let admission = self.admission(&inputs).await?;
-        let verdict = summary.capacity();
-        let mut findings = adaptor.findings;
-        findings.extend(admission.findings);
-        findings.push(Finding::new(verdict.reason, verdict.message));
-        let report = Report { findings, nodes: summary.nodes, advertised: summary.advertised };
+        let mut advertised = summary.advertised;
+        let capacity = match pass {
+            Ok(pass) => {
+                let verdict = summary.capacity();
+                let again = pass.and_then(|pass| pass.again);
+                Ok(Part { again, ..Part::of(verdict.reason, verdict.message) })
+            }
+            Err(error) => {
+                let before = config.status.as_ref().map_or(0, |status| status.advertised);
+                advertised = u64::try_from(before).unwrap_or(0);
+                Err(error.into())
+            }
+        };
+
+        let mut tally = Tally::default();
+        tally.add(self.adaptor(config, &summary).await, Reason::InvalidSpec, Reason::AdaptorFailed);
+        tally.add(self.admission(config).await, Reason::InvalidAdmission, Reason::AdmissionFailed);
+        tally.add(capacity, Reason::CountFailed, Reason::CountFailed);
+        let Tally { together: Part { findings, again }, failed } = tally;
+        let report = Report { findings, nodes: summary.nodes, advertised };
         self.reporter.report(config, &report).await?;
-        let soonest = [adaptor.again, admission.again, capacity.again].into_iter().flatten().min();
-        Ok(Action::requeue(soonest.unwrap_or(SLOW_RESYNC)))
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Action::requeue(again.unwrap_or(SLOW_RESYNC))),
+        }
     }
 
-    fn inputs<'a>(&'a self, config: &'a PeerPodConfig, sources: &'a Sources) -> Inputs<'a> {
+    pub(super) fn inputs<'a>(
+        &'a self,
+        config: &'a PeerPodConfig,
+        settings: &'a AdaptorSettings,
+    ) -> Inputs<'a> {
         Inputs {
             config,
             namespace: &self.options.namespace,
-            settings: &sources.settings,
+            settings,
             adaptor_image: &self.options.adaptor_image,
             operator_image: &self.options.operator_image,
         }
@@ -116,45 +156,6 @@ impl Context {
         });
         here.sort_by_key(|config| (config.creation_timestamp().map(|time| time.0), config.name_any()));
         here
-    }
-
-    /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
-    async fn put_back(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        let name = config.name_any();
-        // Without its server the webhook would refuse every peer pod, so its registration goes first.
-        let mut kinds = self.admission_kinds(self.serves_policies().await?);
-        kinds.reverse();
-        let left = apply::clear(&self.client, &name, &kinds).await?;
-        let Some(claims) = self.claims().await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
-        let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(Action::requeue(NOT_YET_SEEN)) };
-        let pending =
-            pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
-        if left || pending > 0 {
-            let message = format!("{pending} nodes still advertise VMs; objects are being removed");
-            let findings = vec![Finding::new(Reason::Deleting, message)];
-            self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
-            return Ok(Action::requeue(pass.again.unwrap_or(Duration::from_secs(1))));
-        }
-        self.annotate_service_account().await?;
-        // The DaemonSet goes with its owner.
-        self.set_finalizer(config, false).await?;
-        Ok(Action::await_change())
-    }
-
-    /// Sets the finalizer or takes it away. Server-side apply leaves those of others alone.
-    async fn set_finalizer(&self, config: &PeerPodConfig, held: bool) -> Result<(), ApiError> {
-        let api: Api<PeerPodConfig> = Api::namespaced(self.client.clone(), &self.options.namespace);
-        let finalizers: &[&str] = if held { &[FINALIZER] } else { &[] };
-        let patch = json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1",
-            "kind": "PeerPodConfig",
-            "metadata": { "uid": config.uid(), "finalizers": finalizers },
-        });
-        let params = PatchParams::apply(&format!("{FIELD_MANAGER}-finalizer")).force();
-        match api_call::bounded(api.patch_metadata(&config.name_any(), &params, &Patch::Apply(patch))).await {
-            Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
-            _ => Ok(()),
-        }
     }
 
     pub(super) fn kind<K: kube::Resource<DynamicType = ()>>(&self, namespaced: bool) -> Kind {

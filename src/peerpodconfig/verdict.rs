@@ -97,6 +97,8 @@ reasons! {
     InvalidSpec => AdaptorReady, false, Warning;
     /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
     AdaptorWithheld => AdaptorReady, false, Warning;
+    /// The API server or the cluster failed while cloud-api-adaptor was to be deployed; it is tried again.
+    AdaptorFailed => AdaptorReady, false, Warning;
     /// The webhook runs and the API server knows its certificate.
     WebhookRunning => AdmissionReady, true, Normal;
     /// The webhook does not run yet, or its certificate is not there yet.
@@ -114,12 +116,18 @@ reasons! {
     AdmissionShared => AdmissionReady, true, Normal;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
     RuntimeClassMissing => AdmissionReady, false, Warning;
+    /// The API server refuses an object of the admission as invalid; the message says which field.
+    InvalidAdmission => AdmissionReady, false, Warning;
+    /// The API server or the cluster failed while the admission was to be set up; it is tried again.
+    AdmissionFailed => AdmissionReady, false, Warning;
     /// Every selected node says how many VMs it may run.
     Advertised => CapacityAdvertised, true, Normal;
     /// Nodes are still being told.
     Advertising => CapacityAdvertised, false, Normal;
     /// No cloud-api-adaptor of this configuration is deployed, so no node advertises VMs for it; `AdaptorReady` says why.
     NoAdaptor => CapacityAdvertised, false, Normal;
+    /// It is not known how many peer pods run, so nodes stay as they are; it is tried again.
+    CountFailed => CapacityAdvertised, false, Warning;
     /// The API server refuses or fails to write to nodes; the message says which and why.
     NodeWritesFail => CapacityAdvertised, false, Warning;
     /// Somebody else writes the extended resource of nodes, too. They are put right ever more slowly; end the other one.
@@ -166,22 +174,44 @@ impl Finding {
     }
 }
 
-/// `Ready`, by all the others.
-pub(super) fn ready(findings: &[Finding]) -> Finding {
-    let in_the_way = |finding: &&Finding| match finding.reason.kind() {
+fn is_in_the_way(finding: &Finding) -> bool {
+    match finding.reason.kind() {
         Kind::Conflict => finding.reason.status(),
         Kind::SettingsPending => false,
         _ => !finding.reason.status(),
-    };
+    }
+}
+
+/// `Ready`, by all the others.
+pub(super) fn ready(findings: &[Finding]) -> Finding {
     // A conflict is the cause of whatever else is missing.
     let first = findings
         .iter()
-        .filter(in_the_way)
+        .filter(|finding| is_in_the_way(finding))
         .min_by_key(|finding| !matches!(finding.reason.kind(), Kind::Conflict | Kind::Ready));
     match first {
         None => Finding::new(Reason::AllReady, "cloud-api-adaptor, admission and capacity are ready"),
         Some(first) => first.clone(),
     }
+}
+
+/// One finding of each kind, as the API server takes no condition twice: the first that is in the way, with the messages of
+/// the others that are.
+fn merged(findings: &[Finding]) -> Vec<Finding> {
+    let mut merged: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let there = merged.iter_mut().find(|it| it.reason.kind() == finding.reason.kind());
+        match there {
+            None => merged.push(finding.clone()),
+            Some(there) if is_in_the_way(there) && is_in_the_way(finding) => {
+                there.message = format!("{}; {}", there.message, finding.message);
+            }
+            Some(there) if is_in_the_way(finding) => *there = finding.clone(),
+            // All is well, and the first says so.
+            Some(_) => {}
+        }
+    }
+    merged
 }
 
 /// The conditions of the status: `Ready` first. One that did not change keeps its time.
@@ -194,7 +224,8 @@ pub(super) fn conditions(
 ) -> Vec<Condition> {
     let all_ready = ready.reason == Reason::AllReady;
     let first = (Kind::Ready, all_ready, ready);
-    let others = findings.iter().map(|finding| (finding.reason.kind(), finding.reason.status(), finding));
+    let merged = merged(findings);
+    let others = merged.iter().map(|finding| (finding.reason.kind(), finding.reason.status(), finding));
     std::iter::once(first)
         .chain(others.filter(|(kind, ..)| *kind != Kind::Ready))
         .map(|(kind, status, finding)| {
@@ -251,6 +282,29 @@ mod tests {
         assert_eq!(ready(&findings).reason, Reason::WrongNamespace);
         let conditions = conditions(&ready(&findings), &findings, &[], None, Timestamp::UNIX_EPOCH);
         assert_eq!((conditions.len(), conditions[0].status.as_str()), (1, "False"));
+    }
+
+    #[test]
+    fn no_condition_is_told_twice() {
+        let findings = [
+            finding(Reason::AnotherAdaptor),
+            finding(Reason::AdaptorRunning),
+            Finding::new(Reason::NameTaken, "more"),
+            finding(Reason::InvalidSpec),
+            finding(Reason::AdaptorStarting),
+            finding(Reason::AdaptorRunning),
+        ];
+        let conditions = conditions(&ready(&findings), &findings, &[], None, Timestamp::UNIX_EPOCH);
+        let told: Vec<_> =
+            conditions.iter().map(|it| (&*it.type_, &*it.status, &*it.reason, &*it.message)).collect();
+        assert_eq!(
+            told,
+            [
+                ("Ready", "False", "AnotherAdaptor", "text"),
+                ("Conflict", "True", "AnotherAdaptor", "text; more"),
+                ("AdaptorReady", "False", "InvalidSpec", "text; text"),
+            ]
+        );
     }
 
     #[test]

@@ -13,15 +13,13 @@ use super::{
     observe::Sources,
     verdict::{Finding, Reason},
 };
-use crate::{api::v1alpha1::PeerPodConfig, runtime::api_call::ApiError};
+use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
     /// What all configurations ask of the nodes; `None` until all nodes and DaemonSets have been seen.
-    pub(super) async fn claims(&self) -> Result<Option<Vec<Claim>>, ApiError> {
+    pub(super) async fn claims(&self) -> Option<Vec<Claim>> {
         // Before that, every DaemonSet would be taken for missing.
-        if self.daemon_sets.wait_until_ready().now_or_never().is_none() {
-            return Ok(None);
-        }
+        self.daemon_sets.wait_until_ready().now_or_never()?.ok()?;
         let here = self.here();
         let mut claims: Vec<_> = here.iter().map(|config| Claim::of(config)).collect();
         let mut survey = None;
@@ -34,17 +32,18 @@ impl Context {
             if survey.is_none() {
                 survey = self.capacity.survey(&claims);
             }
-            let Some(summaries) = &survey else { return Ok(None) };
-            let obstacle = match &current {
-                Some(taken) if !taken.labels().contains_key(CONFIG_LABEL) => {
+            let summary = &survey.as_ref()?[index];
+            let obstacle = match (&current, self.observer.settings(config).await) {
+                (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
                     let message = format!("somebody else made the DaemonSet {}", taken.name_any());
-                    Some(Finding::new(Reason::NameTaken, message))
+                    Some(message)
                 }
-                _ => self.obstacle(config, &summaries[index], &self.observer.settings(config).await?),
+                (_, Ok(sources)) => self.obstacle(config, summary, &sources).map(|finding| finding.message),
+                (_, Err(error)) => Some(format!("reading its settings failed: {error}")),
             };
-            claims[index].withheld = obstacle.map(|finding| finding.message);
+            claims[index].withheld = obstacle;
         }
-        Ok(Some(claims))
+        Some(claims)
     }
 
     /// What is in the way of a configuration's cloud-api-adaptor.

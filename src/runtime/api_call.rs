@@ -40,6 +40,11 @@ impl ApiError {
         self.code() == Some(422) && self.causes().is_empty()
     }
 
+    /// What the API server says of an object that it takes for invalid.
+    pub(crate) fn invalid(&self) -> Option<&str> {
+        self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
+    }
+
     /// Whether this field was refused.
     pub(crate) fn is_of_field(&self, field: &str) -> bool {
         self.causes().iter().any(|cause| cause.field == field)

@@ -5,6 +5,7 @@
 
 pub(crate) mod api_call;
 pub mod backoff;
+pub(crate) mod finalizer;
 pub mod http;
 mod leadership;
 pub mod lease;

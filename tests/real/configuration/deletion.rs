@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DynamicObject, ListParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     discovery::{Discovery, verbs},
 };
+use peerpod_operator::{api::v1alpha1::PeerPodConfig, peerpodconfig::FINALIZER};
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
@@ -68,7 +69,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         // The DaemonSet, its Pods and revision, the webhook's objects, the policy's, the nodes and the ServiceAccount.
         ensure!(made > 12, "{made} objects differ");
 
-        stage.configs.delete("config", &kube::api::DeleteParams::default()).await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
         wait::gone(&stage.configs, "config", DEADLINE).await?;
         wait::eventually("the cluster is as it was", DEADLINE, async || {
             let after = everything(&stage.client).await?;
@@ -102,5 +103,30 @@ fn an_invalid_configuration_can_be_deleted() -> Result<()> {
         stage.until("config", "AdaptorReady", "InvalidSpec").await?;
         stage.shares(&[Some(2), Some(2)]).await?;
         stage.clear("config").await
+    })
+}
+
+#[test]
+fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // As a backup that is restored brings it, here and where it is not honoured.
+        let finalizers = json!([FINALIZER, "example.com/other"]);
+        let config =
+            json!({ "metadata": { "name": "config", "finalizers": finalizers }, "spec": { "limit": 1 } });
+        stage.make::<PeerPodConfig>(config.clone()).await?;
+        let there: Api<PeerPodConfig> = Api::namespaced(stage.client.clone(), &alone.namespace);
+        let mut elsewhere: PeerPodConfig = serde_json::from_value(config)?;
+        elsewhere.metadata.namespace = Some(alone.namespace.clone());
+        there.create(&PostParams::default(), &elsewhere).await?;
+        for configs in [&stage.configs, &there] {
+            configs.delete("config", &DeleteParams::default()).await?;
+            let others = |config: &PeerPodConfig| config.finalizers() == ["example.com/other"];
+            wait::present(configs, "config", "only the other finalizer is left", DEADLINE, others).await?;
+            let patch = json!({ "metadata": { "finalizers": null } });
+            configs.patch("config", &PatchParams::default(), &Patch::Merge(patch)).await?;
+            wait::gone(configs, "config", DEADLINE).await?;
+        }
+        stage.nodes.leave().await
     })
 }

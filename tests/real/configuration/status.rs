@@ -110,6 +110,29 @@ fn one_without_spec_is_looked_after_and_holds_up_nobody() -> Result<()> {
     })
 }
 
+#[test]
+fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let adaptor = json!({ "tolerations": [{ "operator": "Almost" }] });
+        stage.configure("config", json!({ "limit": 2, "adaptor": adaptor })).await?;
+        let message = stage.until("config", "AdaptorReady", "InvalidSpec").await?;
+        ensure!(message.contains("tolerations[0].operator"), "{message}");
+        stage.until("config", "Ready", "InvalidSpec").await?;
+        stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;
+        stage.shares(&[Some(2)]).await?;
+        stage.until("config", "CapacityAdvertised", "Advertised").await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        // What ran goes on.
+        stage.configure("config", json!({ "limit": 3, "adaptor": adaptor })).await?;
+        stage.until("config", "Ready", "InvalidSpec").await?;
+        stage.shares(&[Some(3)]).await?;
+        ensure!(stage.daemon_set("config").await?.status.is_some_and(|status| status.number_ready == 1));
+        stage.clear("config").await
+    })
+}
+
 /// What the API server says to a limit.
 async fn limit(stage: &Stage, limit: &Value) -> Result<()> {
     stage.configure("config", json!({ "limit": limit })).await.map(drop)

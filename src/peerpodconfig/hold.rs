@@ -1,0 +1,109 @@
+//! The finalizer of a configuration *(client required)*: while it is there, something may have been made for it. It goes when
+//! all of that is taken back.
+
+use std::time::Duration;
+
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::controller::Action,
+};
+use serde_json::json;
+
+use super::{
+    Context, FINALIZER, apply,
+    pass::{NOT_YET_SEEN, PassError},
+    report::Report,
+    verdict::{Finding, Reason},
+};
+use crate::{
+    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    runtime::{
+        api_call::{self, ApiError},
+        finalizer,
+    },
+};
+
+impl Context {
+    /// Sets the finalizer. False if the configuration is gone or another one has its name: then nothing may be made for it,
+    /// as nothing would take it back. Server-side apply leaves the finalizers of others alone.
+    pub(super) async fn hold(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
+        let patch = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1",
+            "kind": "PeerPodConfig",
+            "metadata": { "uid": config.uid(), "finalizers": [FINALIZER] },
+        });
+        let params = PatchParams::apply(&format!("{FIELD_MANAGER}-finalizer")).force();
+        let api = self.configs_of(config);
+        match api_call::bounded(api.patch_metadata(&config.name_any(), &params, &Patch::Apply(patch))).await {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets a configuration go. Where it changed since it was read the change brings it back.
+    async fn release(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+        finalizer::release(&self.configs_of(config), config, FINALIZER).await?;
+        Ok(Action::await_change())
+    }
+
+    fn configs_of(&self, config: &PeerPodConfig) -> Api<PeerPodConfig> {
+        Api::namespaced(self.client.clone(), &config.namespace().unwrap_or_default())
+    }
+
+    /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
+    pub(super) async fn put_back(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+        let (left, outcome) = match self.take_back(config).await {
+            Ok(None) => return self.release(config).await,
+            Ok(Some((left, again))) => (left, Ok(Action::requeue(again))),
+            Err(error) => (format!("trying again what failed: {error}"), Err(error)),
+        };
+        let findings = vec![Finding::new(Reason::Deleting, left)];
+        self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
+        outcome
+    }
+
+    /// What is left, and when to look again; `None` if nothing is.
+    async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<(String, Duration)>, PassError> {
+        let name = config.name_any();
+        // Without its server the webhook would refuse every peer pod, so its registration goes first.
+        let mut kinds = self.admission_kinds(self.serves_policies().await?);
+        kinds.reverse();
+        let left = apply::clear(&self.client, &name, &kinds).await?;
+        let unseen = || Some(("nodes are still being read".to_owned(), NOT_YET_SEEN));
+        let Some(claims) = self.claims().await else { return Ok(unseen()) };
+        let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
+        let pending =
+            pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
+        if left || pending > 0 {
+            let message = format!("{pending} nodes still advertise VMs; objects are being removed");
+            return Ok(Some((message, pass.again.unwrap_or(AGAIN).min(AGAIN))));
+        }
+        self.annotate_service_account().await?;
+        // The DaemonSet goes with its owner.
+        Ok(None)
+    }
+
+    /// A configuration in another namespace is not honoured. One that the operator looked after when it was in that namespace
+    /// still has the finalizer, and nobody else to take it away. While it is not being deleted nothing is told of it: another
+    /// operator may look after it, and the two would overwrite each other's status.
+    pub(super) async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+        let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+        if held && config.metadata.deletion_timestamp.is_some() {
+            return self.release(config).await;
+        }
+        if !held {
+            let own = &self.options.namespace;
+            let message = format!(
+                "only PeerPodConfigs in the operator's own namespace are honoured; make this one in {own} instead"
+            );
+            let findings = vec![Finding::new(Reason::WrongNamespace, message)];
+            self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
+        }
+        Ok(Action::await_change())
+    }
+}
+
+/// How often the rest is looked for.
+const AGAIN: Duration = Duration::from_secs(1);

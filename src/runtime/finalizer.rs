@@ -1,0 +1,110 @@
+//! Taking a finalizer away.
+
+use json_patch::{
+    Patch as JsonPatch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::api_call::{self, ApiError};
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It took place.
+    Done,
+    /// The object was gone already, which is as good.
+    Gone,
+    /// The object is no longer as it was read.
+    Outdated,
+}
+
+impl Written {
+    /// A failed test or precondition (409) means that the object changed; whatever else is refused is an error to be told.
+    pub(crate) fn by<T>(answer: Result<T, ApiError>) -> Result<Self, ApiError> {
+        match answer {
+            Ok(_) => Ok(Self::Done),
+            Err(error) => match error.code() {
+                Some(404) => Ok(Self::Gone),
+                Some(409) => Ok(Self::Outdated),
+                _ if error.is_failed_test() => Ok(Self::Outdated),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// Takes the finalizer away, if the object still is the one that was read and nobody else touched its finalizers. Who set
+/// it, and by which field manager, does not matter.
+pub(crate) async fn release<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<Written, ApiError>
+where
+    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let patch = Patch::<()>::Json(release_patch(object, finalizer));
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    Written::by(api_call::bounded(api.patch_metadata(&object.name_any(), &params, &patch)).await)
+}
+
+/// Removes this finalizer and no other. The tests pin the object and the very list that was read.
+fn release_patch(object: &impl Resource, finalizer: &str) -> JsonPatch {
+    let path = PointerBuf::from_tokens(["metadata", "finalizers"]);
+    let finalizers = object.meta().finalizers.clone().unwrap_or_default();
+    let others: Vec<_> = finalizers.iter().filter(|it| *it != finalizer).cloned().collect();
+    let change = if others.is_empty() {
+        PatchOperation::Remove(RemoveOperation { path: path.clone() })
+    } else {
+        PatchOperation::Replace(ReplaceOperation { path: path.clone(), value: others.into() })
+    };
+    let uid = PointerBuf::from_tokens(["metadata", "uid"]);
+    JsonPatch(vec![
+        PatchOperation::Test(TestOperation {
+            path: uid,
+            value: object.meta().uid.clone().map_or(Value::Null, Value::from),
+        }),
+        PatchOperation::Test(TestOperation { path, value: finalizers.into() }),
+        change,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::v1alpha1::{FINALIZER, PeerPod};
+
+    fn released(finalizers: &[&str]) -> Value {
+        let document =
+            json!({ "metadata": { "name": "a", "uid": "u-1", "finalizers": finalizers }, "spec": {} });
+        let mut changed = serde_json::to_value(&document).unwrap();
+        let peerpod: PeerPod = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": document["metadata"], "spec": {},
+        }))
+        .unwrap();
+        json_patch::patch(&mut changed, &release_patch(&peerpod, FINALIZER)).unwrap();
+        changed["metadata"].clone()
+    }
+
+    #[test]
+    fn only_our_finalizer_goes() {
+        assert_eq!(released(&[FINALIZER]), json!({ "name": "a", "uid": "u-1" }));
+        assert_eq!(released(&["x/y", FINALIZER])["finalizers"], json!(["x/y"]));
+    }
+
+    #[test]
+    fn a_changed_list_or_object_fails_the_patch() {
+        let mut peerpod = PeerPod::new("a", serde_json::from_value(json!({})).unwrap());
+        peerpod.metadata.uid = Some("u-1".into());
+        peerpod.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let patch = release_patch(&peerpod, FINALIZER);
+        for metadata in [json!({ "uid": "u-2", "finalizers": [FINALIZER] }), json!({ "uid": "u-1" })] {
+            assert!(json_patch::patch(&mut json!({ "metadata": metadata }), &patch).is_err());
+        }
+    }
+}
