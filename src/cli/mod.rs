@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod drain;
 mod run;
 mod webhook;
 
@@ -10,6 +11,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 
+pub use drain::PERMISSIONS as DRAIN_PERMISSIONS;
 pub use webhook::{SizingName, WebhookArgs};
 
 use crate::{
@@ -38,6 +40,12 @@ enum Command {
     /// Nothing is changed, and Kubernetes is not asked.
     #[command(after_help = check::EXIT_CODES)]
     Check(CheckArgs),
+    /// Prepare the operator's removal: wait for deletions that are under way, and delete every PeerPodConfig.
+    ///
+    /// Where PeerPods of running Pods are left it says so, and deletes nothing: without the operator nobody might delete
+    /// their machines.
+    #[command(after_help = drain::EXIT_CODES)]
+    Drain(DrainArgs),
 }
 
 /// Where settings are: the same for all subcommands that use them.
@@ -75,6 +83,24 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub output: OutputFormat,
+}
+
+/// What `drain` is told.
+#[derive(Clone, Debug, Args)]
+pub struct DrainArgs {
+    /// How long it may take, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_TIMEOUT",
+        default_value = "4m",
+        value_parser = |text: &str| duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
+    )]
+    pub timeout: Duration,
+
+    /// The namespace that the operator runs in
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
 }
 
 /// How a report looks.
@@ -224,12 +250,13 @@ pub enum ControllerName {
 
 impl Cli {
     /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
-    /// `check` has codes of its own.
+    /// `check` and `drain` have codes of their own.
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(*args),
             Command::Webhook(args) => webhook::webhook(*args),
             Command::Check(args) => check::check(args),
+            Command::Drain(args) => drain::drain(&args),
         }
     }
 }

@@ -78,17 +78,7 @@ fn pod(options: &Options) -> PodSpec {
             label_selector: Some(Component::Operator.selector()),
             ..TopologySpreadConstraint::default()
         }]),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            fs_group: Some(USER),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".into(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(pod_security()),
         containers: vec![container(options)],
         volumes: Some(vec![
             Volume {
@@ -107,6 +97,18 @@ fn pod(options: &Options) -> PodSpec {
     }
 }
 
+/// What the profile `restricted` asks of a Pod.
+pub(super) fn pod_security() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        run_as_group: Some(USER),
+        fs_group: Some(USER),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
+        ..PodSecurityContext::default()
+    }
+}
+
 /// A Secret's files, which its group may read: `fsGroup` makes that the operator's.
 fn secret(volume: &str, name: &str, optional: Option<bool>) -> Volume {
     Volume {
@@ -121,7 +123,8 @@ fn secret(volume: &str, name: &str, optional: Option<bool>) -> Volume {
     }
 }
 
-fn container(options: &Options) -> Container {
+/// The operator itself. Its first variable says the namespace.
+pub(super) fn container(options: &Options) -> Container {
     let mount = |name: &str, path: &str| VolumeMount {
         name: name.into(),
         mount_path: path.into(),

@@ -5,7 +5,7 @@ use k8s_openapi::api::rbac::v1::{
 };
 
 use super::{Component, NAME, Options};
-use crate::{peerpod, peerpodconfig, permissions::Permission, runtime::lease};
+use crate::{cli::DRAIN_PERMISSIONS, peerpod, peerpodconfig, permissions::Permission, runtime::lease};
 
 /// The operator's role in the whole cluster: the rights of every controller together.
 pub fn cluster_role() -> ClusterRole {
@@ -33,7 +33,7 @@ pub fn cluster_role_binding(options: &Options) -> ClusterRoleBinding {
 pub fn role(options: &Options) -> Role {
     Role {
         metadata: Component::Operator.namespaced(NAME, options),
-        rules: Some(rules(&[lease::PERMISSIONS, peerpodconfig::NAMESPACE_PERMISSIONS])),
+        rules: Some(rules(&[lease::PERMISSIONS, peerpodconfig::NAMESPACE_PERMISSIONS, DRAIN_PERMISSIONS])),
     }
 }
 

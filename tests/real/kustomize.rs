@@ -19,16 +19,16 @@ use crate::support::{PROGRAM, alone, beside_others, without_operator};
 /// The folder of the overlay for libvirt.
 const LIBVIRT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/overlays/libvirt");
 
-const KUSTOMIZE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize");
+pub const KUSTOMIZE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize");
 
 /// Every object that a kustomization consists of.
-async fn built(cluster: &Cluster, folder: &str) -> Result<Vec<Value>> {
+pub async fn built(cluster: &Cluster, folder: &str) -> Result<Vec<Value>> {
     let text = cluster.kubectl(&["kustomize", folder]).await?;
     let documents = serde_yaml::Deserializer::from_str(&text);
     Ok(documents.map(serde::Deserialize::deserialize).collect::<Result<_, _>>()?)
 }
 
-fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<String, Value>> {
+pub fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<String, Value>> {
     let object =
         objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("no {kind}"))?;
     object["data"].as_object().with_context(|| format!("a {kind} without data"))
@@ -45,7 +45,7 @@ async fn allow_removal(cluster: &Cluster) -> Result<()> {
 }
 
 /// Removes everything that the overlay has, and returns when it is gone.
-async fn remove(cluster: &Cluster) -> Result<()> {
+pub async fn remove(cluster: &Cluster) -> Result<()> {
     allow_removal(cluster).await?;
     cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"]).await.map(drop)
 }
@@ -149,7 +149,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
 }
 
 /// Fails unless the API server would take these objects, each field of them.
-async fn accepted(cluster: &Cluster, objects: &[Value]) -> Result<()> {
+pub async fn accepted(cluster: &Cluster, objects: &[Value]) -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (number, object) in objects.iter().enumerate() {
         fs::write(dir.path().join(format!("{number}.json")), object.to_string())?;

@@ -15,6 +15,7 @@ mod far_host;
 mod faults;
 mod garbage_collection;
 mod guard;
+mod helm;
 mod kustomize;
 mod leadership;
 mod lifecycle;

@@ -22,7 +22,7 @@ enum Task {
     Demo(demo::Task),
     /// Writes the operator's image as an OCI archive, and what it is made of
     Image(image::Task),
-    /// Writes the generated files: manifests/, kustomize/ and the tables of README.md
+    /// Writes the generated files: manifests/, kustomize/, helm/ and the tables of README.md
     Manifests(manifests::Task),
     /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
     Test,

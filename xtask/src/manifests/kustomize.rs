@@ -25,7 +25,7 @@ use super::{
 };
 
 /// The PeerPodConfig of the component, which the certificate's names follow from.
-const CONFIG: &str = "config";
+pub(super) const CONFIG: &str = "config";
 
 /// A `kustomization.yaml`.
 #[derive(Serialize)]
@@ -231,7 +231,7 @@ fn operation(op: &str, path: &str, value: &Value) -> Result<String> {
     Ok(serde_yaml::to_string(&json!([{ "op": op, "path": path, "value": value }]))?)
 }
 
-fn peer_pod_config(options: &Options) -> Result<Value> {
+pub(super) fn peer_pod_config(options: &Options) -> Result<Value> {
     let object = json!({
         "apiVersion": PeerPodConfig::api_version(&()),
         "kind": PeerPodConfig::kind(&()),

@@ -1,0 +1,158 @@
+//! `drain`: prepares the operator's removal.
+
+use std::{
+    fmt::Debug,
+    future::pending,
+    io::{self, Write},
+    pin::pin,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams},
+    runtime::{WatchStreamExt, reflector, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use super::{DrainArgs, client::client};
+use crate::{
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    permissions::Permission,
+    runtime::api_call::{ApiError, bounded},
+};
+
+/// For `--help`.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  the operator may go: there are no PeerPods and no PeerPodConfigs
+  1  some are left, or it could not be found out
+  2  the arguments cannot work";
+
+/// What it may do in the operator's namespace, beside what the controllers may.
+pub const PERMISSIONS: &[Permission] =
+    &[Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"])];
+
+/// How many objects are named.
+const NAMED: usize = 20;
+
+pub(super) fn drain(args: &DrainArgs) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(problem) => return fail(&format!("cannot start: {problem}")),
+    };
+    match runtime.block_on(prepare(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => fail(&problem),
+    }
+}
+
+fn fail(problem: &str) -> ExitCode {
+    // Where even this cannot be written, the exit code has to do.
+    let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
+    ExitCode::FAILURE
+}
+
+fn say(text: &str) {
+    // Whoever does not read has the exit code.
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+async fn prepare(args: &DrainArgs) -> Result<(), String> {
+    let deadline = Instant::now() + args.timeout;
+    let client = client().await?;
+    no_peerpods(&client, deadline).await?;
+    say("There are no PeerPods.");
+    no_configurations(&client, &args.namespace, deadline).await?;
+    say("There are no PeerPodConfigs. The operator may go.");
+    Ok(())
+}
+
+/// Waits for the deletions that are under way. What lives is left alone.
+async fn no_peerpods(client: &Client, deadline: Instant) -> Result<(), String> {
+    let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+    let left = until(Api::<PeerPod>::all(client.clone()), deadline, |it| !is_going(it)).await?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
+    if !going.is_empty() {
+        return Err(format!(
+            "the time is over, and PeerPods are still being deleted: {}. `kubectl get peerpods -A` says why; nothing was \
+             removed",
+            names(&going)
+        ));
+    }
+    Err(format!(
+        "there are PeerPods of running Pods: {}. Delete these Pods first, and drain again: without the operator nobody might \
+         delete their machines. Nothing was removed",
+        names(&left)
+    ))
+}
+
+/// Deletes every PeerPodConfig and waits until the operator has put the nodes back.
+async fn no_configurations(client: &Client, namespace: &str, deadline: Instant) -> Result<(), String> {
+    let api: Api<PeerPodConfig> = Api::namespaced(client.clone(), namespace);
+    for config in until(api.clone(), deadline, |_| true).await? {
+        say(&format!("Deleting the PeerPodConfig {}.", config.name_any()));
+        match bounded(api.delete(&config.name_any(), &DeleteParams::default())).await {
+            Err(problem) if problem.code() != Some(404) => return Err(problem.to_string()),
+            _ => {}
+        }
+    }
+    let left = until(api, deadline, |_| false).await?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the time is over, and the operator has not put the nodes back for {}. Its log says why; it must run with the controller \
+         peerpodconfig",
+        names(&left)
+    ))
+}
+
+/// Follows the objects until all of them are `settled`, or the deadline, and gives those that there are then.
+async fn until<K>(api: Api<K>, deadline: Instant, settled: impl Fn(&K) -> bool) -> Result<Vec<Arc<K>>, String>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    match bounded(api.list(&ListParams::default().limit(1))).await {
+        // Without their definition there are none.
+        Err(problem) if problem.code() == Some(404) => return Ok(Vec::new()),
+        Err(problem @ ApiError::Failed(kube::Error::Api(_))) => {
+            return Err(format!("{} cannot be read: {problem}", K::plural(&())));
+        }
+        _ => {}
+    }
+    let (store, writer) = reflector::store();
+    let changes = watcher(api, watcher::Config::default()).default_backoff().reflect(writer);
+    let mut changes = pin!(changes.chain(futures::stream::once(pending())));
+    let (mut seen, mut problem) = (false, String::new());
+    while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {
+        match change {
+            Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
+            Err(error) => problem = format!(": {error}"),
+        }
+        let all = store.state();
+        if seen && all.iter().all(|object| settled(object)) {
+            return Ok(all);
+        }
+    }
+    if seen { Ok(store.state()) } else { Err(format!("{} cannot be read{problem}", K::plural(&()))) }
+}
+
+/// The objects' names for people: the first of them.
+fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
+    let mut names: Vec<_> = objects
+        .iter()
+        .map(|object| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()))
+        .collect();
+    names.sort();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let names = names.join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}

@@ -1,0 +1,413 @@
+//! The generated chart, as the real helm renders it and the real API server takes it.
+
+use std::{
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{Cluster, tools};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    install,
+    settings::CloudProvider,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    Testbed,
+    wait::{self, DEADLINE},
+};
+use tokio::process::Command;
+
+use crate::{
+    kustomize::{KUSTOMIZE, accepted, built, data, remove},
+    support::{PROGRAM, alone, beside_others, without_operator},
+};
+
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/helm/peerpod-operator");
+
+const RELEASE: &str = "peerpods";
+
+/// helm as the cluster's administrator.
+struct Helm {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    home: TempDir,
+}
+
+impl Helm {
+    async fn of(cluster: &Cluster) -> Result<Self> {
+        let (program, kubeconfig) = (tools::helm().await?, cluster.kubeconfig());
+        Ok(Self { program, kubeconfig, home: tempfile::tempdir()? })
+    }
+
+    /// What helm prints, or what it says is wrong.
+    async fn run(&self, arguments: &[&str]) -> Result<String> {
+        let mut helm = Command::new(&self.program);
+        helm.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", &self.kubeconfig);
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            helm.env(folder, self.home.path());
+        }
+        let output = helm.kill_on_drop(true).stdin(Stdio::null()).output().await.context("running helm")?;
+        let problem = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "helm {}: {}", arguments.join(" "), problem.trim());
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// The objects of the chart with these options.
+    async fn rendered(&self, options: &[&str]) -> Result<Vec<Value>> {
+        let text = self.run(&[&["template", RELEASE, CHART], options].concat()).await?;
+        let documents = serde_yaml::Deserializer::from_str(&text);
+        let objects = documents.map(serde::Deserialize::deserialize).collect::<Result<Vec<Value>, _>>()?;
+        Ok(objects.into_iter().filter(|object| !object.is_null()).collect())
+    }
+
+    async fn upgrade(&self, options: &[&str]) -> Result<String> {
+        self.run(&[&["upgrade", "--install", RELEASE, CHART, "--create-namespace"], options].concat()).await
+    }
+}
+
+/// The objects in an order, and numbers in one spelling: kustomize writes 1 where it reads 1.0.
+fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
+    fn spell(value: &mut Value) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(spell),
+            Value::Array(items) => items.iter_mut().for_each(spell),
+            Value::Number(number) => *value = number.as_f64().into(),
+            _ => {}
+        }
+    }
+    objects.iter_mut().for_each(spell);
+    objects.sort_by_key(|object| {
+        [&object["kind"], &object["metadata"]["namespace"], &object["metadata"]["name"]].map(Value::to_string)
+    });
+    objects
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+    objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("there is no {kind}"))
+}
+
+#[test]
+fn the_chart_is_the_kustomize_base_object_for_object() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let helm = Helm::of(cluster).await?;
+        helm.run(&["lint", "--strict", CHART]).await?;
+        let mut rendered = helm.rendered(&["--no-hooks"]).await?;
+        for object in rendered.iter_mut().filter(|object| object["kind"] == "CustomResourceDefinition") {
+            let annotations = object["metadata"].as_object_mut().and_then(|it| it.remove("annotations"));
+            ensure!(annotations == Some(json!({ "helm.sh/resource-policy": "keep" })), "{annotations:?}");
+        }
+        let base = built(cluster, &format!("{KUSTOMIZE}/base")).await?;
+        ensure!(base.len() > 20);
+        pretty_equal(&sorted(rendered), &sorted(base))
+    })
+}
+
+fn pretty_equal(left: &[Value], right: &[Value]) -> Result<()> {
+    for (left, right) in left.iter().zip(right) {
+        ensure!(left == right, "{left:#} is not {right:#}");
+    }
+    ensure!(left.len() == right.len(), "{} objects, and {}", left.len(), right.len());
+    Ok(())
+}
+
+#[test]
+fn a_providers_values_are_its_overlays_settings() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let helm = Helm::of(cluster).await?;
+        for provider in CloudProvider::ALL {
+            let values = format!("{CHART}/providers/{provider}.yaml");
+            let rendered = helm.rendered(&["--no-hooks", "--values", &values]).await?;
+            let overlay = built(cluster, &format!("{KUSTOMIZE}/overlays/{provider}")).await?;
+            ensure!(data(&rendered, "ConfigMap")? == data(&overlay, "ConfigMap")?, "{provider}");
+            let mut credentials = data(&overlay, "Secret")?.clone();
+            // There so that the Secret is not empty.
+            credentials.remove("CLOUD_PROVIDER");
+            ensure!(data(&rendered, "Secret")? == &credentials, "{provider}");
+        }
+        // As cloud-api-adaptor's own chart calls it.
+        let alias = helm.rendered(&["--no-hooks", "--set", "provider=ibmcloudpowervs"]).await?;
+        ensure!(data(&alias, "ConfigMap")?["CLOUD_PROVIDER"] == "ibmcloud-powervs");
+        Ok(())
+    })
+}
+
+#[test]
+fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let helm = Helm::of(cluster).await?;
+        let values = helm.home.path().join("values.yaml");
+        std::fs::write(&values, serde_yaml::to_string(&everything())?)?;
+        let values = values.to_str().context("UTF-8")?;
+        let objects = helm.rendered(&["--values", values]).await?;
+
+        let deployment = of_kind(&objects, "Deployment")?;
+        let pod = &deployment["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        for (place, value) in [
+            (&deployment["spec"]["replicas"], json!(3)),
+            (&deployment["metadata"]["annotations"], json!({ "at": "deployment" })),
+            (&deployment["metadata"]["labels"]["team"], json!("a")),
+            (&deployment["spec"]["template"]["metadata"]["labels"]["of"], json!("pod")),
+            (&deployment["spec"]["template"]["metadata"]["labels"]["wi"], json!("true")),
+            (&deployment["spec"]["template"]["metadata"]["annotations"], json!({ "at": "pod" })),
+            (&pod["nodeSelector"], json!({ "zone": "a" })),
+            (&pod["priorityClassName"], json!("high")),
+            (&pod["imagePullSecrets"], json!([{ "name": "pull" }])),
+            (&pod["tolerations"], json!([{ "operator": "Exists" }])),
+            (&pod["affinity"], json!({ "podAffinity": {} })),
+            (&pod["topologySpreadConstraints"], json!([])),
+            (&pod["volumes"][0]["configMap"]["name"], json!("mine")),
+            (&pod["volumes"][1]["secret"]["secretName"], json!("credentials")),
+            (&pod["volumes"][2]["secret"]["secretName"], json!("key")),
+            (&pod["volumes"][3], json!({ "name": "more", "emptyDir": {} })),
+            (&container["image"], json!("registry.example/operator@sha256:0123")),
+            (&container["imagePullPolicy"], json!("Always")),
+            (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
+            (&container["volumeMounts"][3], json!({ "name": "more", "mountPath": "/more" })),
+            (&container["env"][3]["value"], json!("registry.example/operator@sha256:0123")),
+            (&container["env"][4]["value"], json!("caa:v1")),
+            (&container["env"][5], json!({ "name": "A", "value": "b" })),
+        ] {
+            ensure!(*place == value, "{place} is not {value}");
+        }
+        let arguments = container["args"].to_string();
+        for argument in ["--lease-name=shared", "--controllers=peerpod,peerpodconfig", "--concurrency=7"] {
+            ensure!(arguments.contains(argument), "{argument}: {arguments}");
+        }
+        let accounts: Vec<_> = objects.iter().filter(|it| it["kind"] == "ServiceAccount").collect();
+        for (name, annotations) in
+            [("peerpod-operator", json!({ "role": "o" })), ("cloud-api-adaptor", json!({ "role": "a" }))]
+        {
+            let account = accounts.iter().find(|it| it["metadata"]["name"] == name).context(name)?;
+            ensure!(account["metadata"]["annotations"] == annotations, "{account}");
+        }
+        let bindings = objects.iter().filter(|it| it["kind"] == "ValidatingAdmissionPolicyBinding");
+        ensure!(bindings.filter(|it| it["spec"]["validationActions"][0] == "Deny").count() == 2);
+        let config: PeerPodConfig = serde_json::from_value(of_kind(&objects, "PeerPodConfig")?.clone())?;
+        let spec = serde_json::to_value(&config.spec)?;
+        ensure!(
+            config.name_any() == "mine" && spec["limit"] == "7" && spec["instanceType"] == "large",
+            "{spec}"
+        );
+        ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
+        ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
+        ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
+        of_kind(&objects, "PrometheusRule")?;
+        of_kind(&objects, "PodMonitor")?;
+        for kind in ["NetworkPolicy", "PodDisruptionBudget", "Job"] {
+            of_kind(&objects, kind)?;
+        }
+        // The others' kinds are not Kubernetes' own.
+        let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
+        accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
+    })
+}
+
+/// Something else than the default for everything that has an effect.
+fn everything() -> Value {
+    json!({
+        "provider": "aws",
+        "secrets": {
+            "mode": "reference",
+            "existingSecretName": "credentials",
+            "existingSshKeySecretName": "key",
+        },
+        "settings": { "existingConfigMapName": "mine" },
+        "image": { "name": "caa", "tag": "v1" },
+        "limit": "7",
+        "daemonset": {
+            "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 },
+            "podLabels": { "x": "z" },
+            "serviceAccount": { "annotations": { "role": "a" } },
+        },
+        "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
+        "webhook": { "replicas": 4 },
+        "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
+        "peerPodConfig": { "create": true, "name": "mine", "spec": { "instanceType": "large" } },
+        "operator": {
+            "image": { "repository": "registry.example/operator", "digest": "sha256:0123", "pullPolicy": "Always" },
+            "imagePullSecrets": [{ "name": "pull" }],
+            "replicas": 3,
+            "leaseName": "shared",
+            "resources": { "requests": null, "limits": { "memory": "64Mi" } },
+            "extraArgs": ["--concurrency=7"],
+            "extraEnv": [{ "name": "A", "value": "b" }],
+            "extraVolumes": [{ "name": "more", "emptyDir": {} }],
+            "extraVolumeMounts": [{ "name": "more", "mountPath": "/more" }],
+            "podLabels": { "of": "pod" },
+            "podAnnotations": { "at": "pod" },
+            "annotations": { "at": "deployment" },
+            "nodeSelector": { "zone": "a" },
+            "tolerations": [{ "operator": "Exists" }],
+            "affinity": { "podAffinity": {} },
+            "topologySpreadConstraints": [],
+            "priorityClassName": "high",
+        },
+        "guard": { "action": "Deny" },
+        "metrics": { "podMonitor": { "enabled": true }, "alerts": { "enabled": true } },
+        "networkPolicy": { "enabled": true },
+        "podDisruptionBudget": { "enabled": true },
+        "commonLabels": { "team": "a" },
+        "kata-deploy": { "enabled": false },
+    })
+}
+
+#[test]
+fn wrong_values_are_refused_by_their_name() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for (value, told) in [
+            ("provider=awz", "at '/provider': value must be one of"),
+            ("operator.replicas=many", "at '/operator/replicas': got string, want integer"),
+            ("guard.action=Never", "at '/guard/action': value must be one of 'Warn', 'Deny', 'None'"),
+            ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),
+            ("limit=-1", "at '/limit'"),
+            ("operator.replica=1", "'replica' not allowed"),
+            ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
+            ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
+            ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
+            ("drain.timeout=soon", "at '/drain/timeout'"),
+        ] {
+            let refusal = helm.rendered(&["--set", value]).await.err().with_context(|| value.to_owned())?;
+            ensure!(format!("{refusal:#}").contains(told), "{value}: {refusal:#}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let cluster = testbed.cluster();
+        remove(cluster).await?;
+        let helm = Helm::of(cluster).await?;
+        let values = format!("{CHART}/providers/libvirt.yaml");
+        let first = ["--values", &values, "--set", "peerPodConfig.create=true"];
+        let told = helm.upgrade(&first).await?;
+        ensure!(told.contains("wait --for=condition=Ready peerpodconfig/config"), "{told}");
+        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
+        let made = configs.get("config").await.context("the hook makes it after its definition")?;
+
+        let replicas = async || -> Result<String> {
+            let deployment = ["get", "deployment", install::NAME, "--namespace", NAMESPACE];
+            cluster.kubectl(&[&deployment[..], &["--output=jsonpath={.spec.replicas}"]].concat()).await
+        };
+        ensure!(replicas().await? == "2");
+        let told = helm.upgrade(&[&first[..], &["--set", "operator.replicas=1"]].concat()).await?;
+        ensure!(!told.contains("It differs"), "{told}");
+        ensure!(replicas().await? == "1");
+        let told = helm.upgrade(&[&first[..], &["--set", "limit=5"]].concat()).await?;
+        ensure!(told.contains("It differs from the values"), "{told}");
+        let kept = configs.get("config").await?;
+        ensure!(kept.uid() == made.uid() && kept.spec == made.spec, "{kept:?}");
+        helm.run(&["rollback", RELEASE, "2"]).await?;
+        ensure!(replicas().await? == "1");
+        helm.run(&["rollback", RELEASE, "1"]).await?;
+        ensure!(replicas().await? == "2");
+        ensure!(configs.get("config").await?.uid() == made.uid(), "a rollback takes no PeerPodConfig away");
+
+        // A fake node runs the Job that drains, so it ends well at once, and does nothing.
+        helm.run(&["uninstall", RELEASE, "--timeout=60s"]).await?;
+        ensure!(replicas().await.is_err(), "the Deployment is there");
+        configs.get("config").await.context("its definition stays, so it does, too")?;
+        let left =
+            cluster.kubectl(&["get", "clusterroles,validatingadmissionpolicies", "--output=name"]).await?;
+        ensure!(!left.contains("peerpod"), "{left}");
+        configs.delete("config", &kube::api::DeleteParams::default()).await?;
+        // What stays is no obstacle for the next one.
+        helm.upgrade(&first).await?;
+        ensure!(configs.get("config").await?.uid() != made.uid());
+        helm.run(&["uninstall", RELEASE, "--timeout=60s"]).await?;
+        configs.delete("config", &kube::api::DeleteParams::default()).await?;
+        Ok(())
+    })
+}
+
+/// The Pod of the Job that drains, which no node has run yet.
+async fn drain_pod(testbed: &Testbed) -> Result<Pod> {
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
+    let of_job = ListParams::default().labels(&format!("job-name={}", install::DRAIN_JOB));
+    wait::eventually("the Job has its Pod", DEADLINE, async || {
+        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+        let mut pods = pods.list(&of_job).await?.items.into_iter();
+        pods.find(|pod| phase(pod).as_deref() == Some("Pending")).context("there is none")
+    })
+    .await
+}
+
+/// Does what a node would: runs the Pod's program as the operator, and tells how it ended.
+async fn run_drain(testbed: &Testbed, pod: &Pod) -> Result<(ExitStatus, String)> {
+    let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
+    let spec = pod.spec.as_ref().context("it has a spec")?;
+    ensure!(spec.service_account_name.as_deref() == Some(install::NAME));
+    let arguments = spec.containers[0].args.clone().context("it has arguments")?;
+    let kubeconfig = testbed.kubeconfig_of(install::NAME).await?;
+    let output = Command::new(PROGRAM)
+        .args(arguments)
+        .env("KUBECONFIG", kubeconfig)
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let phase = if output.status.success() { "Succeeded" } else { "Failed" };
+    let status = json!({ "status": { "phase": phase } });
+    pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok((output.status, String::from_utf8(output.stderr)?))
+}
+
+#[test]
+fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() -> Result<()> {
+    alone(async |alone| {
+        let helm = Helm::of(alone.testbed.cluster()).await?;
+        // No node has it, so the test decides what becomes of Pods.
+        let nowhere = "operator.nodeSelector.nowhere=x,drain.timeout=20s";
+        helm.upgrade(&["--take-ownership", "--set", nowhere]).await?;
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+
+        let uninstall = ["uninstall", RELEASE, "--timeout=60s"];
+        let drain = async { run_drain(alone.testbed, &drain_pod(alone.testbed).await?).await };
+        let (refused, drained) = tokio::join!(helm.run(&uninstall), drain);
+        let (status, told) = drained?;
+        ensure!(status.code() == Some(1), "{told}");
+        ensure!(
+            told.contains(&format!("PeerPods of running Pods: {}/{}", alone.namespace, vm.name())),
+            "{told}"
+        );
+        let refused = format!("{:#}", refused.err().context("it was uninstalled")?);
+        ensure!(refused.contains("job peerpod-operator-drain failed"), "{refused}");
+        scene.lives(&vm).await?;
+        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        ensure!(peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+
+        // The Pod goes, and its machine hangs for a while: the operator stays until it is gone.
+        alone.libvirtd.pause()?;
+        scene.pods.delete("web").await?;
+        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        wait::present(&peerpods, &vm.name(), "the PeerPod goes", DEADLINE, going).await?;
+        let drain = async {
+            let pod = drain_pod(alone.testbed).await?;
+            alone.libvirtd.resume()?;
+            run_drain(alone.testbed, &pod).await
+        };
+        let (uninstalled, drained) = tokio::join!(helm.run(&uninstall), drain);
+        let (status, told) = drained?;
+        ensure!(status.success(), "{told}");
+        uninstalled?;
+        ensure!(peerpods.get_opt(&vm.name()).await?.is_none(), "it did not wait");
+        scene.vanished(&vm).await?;
+        ensure!(alone.testbed.crds().get_opt("peerpods.confidentialcontainers.org").await?.is_some());
+        alone.testbed.install_objects().await
+    })
+}

@@ -1,0 +1,293 @@
+//! The chart's templates: the objects of the installation, with the places that values take.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+
+use peerpod_operator::install::{self, Component, Manifest, NAME, Options, guard, monitoring, removal};
+use serde_json::{Value, json, to_value};
+
+use super::{
+    super::kustomize,
+    template::{Node, file},
+};
+
+/// A template, and when it is there.
+type Template = (Node, Option<String>);
+
+/// Options that are no values but stand for them: what the objects show where, a user says.
+const NAMESPACE: &str = "<namespace>";
+const IMAGE: &str = "<image>";
+const ADAPTOR_IMAGE: &str = "<adaptor-image>";
+const CONFIG_MAP: &str = "<config-map>";
+const SECRET: &str = "<secret>";
+const SSH_KEY_SECRET: &str = "<ssh-key-secret>";
+
+const MARKS: [(&str, &str); 6] = [
+    (NAMESPACE, ".Release.Namespace"),
+    (IMAGE, "include \"peerpod-operator.image\" . | quote"),
+    (ADAPTOR_IMAGE, "include \"peerpod-operator.adaptorImage\" . | quote"),
+    (CONFIG_MAP, "include \"peerpod-operator.configMapName\" . | quote"),
+    (SECRET, "include \"peerpod-operator.secretName\" . | quote"),
+    (SSH_KEY_SECRET, "include \"peerpod-operator.sshKeySecretName\" . | quote"),
+];
+
+/// The annotation by which helm leaves an object where it is.
+const KEEP: &str = "helm.sh/resource-policy";
+
+fn options() -> Options {
+    Options {
+        namespace: NAMESPACE.to_owned(),
+        image: IMAGE.to_owned(),
+        adaptor_image: ADAPTOR_IMAGE.to_owned(),
+        config_map: CONFIG_MAP.to_owned(),
+        secret: SECRET.to_owned(),
+        ssh_key_secret: SSH_KEY_SECRET.to_owned(),
+        disruption_budget: true,
+        network_policies: true,
+        ..Options::default()
+    }
+}
+
+/// Every template, by the name of its file.
+pub(super) fn templates() -> Result<BTreeMap<String, String>> {
+    let options = options();
+    let mut files: BTreeMap<&str, Vec<Template>> = BTreeMap::new();
+    for Manifest { file, object } in install::objects(&options)? {
+        // A release cannot hold the namespace that it is in.
+        if file != "namespace" {
+            files.entry(file).or_default().push(of_installation(&object)?);
+        }
+    }
+    files.insert("settings", settings(&options)?);
+    files.insert("monitoring", monitoring(&options)?);
+    files.insert("peerpodconfig", vec![peer_pod_config(&options)?]);
+    files.insert("drain", vec![drain(&options)?]);
+    let printed =
+        files.into_iter().map(|(name, templates)| Ok((format!("templates/{name}.yaml"), file(&templates)?)));
+    printed.collect()
+}
+
+fn tree(object: &Value) -> Result<Node> {
+    let mut node = Node::of(object, &MARKS)?;
+    node.extend("/metadata/labels", ".Values.commonLabels")?;
+    Ok(node)
+}
+
+fn name_and_kind(object: &Value) -> (&str, &str) {
+    (object["metadata"]["name"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default())
+}
+
+fn of_installation(object: &Value) -> Result<Template> {
+    let mut node = tree(object)?;
+    let when = match name_and_kind(object) {
+        (_, "CustomResourceDefinition") => {
+            let kept = json!({ KEEP: "keep" });
+            node.add("/metadata", Some("annotations"), Node::Plain(kept), ".Values.crds.keep")?;
+            // Else the installation's own policy would keep them.
+            let removable = json!({ removal::ALLOW_ANNOTATION: "true" });
+            node.add("/metadata", Some("annotations"), Node::Plain(removable), "not .Values.crds.keep")?;
+            Some(".Values.crds.install")
+        }
+        (NAME, "Deployment") => {
+            deployment(&mut node)?;
+            None
+        }
+        (NAME, "ServiceAccount") => {
+            let annotations = "merge (dict) .Values.operator.serviceAccount.annotations .Values.resourceCtrl.serviceAccount.annotations";
+            node.optional("/metadata", "annotations", annotations)?;
+            None
+        }
+        ("cloud-api-adaptor", "ServiceAccount") => {
+            node.optional("/metadata", "annotations", ".Values.daemonset.serviceAccount.annotations")?;
+            None
+        }
+        (guard::NAME, "ValidatingAdmissionPolicy") => Some("ne .Values.guard.action \"None\""),
+        (guard::NAME, "ValidatingAdmissionPolicyBinding") => {
+            node.set("/spec/validationActions/0", Node::Scalar(".Values.guard.action".to_owned()))?;
+            Some("ne .Values.guard.action \"None\"")
+        }
+        (_, "NetworkPolicy") => Some(".Values.networkPolicy.enabled"),
+        (_, "PodDisruptionBudget") => Some(".Values.podDisruptionBudget.enabled"),
+        _ => None,
+    };
+    Ok((node, when.map(str::to_owned)))
+}
+
+fn deployment(node: &mut Node) -> Result<()> {
+    const POD: &str = "/spec/template/spec";
+    const CONTAINER: &str = "/spec/template/spec/containers/0";
+    let scalar = |expression: &str| Node::Scalar(expression.to_owned());
+    let yaml = |expression: &str| Node::Yaml(format!("toYaml {expression}"));
+    let in_container = |name: &str| format!("{CONTAINER}/{name}");
+
+    node.optional("/metadata", "annotations", ".Values.operator.annotations")?;
+    node.set("/spec/replicas", scalar(".Values.operator.replicas"))?;
+    let labels =
+        "merge (dict) .Values.operator.podLabels .Values.resourceCtrl.podLabels .Values.commonLabels";
+    node.extend("/spec/template/metadata/labels", labels)?;
+    node.optional("/spec/template/metadata", "annotations", ".Values.operator.podAnnotations")?;
+
+    for (key, value) in [
+        ("imagePullSecrets", "imagePullSecrets"),
+        ("nodeSelector", "nodeSelector"),
+        ("tolerations", "tolerations"),
+        ("affinity", "affinity"),
+    ] {
+        node.optional(POD, key, &format!(".Values.operator.{value}"))?;
+    }
+    let priority = ".Values.operator.priorityClassName";
+    node.add(POD, Some("priorityClassName"), scalar(&format!("{priority} | quote")), priority)?;
+    node.set(
+        &format!("{POD}/topologySpreadConstraints"),
+        yaml(".Values.operator.topologySpreadConstraints"),
+    )?;
+    node.extend(&format!("{POD}/volumes"), ".Values.operator.extraVolumes")?;
+
+    node.set(&in_container("imagePullPolicy"), scalar(".Values.operator.image.pullPolicy"))?;
+    node.set(&in_container("resources"), yaml(".Values.operator.resources"))?;
+    for (flag, expression) in [
+        ("lease-name", ".Values.operator.leaseName"),
+        ("controllers", "include \"peerpod-operator.controllers\" ."),
+    ] {
+        let argument = scalar(&format!("printf \"--{flag}=%s\" ({expression}) | quote"));
+        node.add(&in_container("args"), None, argument, expression)?;
+    }
+    node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
+    // The API server drops an empty value, so the installation has none either.
+    let last = format!("{CONTAINER}/env/4");
+    node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
+    node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
+    node.extend(&in_container("volumeMounts"), ".Values.operator.extraVolumeMounts")
+}
+
+/// `peer-pods-cm` and the Secrets, as the values have them.
+fn settings(options: &Options) -> Result<Vec<Template>> {
+    let metadata = |name: &str| Component::Adaptor.namespaced(name, options);
+    let config_map = ConfigMap {
+        metadata: metadata(install::CONFIG_MAP),
+        data: Some(BTreeMap::new()),
+        ..ConfigMap::default()
+    };
+    let mut node = tree(&with_kind(&config_map)?)?;
+    node.set("/data", Node::Yaml("include \"peerpod-operator.settings\" .".to_owned()))?;
+    let made = "and .Values.provider (not .Values.settings.existingConfigMapName)";
+    let mut templates = vec![(node, Some(made.to_owned()))];
+    for (name, data, when) in [
+        (install::SECRET, "credentials", "true"),
+        (install::SSH_KEY_SECRET, "sshKey", "ne (include \"peerpod-operator.sshKey\" .) \"{}\""),
+        ("certs-for-tls", "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
+    ] {
+        let secret = Secret {
+            metadata: metadata(name),
+            data: Some(BTreeMap::<String, ByteString>::new()),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        };
+        let mut node = tree(&with_kind(&secret)?)?;
+        node.set("/data", Node::Yaml(format!("include \"peerpod-operator.{data}\" .")))?;
+        let made = format!("and .Values.provider (eq .Values.secrets.mode \"create\") ({when})");
+        templates.push((node, Some(made)));
+    }
+    Ok(templates)
+}
+
+fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K) -> Result<Value> {
+    let value = to_value(object)?;
+    anyhow::ensure!(value["kind"] == K::KIND, "an object says its kind");
+    Ok(value)
+}
+
+fn monitoring(options: &Options) -> Result<Vec<Template>> {
+    let objects = [
+        (monitoring::pod_monitor(options), ".Values.metrics.podMonitor"),
+        (monitoring::prometheus_rule(options), ".Values.metrics.alerts"),
+    ];
+    let templates = objects.iter().map(|(object, values)| {
+        let mut node = tree(object)?;
+        node.extend("/metadata/labels", &format!("{values}.labels"))?;
+        Ok((node, Some(format!("{values}.enabled"))))
+    });
+    templates.collect()
+}
+
+/// A PeerPodConfig, made once, after everything else.
+fn peer_pod_config(options: &Options) -> Result<Template> {
+    let mut object = kustomize::peer_pod_config(options)?;
+    object["metadata"]["annotations"] =
+        json!({ "helm.sh/hook": "post-install,post-upgrade", "helm.sh/hook-delete-policy": "hook-failed" });
+    let mut node = tree(&object)?;
+    node.set("/metadata/name", Node::Scalar(".Values.peerPodConfig.name".to_owned()))?;
+    node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
+    let is_new = "and .Values.peerPodConfig.create (not (include \"peerpod-operator.livePeerPodConfig\" .))";
+    Ok((node, Some(is_new.to_owned())))
+}
+
+/// What is waited for before the release is uninstalled.
+fn drain(options: &Options) -> Result<Template> {
+    const CONTAINER: &str = "/spec/template/spec/containers/0";
+    let mut job = install::drain_job(options);
+    job.metadata.annotations = Some(
+        [
+            ("helm.sh/hook", "pre-delete"),
+            ("helm.sh/hook-delete-policy", "before-hook-creation,hook-succeeded"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
+    );
+    let arguments = "printf \"--timeout=%s\" .Values.drain.timeout | quote";
+    let mut node = tree(&with_kind(&job)?)?;
+    node.add(&format!("{CONTAINER}/args"), None, Node::Scalar(arguments.to_owned()), "true")?;
+    node.set(
+        &format!("{CONTAINER}/imagePullPolicy"),
+        Node::Scalar(".Values.operator.image.pullPolicy".to_owned()),
+    )?;
+    node.set(&format!("{CONTAINER}/resources"), Node::Yaml("toYaml .Values.operator.resources".to_owned()))?;
+    for key in ["imagePullSecrets", "nodeSelector", "tolerations", "affinity"] {
+        node.optional("/spec/template/spec", key, &format!(".Values.operator.{key}"))?;
+    }
+    Ok((node, Some(".Values.drain.enabled".to_owned())))
+}
+
+/// What more than one template needs, or a value alone does not say: templates that are no objects.
+pub(super) const HELPERS: &str = include_str!("helpers.tpl");
+
+/// What helm says when the chart is installed.
+pub(super) const NOTES: &str = include_str!("notes.txt");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_mark_is_left_in_a_template() {
+        for (name, text) in templates().unwrap() {
+            for (mark, _) in MARKS {
+                assert!(!text.contains(mark), "{name} has {mark}");
+            }
+        }
+    }
+
+    #[test]
+    fn helpers_and_notes_use_the_names_of_the_installation() {
+        let options = Options::default();
+        let adaptor_image = peerpod_operator::peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE;
+        for name in [&options.config_map, &options.secret, &options.ssh_key_secret, adaptor_image] {
+            assert!(HELPERS.contains(&format!("default \"{name}\"")), "{name}");
+        }
+        for name in [&format!("deploy/{NAME}"), &format!("job/{}", install::DRAIN_JOB)] {
+            assert!(NOTES.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_the_adaptors_image_is_the_variable_of_its_name() {
+        let deployment = to_value(install::deployment(&options())).unwrap();
+        let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][4];
+        assert_eq!(*variable, json!({ "name": "RELATED_IMAGE_CAA", "value": ADAPTOR_IMAGE }));
+    }
+}

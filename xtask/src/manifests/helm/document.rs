@@ -1,0 +1,163 @@
+//! The values as people read them.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use peerpod_operator::settings::CloudProvider;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+use serde_yaml::Value as Yaml;
+
+use super::{
+    super::{
+        HEADER,
+        settings::{Place, comment, keys, value, wrap},
+    },
+    values::Values,
+};
+
+/// Values with their documentation.
+pub(super) struct Document {
+    /// In the order of the type's fields.
+    values: Yaml,
+    schema: Value,
+}
+
+/// One value.
+struct Line<'a> {
+    /// Its path: `operator.image.tag`.
+    path: String,
+    name: &'a str,
+    depth: usize,
+    /// None where it is only the parent of others.
+    default: Option<&'a Yaml>,
+    about: String,
+}
+
+impl Document {
+    pub(super) fn of(values: &Values) -> Result<Self> {
+        // helm knows this draft in every version.
+        let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+        let schema = settings.into_generator().into_root_schema_for::<Values>();
+        let mut schema = schema.to_value();
+        join_lines(&mut schema);
+        Ok(Self { values: serde_yaml::to_value(values)?, schema })
+    }
+
+    /// `values.schema.json`.
+    pub(super) fn schema(&self) -> Result<String> {
+        Ok(format!("{}\n", serde_json::to_string_pretty(&self.schema)?))
+    }
+
+    /// `values.yaml`.
+    pub(super) fn yaml(&self) -> Result<String> {
+        let mut text = HEADER.to_owned();
+        for line in self.lines()? {
+            let margin = "  ".repeat(line.depth);
+            if line.depth == 0 {
+                text.push('\n');
+            }
+            for comment in wrap(&line.about).lines() {
+                writeln!(text, "{margin}{comment}")?;
+            }
+            match line.default {
+                None => writeln!(text, "{margin}{}:", line.name)?,
+                Some(default) => {
+                    let mut entry = serde_yaml::Mapping::new();
+                    entry.insert(line.name.into(), default.clone());
+                    for printed in serde_yaml::to_string(&entry)?.lines() {
+                        writeln!(text, "{margin}{printed}")?;
+                    }
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    /// The table of the README.
+    pub(super) fn table(&self) -> Result<String> {
+        let mut table = String::from("| value | default | meaning |\n|---|---|---|\n");
+        for line in self.lines()? {
+            if let Some(default) = line.default {
+                let default = serde_json::to_string(default)?;
+                let default = if default == "\"\"" { String::new() } else { format!("`{default}`") };
+                let about = line.about.replace('|', "\\|");
+                writeln!(table, "| `{}` | {default} | {about} |", line.path)?;
+            }
+        }
+        Ok(table)
+    }
+
+    fn lines(&self) -> Result<Vec<Line<'_>>> {
+        let mut lines = Vec::new();
+        walk(&self.values, &self.schema, "", 0, &mut lines)?;
+        Ok(lines)
+    }
+}
+
+fn walk<'a>(
+    values: &'a Yaml,
+    schema: &Value,
+    parent: &str,
+    depth: usize,
+    lines: &mut Vec<Line<'a>>,
+) -> Result<()> {
+    for (name, value) in values.as_mapping().into_iter().flatten() {
+        let name = name.as_str().context("a name is text")?;
+        let path = if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") };
+        let schema = &schema["properties"][name];
+        let about = schema["description"].as_str().with_context(|| format!("{path} is not described"))?;
+        // A map that users fill has no names of ours in it.
+        let is_parent = value.as_mapping().is_some_and(|fields| !fields.is_empty())
+            && schema["properties"].is_object()
+            && schema["additionalProperties"] == false;
+        let default = (!is_parent).then_some(value);
+        lines.push(Line { path: path.clone(), name, depth, default, about: about.to_owned() });
+        if is_parent {
+            walk(value, schema, &path, depth + 1, lines)?;
+        }
+    }
+    Ok(())
+}
+
+/// Comments are broken into lines for the editor, and descriptions are not.
+fn join_lines(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            }
+            fields.values_mut().for_each(join_lines);
+        }
+        Value::Array(items) => items.iter_mut().for_each(join_lines),
+        _ => {}
+    }
+}
+
+/// A values file with every setting of a provider.
+pub(super) fn provider_values(provider: CloudProvider) -> String {
+    let mut text = wrap(&format!(
+        "The settings of the provider {provider}: a copy of this is your values file. An empty value stands for the default."
+    ));
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "provider: {provider}");
+    for (name, place) in [("providerConfigs", Place::ConfigMap), ("providerSecrets", Place::Secret)] {
+        let mut keys = keys(provider, place).peekable();
+        if keys.peek().is_none() {
+            continue;
+        }
+        if place == Place::Secret {
+            text.push_str(
+                "\n# Stored with the release; better make a Secret of your own: secrets.mode=reference.",
+            );
+        }
+        let _ = write!(text, "\n{name}:\n  {provider}:\n");
+        for key in keys {
+            for line in comment(key).lines() {
+                let _ = writeln!(text, "    {line}");
+            }
+            let _ = writeln!(text, "    {}: {}", key.name, Value::from(value(key)));
+        }
+    }
+    text
+}
