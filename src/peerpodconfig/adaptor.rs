@@ -92,7 +92,7 @@ impl Context {
 
     pub(super) fn foreign_adaptors(&self, config: &PeerPodConfig) -> Vec<build::Foreign> {
         let candidates: Vec<_> =
-            self.daemon_sets.state().into_iter().filter(|it| build::is_foreign_adaptor(it)).collect();
+            self.daemon_sets.state().into_iter().filter(|it| build::runs_adaptor(it)).collect();
         if candidates.is_empty() {
             return Vec::new();
         }

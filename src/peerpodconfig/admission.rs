@@ -7,7 +7,10 @@ use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service,
     policy::v1::PodDisruptionBudget,
 };
-use kube::{ResourceExt, api::DynamicObject};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, DynamicObject},
+};
 use serde_json::to_value;
 
 use super::{
@@ -83,7 +86,7 @@ impl Context {
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
         if takes_over && !former.is_empty() {
             let former: Vec<_> = former.into_iter().rev().collect();
-            apply::clear(&self.client, &name, &former).await?;
+            apply::clear(&self.client, &name, &former, &DeleteParams::background()).await?;
         }
         part.findings.push(if let Some(older) = sharing {
             let message = format!("the admission of PeerPodConfig {older} is for this runtime class, too");

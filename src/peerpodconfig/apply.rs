@@ -126,7 +126,7 @@ pub(super) async fn bring(
             }
         }
         for object in there.into_values() {
-            remove(&of_kind, &object).await?;
+            remove(&of_kind, &object, DeleteParams::background()).await?;
         }
     }
     Ok(found)
@@ -154,21 +154,27 @@ async fn apply(client: &Client, wanted: &Wanted) -> Result<DynamicObject, ApiErr
     api_call::bounded(wanted.api(client).patch(&wanted.name, &params, &Patch::Apply(&wanted.object))).await
 }
 
-/// Removes all objects of these kinds that bear the configuration's label. Whether any was left.
-pub(super) async fn clear(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
+/// Removes all objects of these kinds that bear the configuration's label: in the background, or each after all that it
+/// owns. Whether any was left.
+pub(super) async fn clear(
+    client: &Client,
+    config: &str,
+    kinds: &[Kind],
+    how: &DeleteParams,
+) -> Result<bool, ApiError> {
     let mut any = false;
     for kind in kinds {
         let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
         let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
         for object in api_call::bounded(of_kind.list(&params)).await? {
             any = true;
-            remove(&of_kind, &object).await?;
+            remove(&of_kind, &object, how.clone()).await?;
         }
     }
     Ok(any)
 }
 
-async fn remove(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<(), ApiError> {
+async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeleteParams) -> Result<(), ApiError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -178,7 +184,7 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<(), 
         "removing"
     );
     let preconditions = Preconditions { uid: object.uid(), resource_version: None };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..how };
     match api_call::bounded(api.delete(&object.name_any(), &params)).await {
         // It is gone, or another one has its name.
         Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),

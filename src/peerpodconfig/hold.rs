@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
     runtime::controller::Action,
 };
 use serde_json::json;
@@ -70,7 +71,7 @@ impl Context {
         // Without its server the webhook would refuse every peer pod, so its registration goes first.
         let mut kinds = self.admission_kinds(self.serves_policies().await?);
         kinds.reverse();
-        let left = apply::clear(&self.client, &name, &kinds).await?;
+        let left = apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
         let unseen = || Some(("nodes are still being read".to_owned(), NOT_YET_SEEN));
         let Some(claims) = self.claims().await else { return Ok(unseen()) };
         let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
@@ -80,8 +81,15 @@ impl Context {
             let message = format!("{pending} nodes still advertise VMs; objects are being removed");
             return Ok(Some((message, pass.again.unwrap_or(AGAIN).min(AGAIN))));
         }
+        // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may have these nodes while
+        // Pods of this one are there.
+        let adaptor = [self.kind::<DaemonSet>(true)];
+        if apply::clear(&self.client, &name, &adaptor, &DeleteParams::foreground()).await? {
+            let message = "the Pods of cloud-api-adaptor have not ended yet; on a node that does not answer, delete its Pod by \
+                           force, or the node";
+            return Ok(Some((message.to_owned(), AGAIN)));
+        }
         self.annotate_service_account().await?;
-        // The DaemonSet goes with its owner.
         Ok(None)
     }
 

@@ -174,22 +174,22 @@ pub async fn run(
         move |labels: Option<&String>| labels.map(|name| ObjectRef::new(name).within(&namespace))
     };
     let by_label = labelled(&everything);
-    let all_daemon_sets = {
-        use kube::runtime::WatchStreamExt;
-        let (everything, by_label) = (everything.clone(), by_label.clone());
-        let stream = watcher(Api::<DaemonSet>::all(client.clone()), config())
-            .default_backoff()
-            .modify(trim)
-            .reflect(writer)
-            .touched_objects();
-        (stream, move |daemon_set: DaemonSet| match by_label(daemon_set.labels().get(CONFIG_LABEL)) {
-            Some(config) => vec![config],
-            None if build::is_foreign_adaptor(&daemon_set) => everything.all(),
-            None => Vec::new(),
-        })
-    };
+    let all_daemon_sets =
+        {
+            use kube::runtime::WatchStreamExt;
+            let everything = everything.clone();
+            let stream = watcher(Api::<DaemonSet>::all(client.clone()), config())
+                .default_backoff()
+                .modify(trim)
+                .reflect(writer)
+                .touched_objects();
+            // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
+            (stream, move |daemon_set: DaemonSet| {
+                if build::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
+            })
+        };
     let owned = watcher::Config::default().labels(CONFIG_LABEL);
-    let (webhooks, others) = (by_label.clone(), everything.clone());
+    let (webhooks, others) = (by_label, everything.clone());
     let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
     let controller = controller
         .watches(Api::<PeerPodConfig>::namespaced(client.clone(), &own), config(), move |_| others.all())
@@ -252,16 +252,30 @@ struct Everything {
 
 impl Everything {
     fn all(&self) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.using(|_| true)
+        self.of(|_| true)
+    }
+
+    /// Those that told that something is in their place.
+    fn in_conflict(&self) -> Vec<ObjectRef<PeerPodConfig>> {
+        self.of(|config| {
+            let conditions = config.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == verdict::Kind::Conflict.as_str())
+        })
     }
 
     fn using(
         &self,
         matches: impl Fn(&crate::api::v1alpha1::PeerPodConfigSpec) -> bool,
     ) -> Vec<ObjectRef<PeerPodConfig>> {
-        let here = self.configs.state().into_iter().filter(|config| {
-            config.namespace().as_deref() == Some(&*self.namespace) && matches(&config.spec)
-        });
+        self.of(|config| matches(&config.spec))
+    }
+
+    fn of(&self, matches: impl Fn(&PeerPodConfig) -> bool) -> Vec<ObjectRef<PeerPodConfig>> {
+        let here = self
+            .configs
+            .state()
+            .into_iter()
+            .filter(|config| config.namespace().as_deref() == Some(&*self.namespace) && matches(config));
         here.map(|config| ObjectRef::from_obj(&*config)).collect()
     }
 }

@@ -1,4 +1,5 @@
-//! cloud-api-adaptors that somebody else installed. Two on one node would share its socket and port.
+//! cloud-api-adaptors of others: those that somebody else installed, and those of other configurations. Two on one node would
+//! share its socket and port.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt as _;
 
-use super::{CONFIG_LABEL, NodeSelection, selection::requirement_holds};
+use super::{CONFIG_LABEL, Names, NodeSelection, selection::requirement_holds};
 use crate::api::v1alpha1::PeerPodConfig;
 
 /// What cloud-api-adaptor's own installations, and the controller that this operator takes the place of, call theirs.
@@ -26,6 +27,8 @@ pub struct Foreign {
     pub name: String,
     /// The selected nodes that it runs on, in order.
     pub nodes: Vec<String>,
+    /// The other configuration that this operator made it for, by its name.
+    pub of_config: Option<String>,
     /// Whether it was made for this very configuration, by the controller that this operator takes the place of.
     pub for_this: bool,
 }
@@ -33,17 +36,26 @@ pub struct Foreign {
 impl fmt::Display for Foreign {
     /// What is in the way, and how to take over.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { namespace, name, nodes, for_this } = self;
-        write!(
-            f,
-            "the DaemonSet {namespace}/{name}, which this operator did not make, runs cloud-api-adaptor on "
-        )?;
+        let Self { namespace, name, nodes, of_config, for_this } = self;
+        write!(f, "the DaemonSet {namespace}/{name}")?;
+        match of_config {
+            Some(config) => write!(f, " of PeerPodConfig {config}")?,
+            None => f.write_str(", which this operator did not make,")?,
+        }
+        f.write_str(" runs cloud-api-adaptor on ")?;
         match &nodes[..] {
             [node] => write!(f, "the selected node {node}")?,
             nodes => {
                 let first = nodes.first().map(String::as_str).unwrap_or_default();
                 write!(f, "{} selected nodes, {first} among them", nodes.len())?;
             }
+        }
+        if let Some(config) = of_config {
+            return write!(
+                f,
+                "; change the selectors so that no node is selected twice. If {config} is being deleted, it goes when its Pods \
+                 have ended; if there is no {config} any more, run: kubectl --namespace {namespace} delete daemonset {name}"
+            );
         }
         if *for_this {
             f.write_str(
@@ -62,8 +74,8 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// The DaemonSets that run cloud-api-adaptor on nodes that a configuration selects and were not made by this operator.
-/// Taints are not looked at: a node that is tainted now may be free of it later.
+/// The DaemonSets that run cloud-api-adaptor on nodes that a configuration selects, but its own. One that is being deleted
+/// counts until its Pods have ended. Taints are not looked at: a node that is tainted now may be free of it later.
 ///
 /// None is adopted, not even one that was made for this configuration: its selector cannot be changed, and replacing it
 /// costs the VMs that it serves, so somebody must decide when.
@@ -77,11 +89,12 @@ pub fn foreign_adaptors<'a>(
     selected.sort_by_key(|node| node.name_any());
     let mut foreign: Vec<_> = daemon_sets
         .into_iter()
-        .filter(|it| it.metadata.deletion_timestamp.is_none() && is_foreign_adaptor(it))
+        .filter(|it| runs_adaptor(it) && !is_of(it, config))
         .map(|it| Foreign {
             namespace: it.namespace().unwrap_or_default(),
             name: it.name_any(),
             nodes: selected.iter().filter(|node| runs_on(it, node)).map(|node| node.name_any()).collect(),
+            of_config: it.labels().get(CONFIG_LABEL).cloned(),
             for_this: it
                 .owner_references()
                 .iter()
@@ -97,15 +110,20 @@ fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
     daemon_set.spec.as_ref()?.template.spec.as_ref()
 }
 
-/// Whether a DaemonSet runs cloud-api-adaptor and this operator did not make it.
-pub fn is_foreign_adaptor(daemon_set: &DaemonSet) -> bool {
+/// Whether a DaemonSet runs cloud-api-adaptor, whoever made it.
+pub fn runs_adaptor(daemon_set: &DaemonSet) -> bool {
     let labels = daemon_set.labels();
     let images =
         || pod(daemon_set).into_iter().flat_map(|pod| &pod.containers).filter_map(|it| it.image.as_deref());
-    !labels.contains_key(CONFIG_LABEL)
-        && (NAMES.contains(&daemon_set.name_any().as_str())
-            || labels.get("app").is_some_and(|app| app == ADAPTOR)
-            || images().any(|image| image.contains(ADAPTOR)))
+    labels.contains_key(CONFIG_LABEL)
+        || NAMES.contains(&daemon_set.name_any().as_str())
+        || labels.get("app").is_some_and(|app| app == ADAPTOR)
+        || images().any(|image| image.contains(ADAPTOR))
+}
+
+/// Whether it is the configuration's own, also while somebody took its label off.
+fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+    daemon_set.namespace() == config.namespace() && daemon_set.name_any() == Names::of(config).adaptor
 }
 
 fn runs_on(daemon_set: &DaemonSet, node: &Node) -> bool {
@@ -177,13 +195,16 @@ mod tests {
             (json!({ "name": "peerpodconfig-ctrl-caa-daemon" }), &plain),
             (json!({ "name": "x", "labels": { "app": "cloud-api-adaptor" } }), &plain),
             (json!({ "name": "x" }), &image),
+            (json!({ "name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z" }), &image),
+            (json!({ "name": "older-cloud-api-adaptor", "labels": { CONFIG_LABEL: "older" } }), &plain),
+            (json!({ "name": "config-cloud-api-adaptor", "namespace": "elsewhere" }), &image),
         ] {
             assert_eq!(names(&daemon_set(&metadata, pod)), ["a", "b"]);
         }
         for (metadata, pod) in [
             (json!({ "name": "x", "labels": { "app": "y" } }), &plain),
-            (json!({ "name": "x", "labels": { CONFIG_LABEL: "config" } }), &image),
-            (json!({ "name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z" }), &image),
+            (json!({ "name": "config-cloud-api-adaptor", "labels": { CONFIG_LABEL: "config" } }), &image),
+            (json!({ "name": "config-cloud-api-adaptor" }), &image),
         ] {
             assert_eq!(names(&daemon_set(&metadata, pod)), [""; 0]);
         }
@@ -225,6 +246,13 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("limit"), "{text}");
+    }
+
+    #[test]
+    fn of_one_of_another_configuration_people_are_told_whose_it_is() {
+        let metadata = json!({ "name": "a", "namespace": "own", "labels": { CONFIG_LABEL: "older" } });
+        let text = found(&daemon_set(&metadata, &json!({ "containers": [] })))[0].to_string();
+        assert!(text.contains("own/a of PeerPodConfig older runs") && text.contains("selectors"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
 //! names.rs       what they are called, and whose they are
 //! differs.rs     whether writing an object would change anything
-//! foreign.rs     cloud-api-adaptors that somebody else installed
+//! foreign.rs     cloud-api-adaptors of others
 //! ```
 //!
 //! All are written by server-side apply: a field that is not built here belongs to whoever set it, and one that is not
@@ -30,7 +30,7 @@ pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
 };
 pub use differs::differs;
-pub use foreign::{Foreign, foreign_adaptors, is_foreign_adaptor};
+pub use foreign::{Foreign, foreign_adaptors, runs_adaptor};
 pub use names::{CONFIG_LABEL, Names};
 pub use selection::NodeSelection;
 pub use settings::AdaptorSettings;

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     discovery::{Discovery, verbs},
 };
-use peerpod_operator::{api::v1alpha1::PeerPodConfig, peerpodconfig::FINALIZER};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPodConfig,
+    peerpodconfig::{FINALIZER, build::CONFIG_LABEL},
+};
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
@@ -128,5 +133,38 @@ fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() 
             wait::gone(configs, "config", DEADLINE).await?;
         }
         stage.nodes.leave().await
+    })
+}
+
+#[test]
+fn nobody_gets_its_nodes_before_the_last_pod_of_the_adaptor_ended() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("older", json!({ "limit": 1 })).await?;
+        stage.until("older", "Ready", "AllReady").await?;
+        let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let label = format!("{CONFIG_LABEL}=older");
+        let pod = pods.list(&ListParams::default().labels(&label)).await?.items.pop().context("a Pod")?;
+        // One whose node does not answer ends as late.
+        let finalized = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
+        let stuck = Patch::Merge(finalized(json!(["example.com/hold"])));
+        pods.patch(&pod.name_any(), &PatchParams::default(), &stuck).await?;
+        stage.configs.delete("older", &DeleteParams::default()).await?;
+        let message = stage.until("older", "Ready", "Deleting").await?;
+        wait::eventually("it waits for its Pod", DEADLINE, async || {
+            let message = stage.until("older", "Ready", "Deleting").await?;
+            ensure!(message.contains("have not ended yet"), "{message}");
+            Ok(())
+        })
+        .await
+        .context(message)?;
+        stage.configure("younger", json!({ "limit": 1 })).await?;
+        let message = stage.until("younger", "Conflict", "AnotherAdaptor").await?;
+        ensure!(message.contains("of PeerPodConfig older"), "{message}");
+        ensure!(stage.daemon_set("younger").await.is_err(), "two would run on a node");
+        pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(finalized(json!(null)))).await?;
+        wait::gone(&stage.configs, "older", DEADLINE).await?;
+        stage.until("younger", "Ready", "AllReady").await?;
+        stage.clear("younger").await
     })
 }
