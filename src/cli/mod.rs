@@ -171,7 +171,12 @@ pub struct RunArgs {
     pub lease_namespace: Option<String>,
 
     /// The controllers to run
-    #[arg(long, env = "PEERPOD_OPERATOR_CONTROLLERS", value_delimiter = ',', default_value = "peerpod")]
+    #[arg(
+        long,
+        env = "PEERPOD_OPERATOR_CONTROLLERS",
+        value_delimiter = ',',
+        default_value = "peerpod,peerpodconfig"
+    )]
     pub controllers: Vec<ControllerName>,
 
     /// The operator's own image, which the webhook of a PeerPodConfig runs

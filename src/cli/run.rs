@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use futures::future::{join, try_join};
+use futures::future::join;
 use prometheus_client::registry::Registry;
 use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -73,18 +73,19 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let (peerpods, configurations) = (warm_up(&readiness, "peerpods"), warm_up(&readiness, "peerpodconfigs"));
+    let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let election = async {
-        // Whoever has not seen everything would not make a good leader.
+        // Whoever has not seen every PeerPod would not make a good leader. Machines are reaped also where PeerPodConfigs
+        // cannot be listed: their controller waits for what it needs by itself.
         if let Some(election) = election
-            && try_join(peerpods.warm, configurations.warm).await.is_ok()
+            && peerpods.warm.await.is_ok()
         {
             election.run(stand_down.clone(), work_ended.clone()).await;
         }
     };
     let controller = async {
         let runs = |name| args.controllers.contains(&name);
-        let (seen, all) = (peerpods.seen, configurations.seen);
+        let (seen, all) = (peerpods.seen, move || configurations.met());
         let peerpods = async {
             if runs(ControllerName::PeerPod) {
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
@@ -125,16 +126,16 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The two ends of a controller's beginning.
+/// The two ends of the beginning.
 struct WarmUp<F> {
-    /// To be called when the controller has seen all that there is.
+    /// To be called when every `PeerPod` has been seen.
     seen: F,
     /// Comes true then.
     warm: oneshot::Receiver<()>,
 }
 
-fn warm_up(readiness: &http::Readiness, what: &'static str) -> WarmUp<impl FnOnce() + Send + 'static> {
-    let need = readiness.needs(what);
+fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static> {
+    let need = readiness.needs("peerpods");
     let (warmed, warm) = oneshot::channel();
     let seen = move || {
         need.met();

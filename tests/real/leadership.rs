@@ -368,3 +368,32 @@ fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() 
         granted
     })
 }
+
+#[test]
+fn machines_are_reaped_also_where_peerpodconfigs_do_not_exist() -> Result<()> {
+    const CRD: &str = "peerpodconfigs.confidentialcontainers.org";
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let allowed =
+                json!({ "metadata": { "annotations": { install::removal::ALLOW_ANNOTATION: "true" } } });
+            testbed.crds().patch(CRD, &PatchParams::default(), &Patch::Merge(allowed)).await?;
+            testbed.crds().delete(CRD, &DeleteParams::default()).await?;
+            wait::gone(&testbed.crds(), CRD, DEADLINE).await?;
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+            options.arguments.push("--controllers=peerpod,peerpodconfig".to_owned());
+            Operator::spawn(testbed, &options).await
+        };
+    alone_with(start, async |alone| {
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        // What is missing is told, and stops a roll-out.
+        let (status, text) = alone.operator.health("/readyz").await?;
+        ensure!(status == 503 && text.contains("peerpodconfigs"), "{status}: {text}");
+        alone.testbed.install_objects().await?;
+        alone.operator.ready().await
+    })
+}

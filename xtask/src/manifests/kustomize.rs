@@ -7,12 +7,11 @@
 //! components/NAME/       an option each
 //! ```
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use kube::Resource as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    cli::ControllerName,
-    install::{self, CONFIG_MAP, Component, Manifest, NAME, Options, SECRET, guard, monitoring},
+    install::{self, CONFIG_MAP, Component, Manifest, Options, SECRET, guard, monitoring},
     settings::CloudProvider,
 };
 use serde::Serialize;
@@ -221,7 +220,7 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             about: "The operator brings cloud-api-adaptor, the admission and the nodes' capacity to what a PeerPodConfig says, and here \
                     is one. Its definition must be there first: where that is new, apply twice.",
             objects: vec![peer_pod_config(options)?],
-            patches: vec![controllers(options)?],
+            patches: Vec::new(),
         },
     ])
 }
@@ -241,17 +240,4 @@ pub(super) fn peer_pod_config(options: &Options) -> Result<Value> {
     // What is left out has its default, so the type would print more than people want to read; but it must be one.
     serde_json::from_value::<PeerPodConfig>(object.clone())?;
     Ok(object)
-}
-
-/// Has the operator run every controller.
-fn controllers(options: &Options) -> Result<Value> {
-    let all = Options {
-        controllers: vec![ControllerName::PeerPod, ControllerName::PeerPodConfig],
-        ..options.clone()
-    };
-    let deployment = to_value(install::deployment(&all))?;
-    let path = "/spec/template/spec/containers/0/args";
-    let arguments = deployment.pointer(path).context("the operator has arguments")?;
-    let target = json!({ "kind": "Deployment", "name": NAME });
-    Ok(json!({ "target": target, "patch": operation("replace", path, arguments)? }))
 }

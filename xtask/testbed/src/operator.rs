@@ -83,6 +83,8 @@ impl Operator {
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
         let address = loopback_address();
         let mut command = Command::new(program);
+        // Many operators share a cluster's nodes, to which the other controller writes. An argument overrides this.
+        command.env("PEERPOD_OPERATOR_CONTROLLERS", "peerpod");
         command.env("KUBECONFIG", testbed.kubeconfig_of(install::NAME).await?).arg("run");
         command.arg("--settings-dir").arg(settings.path());
         command.arg("--credentials-dir").arg(credentials.path());
