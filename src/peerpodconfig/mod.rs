@@ -5,6 +5,7 @@
 //! observe.rs   reads: settings, runtime class, what others installed
 //! build/       the objects that are wanted (pure)
 //! hold.rs      the finalizer, and what is taken back before it goes
+//! watches.rs   what of the objects that are watched asks for a pass
 //! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
@@ -28,6 +29,7 @@ mod pass;
 mod policies;
 mod report;
 pub mod verdict;
+mod watches;
 mod withheld;
 
 use std::{convert::Infallible, future::ready, sync::Arc};
@@ -42,6 +44,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
+    api::PartialObjectMeta,
     runtime::{
         Controller,
         controller::{self, Action},
@@ -145,9 +148,10 @@ pub async fn run(
     let nodes = capacity.nodes().clone();
     let own = options.namespace.clone();
     let config = || watcher::Config::default();
-    let controller = Controller::new(Api::<PeerPodConfig>::all(client.clone()), config())
+    let (configs, writer) = kube::runtime::reflector::store();
+    let (asking, others_ask) = watches::configurations(&client, writer);
+    let controller = Controller::for_stream(asking, configs.clone())
         .with_config(controller::Config::default().concurrency(1));
-    let configs = controller.store();
     let (daemon_sets, writer) = kube::runtime::reflector::store();
     let daemon_sets_seen = daemon_sets.clone();
     let (policies_served, served) = watch::channel(false);
@@ -174,25 +178,17 @@ pub async fn run(
         move |labels: Option<&String>| labels.map(|name| ObjectRef::new(name).within(&namespace))
     };
     let by_label = labelled(&everything);
-    let all_daemon_sets =
-        {
-            use kube::runtime::WatchStreamExt;
-            let everything = everything.clone();
-            let stream = watcher(Api::<DaemonSet>::all(client.clone()), config())
-                .default_backoff()
-                .modify(trim)
-                .reflect(writer)
-                .touched_objects();
-            // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
-            (stream, move |daemon_set: DaemonSet| {
-                if build::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
-            })
-        };
+    let all_daemon_sets = {
+        let everything = everything.clone();
+        // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
+        (watches::daemon_sets(&client, writer), move |daemon_set: DaemonSet| {
+            if build::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
+        })
+    };
     let owned = watcher::Config::default().labels(CONFIG_LABEL);
-    let (webhooks, others) = (by_label, everything.clone());
+    let webhooks = by_label;
     let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
     let controller = controller
-        .watches(Api::<PeerPodConfig>::namespaced(client.clone(), &own), config(), move |_| others.all())
         .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
         .owns(Api::<Deployment>::namespaced(client.clone(), &own), owned.clone())
         .owns(Api::<Service>::namespaced(client.clone(), &own), owned.clone())
@@ -200,10 +196,11 @@ pub async fn run(
         .watches(Api::<MutatingWebhookConfiguration>::all(client.clone()), owned, move |webhook| {
             webhooks(webhook.labels().get(CONFIG_LABEL))
         })
-        .watches(Api::<ConfigMap>::namespaced(client.clone(), &own), config(), move |it| {
+        // They are read when they are used.
+        .watches(Api::<PartialObjectMeta<ConfigMap>>::namespaced(client.clone(), &own), config(), move |it| {
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
-        .watches(Api::<Secret>::namespaced(client.clone(), &own), config(), move |it| {
+        .watches(Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), &own), config(), move |it| {
             let certificate = it.name_any() == keeper::SECRET;
             secrets.using(|spec| certificate || spec.cloud_secret_name == it.name_any())
         })
@@ -212,6 +209,7 @@ pub async fn run(
         })
         .reconcile_on(policies::changes(&client, &served, &own))
         .reconcile_all_on(stream::select(nodes_changed, leadership.changes()))
+        .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context)
         .for_each(|outcome| {
@@ -278,12 +276,6 @@ impl Everything {
             .filter(|config| config.namespace().as_deref() == Some(&*self.namespace) && matches(config));
         here.map(|config| ObjectRef::from_obj(&*config)).collect()
     }
-}
-
-/// Keeps of a DaemonSet what tells whose it is and where it runs.
-fn trim(daemon_set: &mut DaemonSet) {
-    daemon_set.metadata.managed_fields = None;
-    daemon_set.status = None;
 }
 
 async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ConfigMap};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -96,10 +96,11 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
         };
         let first = reconciles().await?;
         // Something that the controller looks at and that changes nothing, again and again.
+        let settings: Api<ConfigMap> = Api::namespaced(stage.client.clone(), NAMESPACE);
         for look in 0..5 {
             stage.configure("config", spec("")).await?;
-            let label = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
-            stage.configs.patch("config", &PatchParams::default(), &Patch::Merge(label)).await?;
+            let mark = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
+            settings.patch("peer-pods-cm", &PatchParams::default(), &Patch::Merge(mark)).await?;
             wait::eventually("it was looked at", DEADLINE, async || {
                 ensure!(reconciles().await? > first + f64::from(look));
                 Ok(())

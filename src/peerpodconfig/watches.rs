@@ -1,0 +1,88 @@
+//! What of the objects that are watched asks for a pass, and what is kept of them.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use futures::{Stream, TryStreamExt, stream};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Api, Client,
+    api::ObjectMeta,
+    runtime::{PredicateConfig, WatchStreamExt, reflector::store::Writer, watcher},
+};
+use tokio::sync::watch;
+
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// Keeps all configurations in a store. Gives those that ask for something else than before, and as often a word to all
+/// others, whose nodes it may concern.
+pub(super) fn configurations(
+    client: &Client,
+    writer: Writer<PeerPodConfig>,
+) -> (
+    impl Stream<Item = Result<PeerPodConfig, watcher::Error>> + Send + use<>,
+    impl Stream<Item = ()> + Send + use<>,
+) {
+    let (word, words) = watch::channel(());
+    let asking = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects()
+        .predicate_filter(|config: &PeerPodConfig| Some(what_is_asked(config)), PredicateConfig::default())
+        .inspect_ok(move |_| word.send_replace(()));
+    let others = stream::unfold(words, async |mut words| words.changed().await.ok().map(|()| ((), words)));
+    (asking, others)
+}
+
+/// Stands for what a configuration asks for. Its status is no part of it.
+fn what_is_asked(config: &PeerPodConfig) -> u64 {
+    let ObjectMeta { uid, generation, finalizers, deletion_timestamp, .. } = &config.metadata;
+    let mut hasher = DefaultHasher::new();
+    (uid, generation, finalizers, deletion_timestamp.is_some()).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Keeps of all DaemonSets, in a store, what tells whose they are and where they run. Gives those that changed.
+pub(super) fn daemon_sets(
+    client: &Client,
+    writer: Writer<DaemonSet>,
+) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
+    watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default())
+        .default_backoff()
+        .modify(|daemon_set| {
+            daemon_set.metadata.managed_fields = None;
+            daemon_set.status = None;
+        })
+        .reflect(writer)
+        .touched_objects()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_asked_for_asks_for_a_pass() {
+        let asked = |metadata: &Value, status: &Value| {
+            let config = serde_json::from_value(json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": metadata, "spec": {}, "status": status,
+            }));
+            what_is_asked(&config.unwrap())
+        };
+        let one = json!({ "name": "a", "uid": "u", "generation": 1, "finalizers": ["x"] });
+        let told = json!({ "nodes": 3 });
+        assert_eq!(asked(&one, &json!({})), asked(&one, &told));
+        for (field, value) in [
+            ("uid", json!("v")),
+            ("generation", json!(2)),
+            ("finalizers", json!([])),
+            ("deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+        ] {
+            let mut other = one.clone();
+            other[field] = value;
+            assert_ne!(asked(&one, &told), asked(&other, &told), "{field}");
+        }
+    }
+}
