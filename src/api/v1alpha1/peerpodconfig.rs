@@ -39,7 +39,7 @@ pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
     namespaced,
     status = "PeerPodConfigStatus",
     derive = "PartialEq",
-    doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run.",
+    doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Whoever may create or change one decides what runs privileged on these nodes: grant that to administrators of the cluster alone.",
     validation = Rule::new("size(self.metadata.name) <= 40").message(
         "the name of a PeerPodConfig may have 40 characters at most: other objects are named after it"
     ),
