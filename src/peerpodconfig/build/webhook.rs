@@ -189,6 +189,8 @@ fn pod(inputs: &Inputs) -> PodSpec {
             max_skew: 1,
             when_unsatisfiable: "ScheduleAnyway".to_owned(),
             label_selector: Some(Part::Webhook.selector(inputs.config)),
+            // Those of before are to go, and must not lead the new ones to where they are not.
+            match_label_keys: Some(vec!["pod-template-hash".to_owned()]),
             ..TopologySpreadConstraint::default()
         }]),
         security_context: Some(PodSecurityContext {

@@ -167,19 +167,16 @@ impl Keeper {
         }
         known.foreign = foreign;
         if foreign {
+            known.kept = None;
             return Ok(LONGEST_PAUSE);
         }
         if let Some(authorities) = secret.as_ref().and_then(authorities) {
             known.note_trust(authorities);
         }
         let now = Timestamp::now();
-        let read = secret.as_ref().and_then(Kept::read);
-        let step = match (&secret, &known.kept) {
-            // Whoever deletes it wants another one; what is shown stays trusted meanwhile.
-            (None, Some(kept)) => Step::Write(kept.prepared(&self.wanted, now)?),
-            _ => Kept::step(read.as_ref(), &self.wanted, known.settled_in(self.wanted.settling()), now)?,
-        };
-        known.kept = read.or(known.kept.take());
+        let settled = known.settled_in(self.wanted.settling());
+        let step = Kept::look(secret.as_ref(), known.kept.as_ref(), &self.wanted, settled, now)?;
+        known.kept = secret.as_ref().and_then(Kept::read).or(known.kept.take());
         match step {
             Step::Wait(until) => {
                 let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();

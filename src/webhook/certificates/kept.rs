@@ -19,7 +19,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-use super::Serving;
+use super::{Serving, facts};
 
 /// The keys of a Secret of type `kubernetes.io/tls`, the authorities to trust, and the pair that comes next.
 pub(super) const CERTIFICATE: &str = "tls.crt";
@@ -28,8 +28,8 @@ pub(super) const AUTHORITIES: &str = "ca.crt";
 const NEXT_CERTIFICATE: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 
-/// Says that a Secret is managed here, and until when its certificate is good.
-const EXPIRES: &str = "peerpods.confidentialcontainers.org/expires";
+/// Says that the certificate was written here: its SHA-256. Whoever writes another one may well leave the annotation.
+const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-sha256";
 
 /// Says for which names its certificate is good, with commas between.
 const NAMES: &str = "peerpods.confidentialcontainers.org/names";
@@ -66,6 +66,7 @@ impl Wanted {
 struct Pair {
     certificate: ByteString,
     key: ByteString,
+    expires: Timestamp,
 }
 
 /// What a managed Secret holds.
@@ -75,8 +76,8 @@ pub(super) struct Kept {
     next: Option<Pair>,
     /// Certificates in PEM: of the current pair's authority, and of the next one's or the one before.
     authorities: Vec<String>,
+    /// Those of the newest pair.
     names: String,
-    expires: Timestamp,
 }
 
 /// What is to be done about the Secret.
@@ -98,31 +99,31 @@ pub struct IssueError(#[from] rcgen::Error);
 impl Kept {
     /// Reads a Secret. `None` if it is not managed here, or not as it was written.
     pub(super) fn read(secret: &Secret) -> Option<Self> {
-        let annotation = |key| secret.metadata.annotations.as_ref()?.get(key);
-        let data = |key| secret.data.as_ref()?.get(key).cloned();
-        let pair = |certificate, key| {
-            let pair = Pair { certificate: data(certificate)?, key: data(key)? };
-            Serving::default().show(&pair.certificate.0, &pair.key.0).ok()?;
-            Some(pair)
-        };
-        let authorities = String::from_utf8(data(AUTHORITIES)?.0).ok()?;
+        let data = |key| secret.data.as_ref()?.get(key);
+        let authorities = String::from_utf8(data(AUTHORITIES)?.0.clone()).ok()?;
         let authorities: Vec<_> = authorities
             .split_inclusive("-----END CERTIFICATE-----\n")
             .map(str::to_owned)
             .filter(|text| !text.trim().is_empty())
             .collect();
-        Some(Self {
-            current: pair(CERTIFICATE, KEY)?,
-            next: pair(NEXT_CERTIFICATE, NEXT_KEY),
-            authorities,
-            names: annotation(NAMES)?.clone(),
-            expires: annotation(EXPIRES)?.parse().ok()?,
-        })
+        let pair = |certificate, key| {
+            let pair = Pair::read(data(certificate)?, data(key)?)?;
+            pair.authority(&authorities).is_some().then_some(pair)
+        };
+        let (current, next) = (pair(CERTIFICATE, KEY)?, pair(NEXT_CERTIFICATE, NEXT_KEY));
+        Some(Self { current, next, authorities, names: annotation(secret, NAMES)?.clone() })
     }
 
-    /// Whether a Secret is managed here, by what it says of itself.
+    /// Whether a Secret is managed here: the certificate in it was written here, or it was, and somebody broke it.
     pub(super) fn is_ours(secret: &Secret) -> bool {
-        secret.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(EXPIRES))
+        let data = |key| secret.data.as_ref()?.get(key);
+        annotation(secret, FINGERPRINT).is_some_and(|written| {
+            let (certificate, key) = (data(CERTIFICATE), data(KEY));
+            let unchanged =
+                certificate.is_some_and(|certificate| facts::fingerprint(&certificate.0) == *written);
+            unchanged
+                || certificate.zip(key).and_then(|(certificate, key)| Pair::read(certificate, key)).is_none()
+        })
     }
 
     /// The Secret that holds this; it replaces `before`.
@@ -134,16 +135,16 @@ impl Kept {
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into();
-        if let Some(Pair { certificate, key }) = self.next.clone() {
+        if let Some(Pair { certificate, key, .. }) = self.next.clone() {
             data.extend([(NEXT_CERTIFICATE.to_owned(), certificate), (NEXT_KEY.to_owned(), key)]);
         }
         let mut metadata = before.map_or_else(ObjectMeta::default, |before| before.metadata.clone());
         metadata.name = Some(name.to_owned());
         metadata.managed_fields = None;
-        metadata
-            .annotations
-            .get_or_insert_default()
-            .extend([(EXPIRES.to_owned(), self.expires.to_string()), (NAMES.to_owned(), self.names.clone())]);
+        metadata.annotations.get_or_insert_default().extend([
+            (FINGERPRINT.to_owned(), facts::fingerprint(&self.current.certificate.0)),
+            (NAMES.to_owned(), self.names.clone()),
+        ]);
         Secret {
             metadata,
             data: Some(data),
@@ -152,54 +153,86 @@ impl Kept {
         }
     }
 
-    /// What to do about this, or about a Secret that is not there. `settled`: all of its authorities have been trusted for
-    /// long enough.
-    pub(super) fn step(
-        kept: Option<&Self>,
+    /// What to do about a Secret that is managed here, or not there. `before`: what it held last, if that is known.
+    /// `settled`: all of its authorities have been trusted for long enough.
+    pub(super) fn look(
+        secret: Option<&Secret>,
+        before: Option<&Self>,
         wanted: &Wanted,
         settled: bool,
         now: Timestamp,
     ) -> Result<Step, IssueError> {
-        let names = wanted.names.join(",");
-        let expires = |kept: &Self| kept.expires;
-        let Some(kept) = kept.filter(|kept| now < expires(kept)) else {
+        match (secret, secret.and_then(Self::read), before) {
+            // Whoever deletes it wants another one; what is shown stays trusted meanwhile.
+            (None, _, Some(before)) => Ok(Step::Write(before.prepared(wanted, now)?)),
+            // Somebody broke it: what is shown is still the last good one, and is put back.
+            (Some(_), None, Some(before)) => Ok(Step::Write(before.clone())),
+            (_, kept, _) => Self::step(kept.as_ref(), wanted, settled, now),
+        }
+    }
+
+    /// What to do about this, or if there is nothing.
+    fn step(kept: Option<&Self>, wanted: &Wanted, settled: bool, now: Timestamp) -> Result<Step, IssueError> {
+        let good = |kept: &&Self| now < kept.next.as_ref().unwrap_or(&kept.current).expires;
+        let Some(kept) = kept.filter(good) else {
             // What was trusted before is past its time.
-            let (current, authority, expires) = issue(wanted, now)?;
-            return Ok(Step::Write(Self {
-                current,
-                next: None,
-                authorities: vec![authority],
-                names,
-                expires,
-            }));
+            let (current, authority) = issue(wanted, now)?;
+            let names = wanted.names.join(",");
+            return Ok(Step::Write(Self { current, next: None, authorities: vec![authority], names }));
         };
         if let Some(next) = &kept.next {
             let promoted = Self { current: next.clone(), next: None, ..kept.clone() };
-            return Ok(if settled { Step::Write(promoted) } else { Step::Settle });
+            // Nobody takes what has expired, so there is nothing to wait for.
+            let due = settled || kept.current.expires <= now;
+            return Ok(if due { Step::Write(promoted) } else { Step::Settle });
         }
-        let renewal = wanted.renewal(kept.expires);
-        if now < renewal && kept.names == names {
+        let renewal = wanted.renewal(kept.current.expires);
+        if now < renewal && kept.names == wanted.names.join(",") {
             return Ok(Step::Wait(renewal));
         }
         Ok(Step::Write(kept.prepared(wanted, now)?))
     }
 
-    /// This with another pair to come next.
-    pub(super) fn prepared(&self, wanted: &Wanted, now: Timestamp) -> Result<Self, IssueError> {
-        let (next, authority, expires) = issue(wanted, now)?;
-        let newest = self.authorities.last().cloned();
-        let authorities = newest.into_iter().chain([authority]).collect();
-        let names = wanted.names.join(",");
-        Ok(Self { current: self.current.clone(), next: Some(next), authorities, names, expires })
+    /// This with another pair to come next. A pair that was to come before was never shown, and is forgotten.
+    fn prepared(&self, wanted: &Wanted, now: Timestamp) -> Result<Self, IssueError> {
+        let (next, authority) = issue(wanted, now)?;
+        let in_use = self.current.authority(&self.authorities).cloned();
+        let authorities = in_use.into_iter().chain([authority]).collect();
+        Ok(Self {
+            current: self.current.clone(),
+            next: Some(next),
+            authorities,
+            names: wanted.names.join(","),
+        })
     }
 }
 
-/// A new pair, its authority's certificate, and when both expire.
-fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String, Timestamp), IssueError> {
+impl Pair {
+    /// `None` if the two cannot be used together.
+    fn read(certificate: &ByteString, key: &ByteString) -> Option<Self> {
+        Serving::default().show(&certificate.0, &key.0).ok()?;
+        let expires = facts::expiry(&certificate.0)?;
+        Some(Self { certificate: certificate.clone(), key: key.clone(), expires })
+    }
+
+    /// The one of the authorities that signed it.
+    fn authority<'a>(&self, authorities: &'a [String]) -> Option<&'a String> {
+        authorities.iter().find(|authority| facts::is_signed_by(&self.certificate.0, authority.as_bytes()))
+    }
+}
+
+fn annotation<'a>(secret: &'a Secret, key: &str) -> Option<&'a String> {
+    secret.metadata.annotations.as_ref()?.get(key)
+}
+
+/// A new pair, and its authority's certificate.
+fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), IssueError> {
     let since_1970 = |at: Timestamp| Duration::from_secs(u64::try_from(at.as_second()).unwrap_or_default());
     let moment = |at: Duration| date_time_ymd(1970, 1, 1) + at;
     let lifetime = SignedDuration::try_from(wanted.lifetime).unwrap_or(SignedDuration::MAX);
     let expires = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
+    // Certificates know whole seconds.
+    let expires = Timestamp::from_second(expires.as_second()).unwrap_or(expires);
     let valid = |params: &mut CertificateParams| {
         params.not_before = moment(since_1970(now).saturating_sub(CLOCK_SKEW));
         params.not_after = moment(since_1970(expires));
@@ -225,7 +258,7 @@ fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String, Timestamp), I
     let key = KeyPair::generate()?;
     let certificate = server.signed_by(&key, &Issuer::new(authority, authority_key))?.pem();
     let pem = |text: String| ByteString(text.into_bytes());
-    Ok((Pair { certificate: pem(certificate), key: pem(key.serialize_pem()) }, trusted, expires))
+    Ok((Pair { certificate: pem(certificate), key: pem(key.serialize_pem()), expires }, trusted))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //!
 //! A new certificate is shown to whoever connects from then on; open connections go on as they are.
 
+mod facts;
 pub mod files;
 pub mod keeper;
 pub mod kept;

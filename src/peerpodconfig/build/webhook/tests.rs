@@ -89,6 +89,8 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
         }
     }
     assert_eq!(deployment["spec"]["replicas"], 3);
+    let spread = &deployment["spec"]["template"]["spec"]["topologySpreadConstraints"][0];
+    assert_eq!(spread["matchLabelKeys"], json!(["pod-template-hash"]), "Pods that are to go do not count");
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], "operator");
     let arguments = json!([

@@ -96,17 +96,63 @@ fn other_names_are_prepared_at_once_and_what_has_expired_is_replaced() {
 fn a_secret_is_read_as_it_was_written_and_a_broken_one_not_at_all() {
     let first = write(None, &wanted(&["a.ns.svc"]), false, after(0));
     let prepared = write(Some(&first), &wanted(&["a.ns.svc"]), false, after(25));
+    let other = write(None, &wanted(&["a.ns.svc"]), false, after(0)).secret("name", None).data.unwrap();
     for kept in [first, prepared] {
         let secret = kept.secret("name", None);
         assert!(Kept::is_ours(&secret));
         assert!(Kept::read(&secret).unwrap() == kept);
         for key in [CERTIFICATE, KEY, AUTHORITIES] {
-            let mut broken = secret.clone();
-            broken.data.as_mut().unwrap().remove(key);
-            assert!(Kept::read(&broken).is_none(), "{key}");
+            for replacement in [None, other.get(key)] {
+                let mut broken = secret.clone();
+                let data = broken.data.as_mut().unwrap();
+                data.remove(key);
+                data.extend(replacement.map(|replacement| (key.to_owned(), replacement.clone())));
+                assert!(Kept::read(&broken).is_none() && Kept::is_ours(&broken), "{key}");
+                let step = Kept::look(Some(&broken), Some(&kept), &wanted(&["a.ns.svc"]), false, after(26));
+                assert!(step.unwrap() == Step::Write(kept.clone()), "what was trusted is put back: {key}");
+            }
         }
-        let mut foreign = secret.clone();
-        foreign.metadata.annotations = None;
-        assert!(!Kept::is_ours(&foreign));
     }
+}
+
+#[test]
+fn a_secret_is_ours_only_while_it_holds_what_was_written_here() {
+    let written = |name| write(None, &wanted(&[name]), false, after(0)).secret("name", None);
+    let secret = written("a.ns.svc");
+    let mut without = secret.clone();
+    without.metadata.annotations = None;
+    assert!(Kept::is_ours(&secret) && !Kept::is_ours(&without));
+    // Whoever applies data alone leaves the annotations of before.
+    let replaced = Secret { data: written("b.ns.svc").data, ..secret };
+    assert!(!Kept::is_ours(&replaced));
+}
+
+#[test]
+fn what_is_shown_stays_trusted_when_the_secret_is_deleted_at_any_step() {
+    let (wanted, name) = (wanted(&["a.ns.svc"]), "a.ns.svc");
+    let first = write(None, &wanted, false, after(0));
+    let prepared = write(Some(&first), &wanted, false, after(20));
+    let promoted = write(Some(&prepared), &wanted, true, after(20));
+    let again = write(Some(&promoted), &wanted, false, after(40));
+    for (step, before) in [first, prepared, promoted, again].iter().enumerate() {
+        let now = before.current.expires - SignedDuration::from_secs(60);
+        let Step::Write(after) = Kept::look(None, Some(before), &wanted, true, now).unwrap() else {
+            panic!("step {step}: none is made")
+        };
+        assert!(after.current == before.current && after.next.is_some(), "step {step}");
+        assert!(trusts(&after, before, name, now), "step {step}: what is shown is not trusted any more");
+    }
+}
+
+#[test]
+fn what_comes_next_takes_the_place_of_what_has_expired() {
+    let wanted = wanted(&["a.ns.svc"]);
+    let first = write(None, &wanted, false, after(0));
+    let prepared = write(Some(&first), &wanted, false, after(29));
+    assert!(prepared.current.expires == after(30), "until when the certificate that is shown is good");
+    assert!(Kept::step(Some(&prepared), &wanted, false, after(29)).unwrap() == Step::Settle);
+    let promoted = write(Some(&prepared), &wanted, false, after(31));
+    assert!(Some(&promoted.current) == prepared.next.as_ref() && promoted.current.expires == after(59));
+    let fresh = write(Some(&prepared), &wanted, false, after(60));
+    assert!(fresh.next.is_none() && fresh.authorities.len() == 1);
 }

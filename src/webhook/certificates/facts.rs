@@ -1,0 +1,45 @@
+//! What certificates in PEM say of themselves *(no client)*.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+use ring::digest::{SHA256, digest};
+use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+/// When the first certificate expires. `None` if it cannot be read.
+pub(super) fn expiry(pem: &[u8]) -> Option<Timestamp> {
+    validity(pem).map(|(_, expires)| expires)
+}
+
+/// From when until when the first certificate is good. `None` if it cannot be read.
+pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
+    parsed(pem, |certificate| {
+        let validity = certificate.validity();
+        let moment = |seconds| Timestamp::from_second(seconds).ok();
+        moment(validity.not_before.timestamp()).zip(moment(validity.not_after.timestamp()))
+    })
+}
+
+/// Whether the first certificate is signed with this authority's key.
+pub(super) fn is_signed_by(pem: &[u8], authority: &[u8]) -> bool {
+    let signed = parsed(authority, |authority| {
+        parsed(pem, |certificate| certificate.verify_signature(Some(authority.public_key())).ok())
+    });
+    signed.is_some()
+}
+
+/// SHA-256 of these bytes, in lower-case hexadecimal digits.
+pub(super) fn fingerprint(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string never fails.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn parsed<T>(pem: &[u8], look: impl FnOnce(&X509Certificate) -> Option<T>) -> Option<T> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    look(&certificate)
+}
