@@ -35,8 +35,8 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
             ])
             .await?;
         let mut stage = Stage::new(testbed).await?;
-        // More than may fail in one pass, and all before the good one.
-        let bad: Vec<_> = (0..20).map(|number| format!("bad-{number:02}")).collect();
+        // More than a pass tries when all of them fail, and all before the good one.
+        let bad: Vec<_> = (0..40).map(|number| format!("bad-{number:02}")).collect();
         for name in bad.iter().map(String::as_str).chain(["good"]) {
             stage.join(name).await?;
         }
@@ -46,7 +46,7 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
             Ok(())
         })
         .await?;
-        stage.want(&[json!({ "limit": 21 })])?;
+        stage.want(&[json!({ "limit": 41 })])?;
         stage.advertises("good", Some("1")).await?;
         let told =
             |summaries: &Vec<Summary>| summaries.iter().any(|summary| summary.failed.len() == bad.len());
