@@ -18,7 +18,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use super::{DrainArgs, client::client};
+use super::{DrainArgs, client::client, serving::block_on};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     permissions::Permission,
@@ -40,20 +40,10 @@ pub const PERMISSIONS: &[Permission] =
 const NAMED: usize = 20;
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(problem) => return fail(&format!("cannot start: {problem}")),
-    };
-    match runtime.block_on(prepare(args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => fail(&problem),
-    }
-}
-
-fn fail(problem: &str) -> ExitCode {
-    // Where even this cannot be written, the exit code has to do.
-    let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
-    ExitCode::FAILURE
+    block_on(prepare(args), |problem| {
+        // Where even this cannot be written, the exit code has to do.
+        let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
+    })
 }
 
 fn say(text: &str) {

@@ -4,22 +4,19 @@ mod check;
 mod client;
 mod drain;
 mod run;
+mod serving;
 mod webhook;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 
 pub use drain::PERMISSIONS as DRAIN_PERMISSIONS;
+pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
-use crate::{
-    peerpodconfig,
-    provider::Limits,
-    runtime::{lease, telemetry::LogFormat},
-    settings::Folders,
-};
+use crate::{peerpodconfig, provider::Limits, runtime::lease, settings::Folders};
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -123,24 +120,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 
-    /// Where /healthz and /readyz are served
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_HEALTH_ADDR",
-        default_value = "0.0.0.0:8081"
-    )]
-    pub health_addr: SocketAddr,
-
-    /// Where /metrics is served
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_METRICS_ADDR",
-        default_value = "0.0.0.0:8080"
-    )]
-    pub metrics_addr: SocketAddr,
-
     /// Act only while holding the lease; without, one replica alone may run
     #[arg(
         long,
@@ -208,9 +187,9 @@ pub struct RunArgs {
     )]
     pub slow_after: Duration,
 
-    /// How log lines look
-    #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
-    pub log_format: LogFormat,
+    /// Where it tells how it is, and how it logs.
+    #[command(flatten)]
+    pub serving: ServingArgs,
 }
 
 impl RunArgs {

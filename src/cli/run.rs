@@ -8,7 +8,11 @@ use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{ControllerName, RunArgs, client::client};
+use super::{
+    ControllerName, RunArgs,
+    client::client,
+    serving::{ServingArgs, block_on},
+};
 use crate::{
     peerpod, peerpodconfig,
     provider::{Clouds, Limits},
@@ -23,22 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
-    telemetry::init(args.log_format);
-    // One thread: the work is waiting for others, and every thread more costs memory.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(problem) => {
-            error!(%problem, "cannot start");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(serve(args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            error!("{problem}");
-            ExitCode::FAILURE
-        }
-    }
+    telemetry::init(args.serving.log_format);
+    block_on(serve(args), |problem| error!("{problem}"))
 }
 
 async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
@@ -47,9 +37,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
+    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
     let servers =
-        http::serve(args.health_addr, args.metrics_addr, readiness.clone(), registry, shutdown.clone())
-            .await?;
+        http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
 
     let (told, shown) = (metrics.clone(), readiness.shows("settings"));
     let on_change = move |state: &settings::State| {

@@ -11,10 +11,15 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use super::{client::client, duration, run::process_name};
+use super::{
+    client::client,
+    duration,
+    run::process_name,
+    serving::{ServingArgs, block_on},
+};
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
-    runtime::{Metrics, http, lease::Election, process, shutdown, telemetry, telemetry::LogFormat},
+    runtime::{Metrics, http, lease::Election, process, shutdown, telemetry},
     webhook::{
         Options,
         certificates::{
@@ -127,27 +132,9 @@ pub struct WebhookArgs {
     )]
     pub sizing: SizingName,
 
-    /// Where /healthz and /readyz are served, without TLS
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_HEALTH_ADDR",
-        default_value = "0.0.0.0:8081"
-    )]
-    pub health_addr: SocketAddr,
-
-    /// Where /metrics is served
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_METRICS_ADDR",
-        default_value = "0.0.0.0:8080"
-    )]
-    pub metrics_addr: SocketAddr,
-
-    /// How log lines look
-    #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
-    pub log_format: LogFormat,
+    /// Where it tells how it is, and how it logs.
+    #[command(flatten)]
+    pub serving: ServingArgs,
 }
 
 /// The rules that `--sizing` can name.
@@ -175,27 +162,12 @@ fn or_default(text: &str, default: &str) -> Result<String, Infallible> {
 }
 
 pub(super) fn webhook(args: WebhookArgs) -> ExitCode {
-    telemetry::init(args.log_format);
-    let tls = match TlsOptions::parse(&args.tls_min_version, &args.tls_cipher_suites) {
-        Ok(tls) => tls,
+    telemetry::init(args.serving.log_format);
+    match TlsOptions::parse(&args.tls_min_version, &args.tls_cipher_suites) {
+        Ok(tls) => block_on(serve(args, tls), |problem| error!("{problem}")),
         Err(problem) => {
             error!("{problem}");
-            return ExitCode::from(2);
-        }
-    };
-    // One thread: a review costs microseconds, and every thread more costs memory.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(problem) => {
-            error!(%problem, "cannot start");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(serve(args, tls)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            error!("{problem}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
@@ -208,9 +180,9 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let reviews = ReviewMetrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
+    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
     let health =
-        http::serve(args.health_addr, args.metrics_addr, readiness.clone(), registry, shutdown.clone())
-            .await?;
+        http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
 
     let serving = Arc::new(Serving::default());
     let certificate = match (&args.tls_cert, &args.tls_key) {

@@ -1,0 +1,52 @@
+//! What the subcommands that go on until told to stop have in common.
+
+use std::{fmt::Display, net::SocketAddr, process::ExitCode};
+
+use clap::Args;
+
+use crate::runtime::telemetry::LogFormat;
+
+/// Where a process tells how it is, and how it logs.
+#[derive(Clone, Debug, Args)]
+pub struct ServingArgs {
+    /// Where /healthz and /readyz are served, without TLS
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "PEERPOD_OPERATOR_HEALTH_ADDR",
+        default_value = "0.0.0.0:8081"
+    )]
+    pub health_addr: SocketAddr,
+
+    /// Where /metrics is served
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "PEERPOD_OPERATOR_METRICS_ADDR",
+        default_value = "0.0.0.0:8080"
+    )]
+    pub metrics_addr: SocketAddr,
+
+    /// How log lines look
+    #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Does the work, and tells what was wrong with it.
+pub(super) fn block_on<E: Display>(
+    work: impl Future<Output = Result<(), E>>,
+    tell: impl FnOnce(&str),
+) -> ExitCode {
+    // One thread: the work is waiting for others, or costs microseconds, and every thread more costs memory.
+    let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(work).map_err(|problem| problem.to_string()),
+        Err(problem) => Err(format!("cannot start: {problem}")),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            tell(&problem);
+            ExitCode::FAILURE
+        }
+    }
+}
