@@ -6,17 +6,20 @@ use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
-            Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, EnvVarSource, HTTPGetAction,
-            ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, SecretEnvSource, SecurityContext,
-            ServiceAccount, Toleration, VolumeMount,
+            Affinity, Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, EnvVarSource,
+            HTTPGetAction, ObjectFieldSelector, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec,
+            Probe, SecretEnvSource, SecurityContext, ServiceAccount, Toleration, VolumeMount,
         },
     },
-    apimachinery::pkg::util::intstr::IntOrString,
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
+        util::intstr::IntOrString,
+    },
 };
 use kube::api::ObjectMeta;
 
 use super::{
-    Inputs, InstanceType, Names, NodeSelection,
+    CONFIG_LABEL, Inputs, InstanceType, Names, NodeSelection,
     cloud::{self, Mounted},
     instance_type,
     names::Part,
@@ -111,13 +114,37 @@ fn pod(inputs: &Inputs) -> PodSpec {
         host_network: Some(true),
         dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
         node_selector: selection.node_selector(),
-        affinity: selection.affinity(),
+        affinity: Some(Affinity {
+            pod_anti_affinity: Some(apart_from_others(inputs.config)),
+            ..selection.affinity().unwrap_or_default()
+        }),
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
             .filter(|it: &Vec<_>| !it.is_empty()),
         image_pull_secrets: Some(adaptor.image_pull_secrets.clone()).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, mounts)],
         volumes: Some(volumes),
         ..PodSpec::default()
+    }
+}
+
+/// Two cloud-api-adaptors on one node would share its socket and port. A node may come to be selected twice at any time, by
+/// its labels, so the scheduler keeps the second one off until the first one's Pod has ended.
+fn apart_from_others(config: &PeerPodConfig) -> PodAntiAffinity {
+    let mut labels = Part::Adaptor.selector_labels(config);
+    let own = labels.remove(CONFIG_LABEL);
+    let not_own = LabelSelectorRequirement {
+        key: CONFIG_LABEL.to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(own.into_iter().collect()),
+    };
+    let selector = LabelSelector { match_labels: Some(labels), match_expressions: Some(vec![not_own]) };
+    PodAntiAffinity {
+        required_during_scheduling_ignored_during_execution: Some(vec![PodAffinityTerm {
+            label_selector: Some(selector),
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            ..PodAffinityTerm::default()
+        }]),
+        ..PodAntiAffinity::default()
     }
 }
 

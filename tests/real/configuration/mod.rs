@@ -2,13 +2,12 @@
 
 mod admission;
 mod deletion;
+mod overlap;
 mod quiet;
 mod settings;
 mod stage;
 mod status;
 mod upstream;
-
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
@@ -83,27 +82,6 @@ fn nodes_that_come_and_go_and_kubelets_that_reset_are_followed() -> Result<()> {
         stage.nodes.api().patch(node, &PatchParams::default(), &Patch::Merge(label)).await?;
         stage.shares(&[Some(2), Some(3)]).await?;
         stage.clear("config").await
-    })
-}
-
-#[test]
-fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
-    configuring(async |alone| {
-        let stage = Stage::set(alone, 2).await?;
-        stage.configure("older", json!({ "limit": 4 })).await?;
-        stage.until("older", "Ready", "AllReady").await?;
-        tokio::time::sleep(Duration::from_millis(1100)).await;
-        stage.configure("younger", json!({ "limit": 20 })).await?;
-        let message = stage.until("younger", "Conflict", "NodesTaken").await?;
-        assert!(message.contains("older"), "{message}");
-        stage.until("younger", "Ready", "NodesTaken").await?;
-        ensure!(stage.daemon_set("younger").await.is_err(), "two would run on a node");
-        stage.shares(&[Some(2), Some(2)]).await?;
-        // With the older one gone the nodes are the younger one's.
-        stage.configs.delete("older", &DeleteParams::default()).await?;
-        stage.until("younger", "Ready", "AllReady").await?;
-        stage.shares(&[Some(10), Some(10)]).await?;
-        stage.clear("younger").await
     })
 }
 

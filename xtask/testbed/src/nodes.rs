@@ -22,6 +22,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::wait::DEADLINE;
 
+/// The label of every node with its own name.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// How much longer each node may make the wait.
 const EACH: Duration = Duration::from_millis(30);
 
@@ -44,18 +47,23 @@ impl FakeNodes {
         labels: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let api: Api<Node> = Api::all(client);
-        let node: Node = serde_json::from_value(json!({
-            "metadata": {
-                "generateName": format!("{purpose}-"),
-                "annotations": { "kwok.x-k8s.io/node": "fake" },
-                "labels": labels,
-            },
-        }))?;
-        let params = PostParams::default();
-        let made = (0..count).map(|_| api.create(&params, &node));
-        let made: Vec<_> = stream::iter(made).buffer_unordered(CONCURRENCY).try_collect().await?;
-        let mut names: Vec<_> = made.iter().map(kube::ResourceExt::name_any).collect();
+        let mut names: Vec<_> =
+            (0..count).map(|_| format!("{purpose}-{:012x}", fastrand::u64(..1 << 48))).collect();
         names.sort();
+        let made = names.iter().map(async |name| {
+            // As kubelets have it: the scheduler tells nodes apart by it where Pods must not share one.
+            let mut labels = labels.clone();
+            labels.insert(HOSTNAME.to_owned(), name.clone());
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {
+                    "name": name,
+                    "annotations": { "kwok.x-k8s.io/node": "fake" },
+                    "labels": labels,
+                },
+            }))?;
+            anyhow::Ok(api.create(&PostParams::default(), &node).await?)
+        });
+        stream::iter(made).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
         let nodes = Self { api, names };
         nodes.until_ready().await?;
         Ok(nodes)

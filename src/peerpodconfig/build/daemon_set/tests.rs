@@ -223,3 +223,27 @@ fn the_service_account_has_the_annotations_of_all_configurations() {
     assert_eq!(account(&configs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
     assert_eq!(account(&configs[2..]), json!({ "name": name, "namespace": "ns" }));
 }
+
+#[test]
+fn its_pods_keep_off_nodes_with_those_of_other_configurations_alone() {
+    for (spec, selects) in
+        [(json!({}), false), (json!({ "labelSelector": { "matchLabels": { "zone": "a" } } }), true)]
+    {
+        let daemon_set = built(&spec, "aws");
+        let template = &daemon_set["spec"]["template"];
+        let affinity = &template["spec"]["affinity"];
+        assert_eq!(affinity.get("nodeAffinity").is_some(), selects, "{affinity}");
+        let terms = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"].as_array();
+        let [term] = &terms.unwrap()[..] else { panic!("{affinity}") };
+        assert_eq!(term["topologyKey"], "kubernetes.io/hostname");
+        let selector = &term["labelSelector"];
+        let labels = &template["metadata"]["labels"];
+        for (key, value) in selector["matchLabels"].as_object().unwrap() {
+            assert_eq!((key == CONFIG_LABEL, value), (false, &labels[key]), "{key}");
+        }
+        assert_eq!(
+            selector["matchExpressions"],
+            json!([{ "key": CONFIG_LABEL, "operator": "NotIn", "values": ["config"] }])
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Nodes that two configurations select.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use peerpod_operator::{NAMESPACE, peerpodconfig::build::CONFIG_LABEL};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use super::stage::{Stage, configuring};
+
+#[test]
+fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("older", json!({ "limit": 4 })).await?;
+        stage.until("older", "Ready", "AllReady").await?;
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        stage.configure("younger", json!({ "limit": 20 })).await?;
+        let message = stage.until("younger", "Conflict", "NodesTaken").await?;
+        assert!(message.contains("older"), "{message}");
+        stage.until("younger", "Ready", "NodesTaken").await?;
+        ensure!(stage.daemon_set("younger").await.is_err(), "two would run on a node");
+        stage.shares(&[Some(2), Some(2)]).await?;
+        // With the older one gone the nodes are the younger one's.
+        stage.configs.delete("older", &DeleteParams::default()).await?;
+        stage.until("younger", "Ready", "AllReady").await?;
+        stage.shares(&[Some(10), Some(10)]).await?;
+        stage.clear("younger").await
+    })
+}
+
+#[test]
+fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let [first, second] = [0, 1].map(|index| stage.nodes.names()[index].as_str());
+        let place = async |node: &str, of: &str| {
+            let label = json!({ "metadata": { "labels": { (of): "yes" } } });
+            stage.nodes.api().patch(node, &PatchParams::default(), &Patch::Merge(label)).await
+        };
+        place(first, "older").await?;
+        place(second, "younger").await?;
+        // With a surge a Pod comes before the one whose place it takes has ended.
+        let spec = |name: &str, round: &str| {
+            let surge = json!({ "maxSurge": 1, "maxUnavailable": 0 });
+            let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": surge });
+            let adaptor = json!({ "updateStrategy": strategy, "podAnnotations": { "round": round } });
+            json!({ "limit": 1, "nodeSelector": { (name): "yes" }, "adaptor": adaptor })
+        };
+        for name in ["older", "younger"] {
+            stage.configure(name, spec(name, "first")).await?;
+            stage.until(name, "Ready", "AllReady").await?;
+        }
+        let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let adaptors = ListParams::default().labels("app.kubernetes.io/component=adaptor");
+        // Where Pods run, by their configuration and round; one that is not bound is nowhere.
+        let running = async || -> Result<Vec<_>> {
+            let of = |pod: &Pod| {
+                let text = |it: Option<&String>| it.cloned().unwrap_or_default();
+                let node = text(pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()));
+                (node, text(pod.labels().get(CONFIG_LABEL)), text(pod.annotations().get("round")))
+            };
+            let mut running: Vec<_> = pods.list(&adaptors).await?.iter().map(of).collect();
+            running.sort();
+            Ok(running)
+        };
+        let until = async |what: &str, expected: &[(&str, &str, &str)]| {
+            wait::eventually(what, DEADLINE, async || {
+                let found = running().await?;
+                let found: Vec<_> =
+                    found.iter().map(|(a, b, c)| (a.as_str(), b.as_str(), c.as_str())).collect();
+                ensure!(found == expected, "{found:?}");
+                Ok(())
+            })
+            .await
+        };
+        stage.configure("older", spec("older", "second")).await?;
+        let younger = (second, "younger", "first");
+        until("its own Pods do not hinder each other", &[(first, "older", "second"), younger]).await?;
+        // The DaemonSet controller does not ask anybody.
+        place(second, "older").await?;
+        stage.until("older", "Conflict", "AnotherAdaptor").await?;
+        let waiting = [("", "older", "second"), (first, "older", "second"), younger];
+        until("the second Pod waits for the first one's end", &waiting).await?;
+        wait::eventually("the scheduler says why", DEADLINE, async || {
+            let pods = pods.list(&adaptors).await?;
+            let conditions = pods.iter().filter_map(|pod| pod.status.as_ref()?.conditions.as_ref()).flatten();
+            let mut messages = conditions.filter_map(|condition| condition.message.as_deref());
+            ensure!(messages.any(|message| message.contains("anti-affinity")));
+            Ok(())
+        })
+        .await?;
+        stage.configs.delete("younger", &DeleteParams::default()).await?;
+        stage.until("older", "Ready", "AllReady").await?;
+        until("it has both", &[(first, "older", "second"), (second, "older", "second")]).await?;
+        stage.clear("older").await
+    })
+}
