@@ -29,7 +29,6 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
-        events::Recorder,
         reflector::{self, ObjectRef},
         watcher,
     },
@@ -47,10 +46,10 @@ use self::{
     verdict::Reason,
 };
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
+    api::v1alpha1::{PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
     provider::{Clouds, Limits},
-    runtime::{Backoff, Leadership, Metrics},
+    runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -111,10 +110,7 @@ pub async fn run(
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), clouds, index: index.clone(), store: store.clone() },
-        reporter: Reporter {
-            client: client.clone(),
-            recorder: Recorder::new(client.clone(), FIELD_MANAGER.into()),
-        },
+        reporter: Reporter { publisher: Publisher::new(client.clone(), "Reaping") },
         owners: OwnerWatch::new(nudges.clone()),
         index: index.clone(),
         backoff: Backoff::default(),

@@ -167,7 +167,7 @@ impl Context {
             let cloud = cloud_label(peerpod.cloud_provider());
             self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
             if let Some(note) = verdict::abandoned(release) {
-                self.reporter.event(peerpod, EventType::Normal, verdict::ABANDONED, note).await;
+                self.reporter.publisher.event(peerpod, EventType::Normal, verdict::ABANDONED, note).await;
             }
         }
         Ok(self.after_write(&index::key(peerpod), written))

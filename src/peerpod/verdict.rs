@@ -1,18 +1,17 @@
 //! What a decision means to people: condition, event and metric label in one *(no client)*.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::runtime::events::EventType;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::decide::{Decision, Refusal, Release, Wait};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
-    runtime::text::cut,
+    runtime::{
+        conditions::{MESSAGE_LIMIT, condition, reasons},
+        text::cut,
+    },
 };
-
-/// Room in a condition's message, in bytes. What a cloud says has no limit of its own.
-const MESSAGE_LIMIT: usize = 4096;
 
 /// The condition that is True while a verdict stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,40 +34,9 @@ impl Kind {
     }
 }
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident, $event:ident;)+) => {
-        /// Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
-
-        impl Reason {
-            /// Every reason there is.
-            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
-
-            /// The condition's and the event's reason, and the metric label.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$reason => stringify!($reason),)+ }
-            }
-
-            /// The condition that it is a reason of.
-            pub const fn kind(self) -> Kind {
-                match self { $(Self::$reason => Kind::$kind,)+ }
-            }
-
-            /// The type of the event that tells of it, which is the level of its log line too.
-            pub const fn event(self) -> EventType {
-                match self { $(Self::$reason => EventType::$event,)+ }
-            }
-
-            /// What it means and what to do, for documentation.
-            pub const fn doc(self) -> &'static str {
-                match self { $(Self::$reason => concat!($($doc),+),)+ }
-            }
-        }
-    };
-}
-
 reasons! {
+    //! Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
+
     /// The PeerPod is being deleted while its Pod still runs or ends; the machine is kept until the Pod is through.
     WaitingForPod => Reconciling, Normal;
     /// The deletion takes longer than `--slow-after`; the message says where it stands.
@@ -213,22 +181,16 @@ pub fn conditions(
         .into_iter()
         .map(|kind| {
             let stands = verdict.reason.kind() == kind;
-            let status = if stands { "True" } else { "False" };
-            let same = before.iter().find(|before| before.type_ == kind.as_str() && before.status == status);
-            Condition {
-                type_: kind.as_str().to_owned(),
-                status: status.to_owned(),
-                reason: if stands { verdict.reason.as_str() } else { "AsExpected" }.to_owned(),
-                message: if stands { verdict.message.clone() } else { String::new() },
-                last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
-                observed_generation: generation,
-            }
+            let told = if stands { (verdict.reason.as_str(), &*verdict.message) } else { ("AsExpected", "") };
+            condition((kind.as_str(), stands), told, before, generation, now)
         })
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
     use crate::provider::Error;
 

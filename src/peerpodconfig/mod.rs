@@ -48,7 +48,6 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action},
-        events::Recorder,
         reflector::{ObjectRef, Store},
         watcher,
     },
@@ -59,9 +58,9 @@ use tracing::{Instrument, info, info_span, warn};
 
 use self::{build::CONFIG_LABEL, capacity::Capacity, observe::Observer, report::Reporter};
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    api::v1alpha1::PeerPodConfig,
     permissions::Permission,
-    runtime::{Backoff, Leadership, Metrics},
+    runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
     webhook::certificates::keeper,
 };
 
@@ -157,10 +156,7 @@ pub async fn run(
     let (policies_served, served) = watch::channel(false);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter {
-            client: client.clone(),
-            recorder: Recorder::new(client.clone(), FIELD_MANAGER.into()),
-        },
+        reporter: Reporter { publisher: Publisher::new(client.clone(), "Configuring") },
         configs: configs.clone(),
         daemon_sets,
         capacity,

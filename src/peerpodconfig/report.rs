@@ -2,30 +2,18 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::events::{Event, EventType, Recorder},
-};
-use serde_json::json;
+use kube::runtime::events::EventType;
 use tracing::{info, warn};
 
 use super::verdict::{Finding, Reason, conditions, ready};
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig, PeerPodConfigStatus},
-    runtime::{
-        api_call::{self, ApiError},
-        text::cut,
-    },
+    api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus},
+    runtime::{api_call::ApiError, publisher::Publisher},
 };
-
-/// Room in an event's note, in bytes, as the API server has it.
-const NOTE_LIMIT: usize = 1024;
 
 /// Writes what is to be told.
 pub(super) struct Reporter {
-    pub(super) client: Client,
-    pub(super) recorder: Recorder,
+    pub(super) publisher: Publisher,
 }
 
 /// What is to be told of one configuration.
@@ -63,29 +51,11 @@ impl Reporter {
         }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
-        self.write(config, &status).await?;
+        self.publisher.status(config, &status).await?;
         for condition in news {
             self.tell(config, condition).await;
         }
         Ok(())
-    }
-
-    async fn write(&self, config: &PeerPodConfig, status: &PeerPodConfigStatus) -> Result<(), ApiError> {
-        let api: Api<PeerPodConfig> =
-            Api::namespaced(self.client.clone(), &config.namespace().unwrap_or_default());
-        // The uid keeps the status of one configuration off a later one of the same name.
-        let patch = json!({
-            "apiVersion": PeerPodConfig::api_version(&()),
-            "kind": PeerPodConfig::kind(&()),
-            "metadata": { "name": config.name_any(), "uid": config.uid() },
-            "status": status,
-        });
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        match api_call::bounded(api.patch_status(&config.name_any(), &params, &Patch::Apply(patch))).await {
-            Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
-            // It is gone, or another one has its name: there is nobody left to tell.
-            _ => Ok(()),
-        }
     }
 
     async fn tell(&self, config: &PeerPodConfig, condition: &Condition) {
@@ -96,16 +66,7 @@ impl Reporter {
             EventType::Normal => info!(condition = type_, reason, "{message}"),
             EventType::Warning => warn!(condition = type_, reason, "{message}"),
         }
-        let event = Event {
-            type_: event_type,
-            reason: reason.clone(),
-            note: Some(cut(message, NOTE_LIMIT)),
-            action: "Configuring".to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = api_call::bounded(self.recorder.publish(&event, &config.object_ref(&()))).await {
-            warn!(%error, "an event could not be published");
-        }
+        self.publisher.event(config, event_type, reason, message).await;
     }
 }
 

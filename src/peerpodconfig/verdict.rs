@@ -1,13 +1,9 @@
 //! What is told about a configuration: its conditions *(no client)*.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::runtime::events::EventType;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::runtime::text::cut;
-
-/// Room in a condition's message, in bytes.
-const MESSAGE_LIMIT: usize = 4096;
+use crate::runtime::conditions::{condition, reasons};
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,124 +36,88 @@ impl Kind {
     }
 }
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $reason:ident => $kind:ident, $status:literal, $event:ident;)+) => {
-        /// Why a condition is as it is. The texts are its documentation.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
-
-        impl Reason {
-            /// Every reason there is.
-            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
-
-            /// The condition's reason.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$reason => stringify!($reason),)+ }
-            }
-
-            /// The condition that has it.
-            pub const fn kind(self) -> Kind {
-                match self { $(Self::$reason => Kind::$kind,)+ }
-            }
-
-            /// Whether the condition is True with it.
-            pub const fn status(self) -> bool {
-                match self { $(Self::$reason => $status,)+ }
-            }
-
-            /// The type of the event that tells of it, which is the level of its log line too.
-            pub const fn event(self) -> EventType {
-                match self { $(Self::$reason => EventType::$event,)+ }
-            }
-
-            /// What it means and what to do, for documentation.
-            pub const fn doc(self) -> &'static str {
-                match self { $(Self::$reason => concat!($($doc),+),)+ }
-            }
-        }
-    };
-}
-
 reasons! {
+    //! Why a condition is as it is. The texts are its documentation.
+
     /// Everything is as it should be.
-    AllReady => Ready, true, Normal;
+    AllReady => Ready(true), Normal;
     /// The configuration is being deleted; nodes and objects are put back.
-    Deleting => Ready, false, Normal;
+    Deleting => Ready(false), Normal;
     /// Only a PeerPodConfig in the operator's own namespace is honoured: its DaemonSet is privileged. Make it there.
-    WrongNamespace => Ready, false, Warning;
+    WrongNamespace => Ready(false), Warning;
     /// cloud-api-adaptor runs on every selected node.
-    AdaptorRunning => AdaptorReady, true, Normal;
+    AdaptorRunning => AdaptorReady(true), Normal;
     /// cloud-api-adaptor is not up to date and ready on every selected node yet.
-    AdaptorStarting => AdaptorReady, false, Normal;
+    AdaptorStarting => AdaptorReady(false), Normal;
     /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
-    NoNodes => AdaptorReady, false, Warning;
+    NoNodes => AdaptorReady(false), Warning;
     /// The ConfigMap or the Secret lacks what cloud-api-adaptor cannot start without.
-    SettingsMissing => AdaptorReady, false, Warning;
+    SettingsMissing => AdaptorReady(false), Warning;
     /// The selector or another field cannot be used; the message says why.
-    InvalidSpec => AdaptorReady, false, Warning;
+    InvalidSpec => AdaptorReady(false), Warning;
     /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
-    AdaptorWithheld => AdaptorReady, false, Warning;
+    AdaptorWithheld => AdaptorReady(false), Warning;
     /// The API server or the cluster failed while cloud-api-adaptor was to be deployed; it is tried again.
-    AdaptorFailed => AdaptorReady, false, Warning;
+    AdaptorFailed => AdaptorReady(false), Warning;
     /// The webhook runs and the API server knows its certificate.
-    WebhookRunning => AdmissionReady, true, Normal;
+    WebhookRunning => AdmissionReady(true), Normal;
     /// The webhook does not run yet, or its certificate is not there yet.
-    WebhookStarting => AdmissionReady, false, Normal;
+    WebhookStarting => AdmissionReady(false), Normal;
     /// The admission policy was made a moment ago, and API servers take it up within seconds.
-    PolicyStarting => AdmissionReady, false, Normal;
+    PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
-    PolicyInForce => AdmissionReady, true, Normal;
+    PolicyInForce => AdmissionReady(true), Normal;
     /// The API server knows no mutating admission policies (Kubernetes before 1.36), or a policy cannot express what is asked
     /// for; use the mode Webhook or Auto.
-    PolicyUnsupported => AdmissionReady, false, Warning;
+    PolicyUnsupported => AdmissionReady(false), Warning;
     /// `admission.mode` is None: somebody else turns Pods into peer pods.
-    AdmissionElsewhere => AdmissionReady, true, Normal;
+    AdmissionElsewhere => AdmissionReady(true), Normal;
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods already.
-    AdmissionShared => AdmissionReady, true, Normal;
+    AdmissionShared => AdmissionReady(true), Normal;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
-    RuntimeClassMissing => AdmissionReady, false, Warning;
+    RuntimeClassMissing => AdmissionReady(false), Warning;
     /// The API server refuses an object of the admission as invalid; the message says which field.
-    InvalidAdmission => AdmissionReady, false, Warning;
+    InvalidAdmission => AdmissionReady(false), Warning;
     /// The API server or the cluster failed while the admission was to be set up; it is tried again.
-    AdmissionFailed => AdmissionReady, false, Warning;
+    AdmissionFailed => AdmissionReady(false), Warning;
     /// Every selected node says how many VMs it may run.
-    Advertised => CapacityAdvertised, true, Normal;
+    Advertised => CapacityAdvertised(true), Normal;
     /// Nodes are still being told.
-    Advertising => CapacityAdvertised, false, Normal;
+    Advertising => CapacityAdvertised(false), Normal;
     /// No cloud-api-adaptor of this configuration is deployed, so no node advertises VMs for it; `AdaptorReady` says why.
-    NoAdaptor => CapacityAdvertised, false, Normal;
+    NoAdaptor => CapacityAdvertised(false), Normal;
     /// It is not known how many peer pods run, so nodes stay as they are; it is tried again.
-    CountFailed => CapacityAdvertised, false, Warning;
+    CountFailed => CapacityAdvertised(false), Warning;
     /// The API server refuses or fails to write to nodes; the message says which and why.
-    NodeWritesFail => CapacityAdvertised, false, Warning;
+    NodeWritesFail => CapacityAdvertised(false), Warning;
     /// Somebody else writes the extended resource of nodes, too. They are put right ever more slowly; end the other one.
-    Contested => CapacityAdvertised, false, Warning;
+    Contested => CapacityAdvertised(false), Warning;
     /// `limit` is not set, so no node advertises any VM, and no peer pod is scheduled; set it.
-    NoLimit => CapacityAdvertised, false, Warning;
+    NoLimit => CapacityAdvertised(false), Warning;
     /// `limit` is no whole number from 0 to 1000000; nodes stay as they are until it is mended.
-    InvalidLimit => CapacityAdvertised, false, Warning;
+    InvalidLimit => CapacityAdvertised(false), Warning;
     /// `limit` is 0: no node advertises any VM; peer pods that run go on.
-    LimitIsZero => CapacityAdvertised, true, Warning;
+    LimitIsZero => CapacityAdvertised(true), Warning;
     /// More peer pods run than the limit allows; their nodes advertise them while they do.
-    MoreInUse => CapacityAdvertised, true, Warning;
+    MoreInUse => CapacityAdvertised(true), Warning;
     /// The limit is lower than the number of nodes, so some have no share.
-    FewerThanNodes => CapacityAdvertised, true, Normal;
+    FewerThanNodes => CapacityAdvertised(true), Normal;
     /// `nodeSelector` or `labelSelector` cannot be used; nodes stay as they are until it is mended.
-    InvalidSelector => CapacityAdvertised, false, Warning;
+    InvalidSelector => CapacityAdvertised(false), Warning;
     /// `admission.extendedResource` is no name that a node can advertise.
-    InvalidResource => CapacityAdvertised, false, Warning;
+    InvalidResource => CapacityAdvertised(false), Warning;
     /// No node has the labels that the selectors ask for.
-    NoneSelected => CapacityAdvertised, false, Warning;
+    NoneSelected => CapacityAdvertised(false), Warning;
     /// Every selected node belongs to an older PeerPodConfig.
-    AllTaken => CapacityAdvertised, false, Warning;
+    AllTaken => CapacityAdvertised(false), Warning;
     /// Another cloud-api-adaptor is deployed to these nodes, and two of them would share socket and port on a node.
-    AnotherAdaptor => Conflict, true, Warning;
+    AnotherAdaptor => Conflict(true), Warning;
     /// An older PeerPodConfig selects some of these nodes, and keeps them.
-    NodesTaken => Conflict, true, Warning;
+    NodesTaken => Conflict(true), Warning;
     /// Somebody else's object has the name of one that is needed.
-    NameTaken => Conflict, true, Warning;
+    NameTaken => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started; they use it after their next start.
-    OlderSettings => SettingsPending, true, Normal;
+    OlderSettings => SettingsPending(true), Normal;
 }
 
 /// One condition to be.
@@ -229,16 +189,8 @@ pub(super) fn conditions(
     std::iter::once(first)
         .chain(others.filter(|(kind, ..)| *kind != Kind::Ready))
         .map(|(kind, status, finding)| {
-            let status = if status { "True" } else { "False" };
-            let same = before.iter().find(|it| it.type_ == kind.as_str() && it.status == status);
-            Condition {
-                type_: kind.as_str().to_owned(),
-                status: status.to_owned(),
-                reason: finding.reason.as_str().to_owned(),
-                message: cut(&finding.message, MESSAGE_LIMIT),
-                observed_generation: generation,
-                last_transition_time: same.map_or(Time(now), |it| it.last_transition_time.clone()),
-            }
+            let told = (finding.reason.as_str(), &*finding.message);
+            condition((kind.as_str(), status), told, before, generation, now)
         })
         .collect()
 }

@@ -5,12 +5,14 @@
 
 pub(crate) mod api_call;
 pub mod backoff;
+pub(crate) mod conditions;
 pub(crate) mod finalizer;
 pub mod http;
 mod leadership;
 pub mod lease;
 pub mod metrics;
 pub mod process;
+pub(crate) mod publisher;
 pub mod shutdown;
 pub mod telemetry;
 pub(crate) mod text;

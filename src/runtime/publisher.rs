@@ -1,0 +1,84 @@
+//! Tells people about an object *(client required)*: its status, and events.
+
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    core::NamespaceResourceScope,
+    runtime::events::{Event, EventType, Recorder},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tracing::{debug, warn};
+
+use super::{
+    api_call::{self, ApiError},
+    text::cut,
+};
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+/// Room in an event's note, in bytes, as the API server has it.
+const NOTE_LIMIT: usize = 1024;
+
+/// Writes what is told of a controller's objects.
+pub(crate) struct Publisher {
+    client: Client,
+    recorder: Recorder,
+    /// What the controller does with them, for its events.
+    action: &'static str,
+}
+
+impl Publisher {
+    pub(crate) fn new(client: Client, action: &'static str) -> Self {
+        let recorder = Recorder::new(client.clone(), FIELD_MANAGER.into());
+        Self { client, recorder, action }
+    }
+
+    /// Makes the status be this.
+    pub(crate) async fn status<K>(&self, object: &K, status: &impl Serialize) -> Result<(), ApiError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
+        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
+        // The uid keeps the status of one object off a later one of the same name.
+        let patch = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": { "name": name, "uid": object.uid() },
+            "status": status,
+        });
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        match api_call::bounded(api.patch_status(&name, &params, &Patch::Apply(patch))).await {
+            Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+            // It is gone, or another one has its name: there is nobody left to tell.
+            _ => Ok(()),
+        }
+    }
+
+    /// Publishes an event. One that cannot be published is logged; a terminating namespace takes none.
+    pub(crate) async fn event(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+    ) {
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(cut(note, NOTE_LIMIT)),
+            action: self.action.to_owned(),
+            secondary: None,
+        };
+        match api_call::bounded(self.recorder.publish(&event, &object.object_ref(&()))).await {
+            Err(error) if error.is_of_terminating_namespace() => {
+                debug!(%error, "the namespace takes no events any more");
+            }
+            Err(error) => warn!(%error, "an event could not be published"),
+            Ok(()) => {}
+        }
+    }
+}
