@@ -46,6 +46,11 @@ async fn allow_removal(cluster: &Cluster) -> Result<()> {
 
 /// Removes everything that the overlay has, and returns when it is gone.
 pub async fn remove(cluster: &Cluster) -> Result<()> {
+    // An API server that cannot list a definition's objects yet, as it was made a moment ago, fails to delete it and may
+    // try again only minutes later. Once a list was answered, that is over.
+    let none =
+        cluster.kubectl(&["get", "peerpods,peerpodconfigs", "--all-namespaces", "--output=name"]).await?;
+    ensure!(none.is_empty(), "there would be left: {none}");
     allow_removal(cluster).await?;
     cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"]).await.map(drop)
 }
