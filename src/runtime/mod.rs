@@ -10,6 +10,7 @@ pub(crate) mod finalizer;
 pub mod http;
 mod leadership;
 pub mod lease;
+pub(crate) mod listener;
 pub mod metrics;
 pub mod process;
 pub(crate) mod publisher;
@@ -19,4 +20,5 @@ pub(crate) mod text;
 
 pub use backoff::Backoff;
 pub use leadership::Leadership;
+pub use listener::ListenError;
 pub use metrics::Metrics;

@@ -8,7 +8,6 @@ mod crowd;
 
 use std::{
     convert::Infallible,
-    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -25,13 +24,13 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use body::{Memory, Problem};
 use crowd::{Crowd, Prompt, Seat};
@@ -41,7 +40,7 @@ use super::{
     mutate::Options,
     review::{Answer, Outcome, review, status},
 };
-use crate::runtime::http::Readiness;
+use crate::runtime::{ListenError, http::Readiness, listener::Listener};
 
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
@@ -67,9 +66,6 @@ pub const LONGEST_STOP: Duration = Duration::from_secs(10);
 /// How long connections of HTTP/1.1 that are idle stay open after the stop: on one that is closed at once a request may
 /// be under way, which would be lost.
 const LINGER: Duration = Duration::from_secs(2);
-
-/// How long to leave the listener alone after it failed, as it does while descriptors are short.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all headers of a request may hold.
 const MOST_HEADERS: u32 = 16 * 1024;
@@ -148,14 +144,6 @@ fn not_allowed(allowed: &'static str) -> hyper::Response<Full<Bytes>> {
     response
 }
 
-/// Why an address cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {problem}; choose another address with --addr")]
-pub struct ServeError {
-    address: SocketAddr,
-    problem: io::Error,
-}
-
 /// The server that [`serve`] started.
 #[derive(Debug)]
 pub struct Server {
@@ -178,31 +166,23 @@ pub async fn serve(
     tls: ServerConfig,
     webhook: Webhook,
     stop: CancellationToken,
-) -> Result<Server, ServeError> {
-    let failed = |problem| ServeError { address, problem };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+) -> Result<Server, ListenError> {
+    let listener = Listener::bind(address, "--addr").await?;
+    let address = listener.address();
     info!(%address, path = PATH, "serving");
     let mut tasks = JoinSet::new();
     tasks.spawn(listen(listener, TlsAcceptor::from(Arc::new(tls)), Arc::new(webhook), stop));
     Ok(Server { address, tasks })
 }
 
-async fn listen(listener: TcpListener, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
+async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
     let mut crowd = Crowd::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(()) = crowd.one_leaves() => {}
-            accepted = listener.accept(), if !crowd.is_full() => match accepted {
-                Ok((stream, _)) => {
-                    crowd.admit(|seat| converse(stream, tls.clone(), Arc::clone(&webhook), seat, stop.clone()));
-                }
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    // Whichever comes first.
-                    let _ = timeout(ACCEPT_PAUSE, stop.cancelled()).await;
-                }
+            stream = listener.accept(), if !crowd.is_full() => {
+                crowd.admit(|seat| converse(stream, tls.clone(), Arc::clone(&webhook), seat, stop.clone()));
             }
         }
     }

@@ -7,7 +7,6 @@ mod readiness;
 
 use std::convert::Infallible;
 use std::future::ready;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,13 +21,15 @@ use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 pub use readiness::{Condition, Readiness};
+
+use super::listener::{ListenError, Listener};
 
 /// Connections at once for each address: a few kubelet probes and scrapes, with room for people. Further ones wait in
 /// the system's backlog.
@@ -37,23 +38,11 @@ const CONNECTIONS: usize = 32;
 /// From accepting a connection to its end. Probes give up after a second, scrapes after ten.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 
-/// How long to leave the listener alone after it failed, as it does while descriptors are short.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-
 /// hyper's smallest buffer: requests are a line and a few headers.
 const BUFFER: usize = 8 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Why an address cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {problem}; choose another address with {flag}")]
-pub struct ServeError {
-    address: SocketAddr,
-    flag: &'static str,
-    problem: io::Error,
-}
 
 /// The servers that [`serve`] started.
 #[derive(Debug)]
@@ -83,12 +72,11 @@ pub async fn serve(
     readiness: Readiness,
     registry: Registry,
     stop: CancellationToken,
-) -> Result<Servers, ServeError> {
+) -> Result<Servers, ListenError> {
     let mut tasks = JoinSet::new();
     let mut start = async |address, flag, routes: Routes| {
-        let failed = |problem| ServeError { address, flag, problem };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let listener = Listener::bind(address, flag).await?;
+        let address = listener.address();
         info!(%address, paths = routes.paths().join(" "), "serving");
         tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
         Ok(address)
@@ -106,21 +94,14 @@ pub async fn serve(
     Ok(Servers { health, metrics, tasks })
 }
 
-async fn listen(listener: TcpListener, routes: Arc<Routes>, stop: CancellationToken) {
+async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(converse(stream, routes.clone(), stop.clone()));
-                }
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    // Whichever comes first.
-                    let _ = timeout(ACCEPT_PAUSE, stop.cancelled()).await;
-                }
+            stream = listener.accept(), if connections.len() < CONNECTIONS => {
+                connections.spawn(converse(stream, routes.clone(), stop.clone()));
             }
         }
     }
@@ -207,6 +188,7 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Ful
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::runtime::Metrics;

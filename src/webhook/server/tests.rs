@@ -1,3 +1,4 @@
+use std::io;
 use std::net::Ipv4Addr;
 
 use futures::{FutureExt, future::try_join_all};
