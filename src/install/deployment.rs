@@ -1,22 +1,20 @@
 //! The operator's Deployment.
 
 use clap::ValueEnum as _;
-use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
-        core::v1::{
-            Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource,
-            HTTPGetAction, ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe,
-            SeccompProfile, SecretVolumeSource, SecurityContext, TopologySpreadConstraint, Volume,
-            VolumeMount,
-        },
+use k8s_openapi::api::{
+    apps::v1::{Deployment, DeploymentSpec},
+    core::v1::{
+        ConfigMapVolumeSource, Container, EnvVar, PodSecurityContext, PodSpec, PodTemplateSpec,
+        SecretVolumeSource, Volume, VolumeMount,
     },
-    apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::api::ObjectMeta;
 
 use super::{Component, NAME, Options};
-use crate::cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR};
+use crate::{
+    cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
+    peerpodconfig::build::own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
+};
 
 /// The image that is installed unless told otherwise.
 pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
@@ -35,11 +33,6 @@ pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
 /// (`keyfile=/root/.ssh/id_rsa`) is the same for both.
 const HOME: &str = "/root";
 
-const HEALTH_PORT: i32 = 8081;
-pub(super) const METRICS_PORT: i32 = 8080;
-/// Any user but root; the image has one of this number.
-const USER: i64 = 65_532;
-
 /// The operators, of which one acts and the others are ready to take over.
 pub fn deployment(options: &Options) -> Deployment {
     Deployment {
@@ -47,13 +40,7 @@ pub fn deployment(options: &Options) -> Deployment {
         spec: Some(DeploymentSpec {
             replicas: Some(options.replicas),
             selector: Component::Operator.selector(),
-            strategy: Some(DeploymentStrategy {
-                type_: Some("RollingUpdate".into()),
-                rolling_update: Some(RollingUpdateDeployment {
-                    max_surge: Some(IntOrString::Int(1)),
-                    max_unavailable: Some(IntOrString::Int(0)),
-                }),
-            }),
+            strategy: Some(own_pods::strategy()),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(Component::Operator.labels()),
@@ -70,14 +57,7 @@ pub fn deployment(options: &Options) -> Deployment {
 fn pod(options: &Options) -> PodSpec {
     PodSpec {
         service_account_name: Some(NAME.to_owned()),
-        // A node that fails should not take both with it; one node alone may have both.
-        topology_spread_constraints: Some(vec![TopologySpreadConstraint {
-            topology_key: "kubernetes.io/hostname".into(),
-            max_skew: 1,
-            when_unsatisfiable: "ScheduleAnyway".into(),
-            label_selector: Some(Component::Operator.selector()),
-            ..TopologySpreadConstraint::default()
-        }]),
+        topology_spread_constraints: Some(vec![own_pods::spread(Component::Operator.selector())]),
         security_context: Some(pod_security()),
         containers: vec![container(options)],
         volumes: Some(vec![
@@ -97,16 +77,9 @@ fn pod(options: &Options) -> PodSpec {
     }
 }
 
-/// What the profile `restricted` asks of a Pod.
+/// The operator reads Secrets' files as one of their group.
 pub(super) fn pod_security() -> PodSecurityContext {
-    PodSecurityContext {
-        run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        run_as_group: Some(USER),
-        fs_group: Some(USER),
-        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), ..SeccompProfile::default() }),
-        ..PodSecurityContext::default()
-    }
+    PodSecurityContext { fs_group: Some(USER), ..own_pods::pod_security() }
 }
 
 /// A Secret's files, which its group may read: `fsGroup` makes that the operator's.
@@ -123,7 +96,7 @@ fn secret(volume: &str, name: &str, optional: Option<bool>) -> Volume {
     }
 }
 
-/// The operator itself. Its first variable says the namespace.
+/// The operator itself.
 pub(super) fn container(options: &Options) -> Container {
     let mount = |name: &str, path: &str| VolumeMount {
         name: name.into(),
@@ -131,29 +104,11 @@ pub(super) fn container(options: &Options) -> Container {
         read_only: Some(true),
         ..VolumeMount::default()
     };
-    let field = |name: &str, path: &str| EnvVar {
-        name: name.into(),
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector {
-                // Written out: the API server would, and an apply would take that for somebody else's change.
-                api_version: Some("v1".into()),
-                field_path: path.into(),
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    };
     let value = |name: &str, value: &str| EnvVar {
         name: name.into(),
         // The API server drops an empty one, and an apply would take that for somebody else's change.
         value: Some(value.to_owned()).filter(|value| !value.is_empty()),
         ..EnvVar::default()
-    };
-    let port = |name: &str, port| ContainerPort {
-        name: Some(name.into()),
-        container_port: port,
-        protocol: Some("TCP".into()),
-        ..ContainerPort::default()
     };
     Container {
         name: "operator".into(),
@@ -161,8 +116,8 @@ pub(super) fn container(options: &Options) -> Container {
         image_pull_policy: Some("IfNotPresent".into()),
         args: Some(arguments(options)),
         env: Some(vec![
-            field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace"),
-            field("POD_NAME", "metadata.name"),
+            own_pods::namespace_variable(),
+            own_pods::name_variable(),
             value("HOME", HOME),
             // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
             value("PEERPOD_OPERATOR_IMAGE", &options.image),
@@ -172,12 +127,7 @@ pub(super) fn container(options: &Options) -> Container {
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
         resources: Some(options.resources.clone()),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), ..Capabilities::default() }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(own_pods::container_security()),
         volume_mounts: Some(vec![
             mount("settings", SETTINGS_DIR),
             mount("credentials", CREDENTIALS_DIR),
@@ -197,16 +147,4 @@ fn arguments(options: &Options) -> Vec<String> {
         arguments.push(format!("--controllers={}", names.join(",")));
     }
     arguments
-}
-
-fn probe(path: &str, period_seconds: i32) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.into()),
-            port: IntOrString::String("health".into()),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period_seconds),
-        ..Probe::default()
-    }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
 use kube::api::ObjectMeta;
 
 use super::{Component, NAME, Options, deployment};
+use crate::peerpodconfig::build::own_pods;
 
 /// The name of the Job.
 pub const DRAIN_JOB: &str = "peerpod-operator-drain";
@@ -38,7 +39,7 @@ pub fn drain_job(options: &Options) -> Job {
                         image: operator.image,
                         image_pull_policy: operator.image_pull_policy,
                         args: Some(vec!["drain".to_owned()]),
-                        env: operator.env.map(|env| env.into_iter().take(1).collect()),
+                        env: Some(vec![own_pods::namespace_variable()]),
                         resources: operator.resources,
                         security_context: operator.security_context,
                         ..Container::default()

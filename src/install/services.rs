@@ -2,15 +2,18 @@
 
 use k8s_openapi::{
     api::{
-        core::v1::{Service, ServicePort, ServiceSpec},
+        core::v1::{Service, ServiceSpec},
         networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPort, NetworkPolicySpec},
-        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+        policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::{Component, NAME, Options, deployment::METRICS_PORT};
-use crate::peerpodconfig::build::webhook;
+use super::{Component, NAME, Options};
+use crate::peerpodconfig::build::{
+    own_pods::{self, METRICS_PORT},
+    webhook,
+};
 
 /// The name of the Service with the operator's metrics.
 pub const METRICS_SERVICE: &str = "peerpod-operator-metrics";
@@ -22,29 +25,18 @@ pub fn metrics_service(options: &Options) -> Service {
         spec: Some(ServiceSpec {
             cluster_ip: Some("None".to_owned()),
             selector: Some(Component::Operator.selector_labels()),
-            ports: Some(vec![ServicePort {
-                name: Some("metrics".to_owned()),
-                port: METRICS_PORT,
-                protocol: Some("TCP".to_owned()),
-                target_port: Some(IntOrString::String("metrics".to_owned())),
-                ..ServicePort::default()
-            }]),
+            ports: Some(vec![own_pods::service_port("metrics", METRICS_PORT)]),
             ..ServiceSpec::default()
         }),
         status: None,
     }
 }
 
-/// One of the operators at a time may be evicted, and one that is not ready always.
+/// One of the operators at a time may be evicted.
 pub fn disruption_budget(options: &Options) -> PodDisruptionBudget {
     PodDisruptionBudget {
         metadata: Component::Operator.namespaced(NAME, options),
-        spec: Some(PodDisruptionBudgetSpec {
-            max_unavailable: Some(IntOrString::Int(1)),
-            selector: Some(Component::Operator.selector()),
-            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
-            ..PodDisruptionBudgetSpec::default()
-        }),
+        spec: Some(own_pods::disruption_budget(Component::Operator.selector())),
         status: None,
     }
 }
@@ -71,6 +63,6 @@ pub fn network_policies(options: &Options) -> [NetworkPolicy; 2] {
     };
     [
         policy(Component::Operator, NAME, &[METRICS_PORT]),
-        policy(Component::Webhook, webhook::SERVICE_ACCOUNT, &[webhook::PORT, webhook::METRICS_PORT]),
+        policy(Component::Webhook, webhook::SERVICE_ACCOUNT, &[webhook::PORT, METRICS_PORT]),
     ]
 }

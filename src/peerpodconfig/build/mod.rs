@@ -7,6 +7,7 @@
 //! settings.rs    what of its ConfigMap and Secret shapes the DaemonSet
 //! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
+//! own_pods.rs    what all Pods that run this program have in common
 //! names.rs       what they are called, and whose they are
 //! differs.rs     whether writing an object would change anything
 //! foreign.rs     cloud-api-adaptors of others
@@ -20,6 +21,7 @@ mod daemon_set;
 mod differs;
 mod foreign;
 mod names;
+pub mod own_pods;
 pub mod policy;
 mod selection;
 mod settings;

@@ -7,24 +7,26 @@ use k8s_openapi::{
             MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
             ServiceReference, WebhookClientConfig,
         },
-        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
+        apps::v1::{Deployment, DeploymentSpec},
         core::v1::{
-            Capabilities, ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource,
-            HTTPGetAction, Lifecycle, LifecycleHandler, ObjectFieldSelector, PodSecurityContext, PodSpec,
-            PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecurityContext, Service,
-            ServicePort, ServiceSpec, SleepAction, TopologySpreadConstraint,
+            ConfigMapKeySelector, Container, EnvVar, EnvVarSource, Lifecycle, LifecycleHandler, PodSpec,
+            PodTemplateSpec, ResourceRequirements, Service, ServiceSpec, SleepAction,
+            TopologySpreadConstraint,
         },
-        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+        policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::{
         api::resource::Quantity,
         apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
-        util::intstr::IntOrString,
     },
 };
 use kube::api::ObjectMeta;
 
-use super::{Inputs, Names, names::Part};
+use super::{
+    Inputs, Names,
+    names::Part,
+    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
+};
 use crate::{
     api::v1alpha1::Sizing,
     webhook::server::{self, PATH},
@@ -38,12 +40,6 @@ pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
 
 /// Where reviews are served.
 pub const PORT: i32 = 9443;
-const HEALTH_PORT: i32 = 8081;
-/// Where metrics are served.
-pub const METRICS_PORT: i32 = 8080;
-
-/// Any user but root; the image has one of this number.
-const USER: i64 = 65_532;
 
 /// How long the API server waits for an answer, which takes milliseconds. Whoever makes a Pod waits as long.
 const TIMEOUT_SECONDS: i32 = 5;
@@ -62,13 +58,7 @@ pub fn deployment(inputs: &Inputs) -> Deployment {
         spec: Some(DeploymentSpec {
             replicas: Some(config.spec.admission.replicas),
             selector: Part::Webhook.selector(config),
-            strategy: Some(DeploymentStrategy {
-                type_: Some("RollingUpdate".to_owned()),
-                rolling_update: Some(RollingUpdateDeployment {
-                    max_surge: Some(IntOrString::Int(1)),
-                    max_unavailable: Some(IntOrString::Int(0)),
-                }),
-            }),
+            strategy: Some(own_pods::strategy()),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(Part::Webhook.labels(config)),
@@ -88,29 +78,18 @@ pub fn service(inputs: &Inputs) -> Service {
         metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
         spec: Some(ServiceSpec {
             selector: Some(Part::Webhook.selector_labels(inputs.config)),
-            ports: Some(vec![ServicePort {
-                name: Some("webhook".to_owned()),
-                port: 443,
-                protocol: Some("TCP".to_owned()),
-                target_port: Some(IntOrString::String("webhook".to_owned())),
-                ..ServicePort::default()
-            }]),
+            ports: Some(vec![own_pods::service_port("webhook", 443)]),
             ..ServiceSpec::default()
         }),
         status: None,
     }
 }
 
-/// One Pod at a time may be evicted, and one that is not ready always.
+/// One Pod at a time may be evicted.
 pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
     PodDisruptionBudget {
         metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
-        spec: Some(PodDisruptionBudgetSpec {
-            max_unavailable: Some(IntOrString::Int(1)),
-            selector: Some(Part::Webhook.selector(inputs.config)),
-            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
-            ..PodDisruptionBudgetSpec::default()
-        }),
+        spec: Some(own_pods::disruption_budget(Part::Webhook.selector(inputs.config))),
         status: None,
     }
 }
@@ -183,26 +162,12 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
 fn pod(inputs: &Inputs) -> PodSpec {
     PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
-        // A node that fails should not take all with it; one node alone may have all.
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
-            topology_key: "kubernetes.io/hostname".to_owned(),
-            max_skew: 1,
-            when_unsatisfiable: "ScheduleAnyway".to_owned(),
-            label_selector: Some(Part::Webhook.selector(inputs.config)),
             // Those of before are to go, and must not lead the new ones to where they are not.
             match_label_keys: Some(vec!["pod-template-hash".to_owned()]),
-            ..TopologySpreadConstraint::default()
+            ..own_pods::spread(Part::Webhook.selector(inputs.config))
         }]),
-        security_context: Some(PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            run_as_group: Some(USER),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".to_owned(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        }),
+        security_context: Some(own_pods::pod_security()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
         containers: vec![container(inputs)],
         ..PodSpec::default()
@@ -247,65 +212,31 @@ fn container(inputs: &Inputs) -> Container {
             limits: Some([quantity("memory", "64Mi")].into()),
             ..ResourceRequirements::default()
         }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities {
-                drop: Some(vec!["ALL".to_owned()]),
-                ..Capabilities::default()
-            }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(own_pods::container_security()),
         ..Container::default()
     }
 }
 
 /// Its namespace and name, and the demands on TLS that cloud-api-adaptor's settings make.
 fn env(inputs: &Inputs) -> Vec<EnvVar> {
-    let from =
-        |name: &str, source| EnvVar { name: name.to_owned(), value_from: Some(source), ..EnvVar::default() };
-    let field = |path: &str| EnvVarSource {
-        field_ref: Some(ObjectFieldSelector {
-            api_version: Some("v1".to_owned()),
-            field_path: path.to_owned(),
+    let setting = |key: &str| EnvVar {
+        name: key.to_owned(),
+        value_from: Some(EnvVarSource {
+            config_map_key_ref: Some(ConfigMapKeySelector {
+                name: inputs.config.spec.config_map_name.clone(),
+                key: key.to_owned(),
+                optional: Some(true),
+            }),
+            ..EnvVarSource::default()
         }),
-        ..EnvVarSource::default()
-    };
-    let setting = |key: &str| EnvVarSource {
-        config_map_key_ref: Some(ConfigMapKeySelector {
-            name: inputs.config.spec.config_map_name.clone(),
-            key: key.to_owned(),
-            optional: Some(true),
-        }),
-        ..EnvVarSource::default()
+        ..EnvVar::default()
     };
     vec![
-        from("PEERPOD_OPERATOR_NAMESPACE", field("metadata.namespace")),
-        from("POD_NAME", field("metadata.name")),
-        from("TLS_MIN_VERSION", setting("TLS_MIN_VERSION")),
-        from("TLS_CIPHER_SUITES", setting("TLS_CIPHER_SUITES")),
+        own_pods::namespace_variable(),
+        own_pods::name_variable(),
+        setting("TLS_MIN_VERSION"),
+        setting("TLS_CIPHER_SUITES"),
     ]
-}
-
-fn port(name: &str, port: i32) -> ContainerPort {
-    ContainerPort {
-        name: Some(name.to_owned()),
-        container_port: port,
-        protocol: Some("TCP".to_owned()),
-        ..ContainerPort::default()
-    }
-}
-
-fn probe(path: &str, period_seconds: i32) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::String("health".to_owned()),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period_seconds),
-        ..Probe::default()
-    }
 }
 
 #[cfg(test)]
