@@ -67,7 +67,7 @@ impl Context {
                 vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
             return Ok(part);
         }
-        part.findings.push(rollout(found.get(&name).as_ref(), instance_type(inputs)));
+        part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             part.findings.push(older_settings(&older, restarts, misfit));
@@ -134,7 +134,7 @@ fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
 }
 
 /// How far the DaemonSet's Pods are.
-fn rollout(daemon_set: Option<&DaemonSet>, remark: Option<String>) -> Finding {
+fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<String>) -> Finding {
     let told = |reason, message: String| {
         let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
         Finding::new(reason, message + &remark)
@@ -149,11 +149,23 @@ fn rollout(daemon_set: Option<&DaemonSet>, remark: Option<String>) -> Finding {
     let wanted = status.desired_number_scheduled;
     let ready = status.number_available.unwrap_or(0);
     let updated = status.updated_number_scheduled.unwrap_or(0);
-    if wanted == 0 {
+    let kept_off = summary.kept_off();
+    if wanted == 0 && kept_off.is_none() {
         return told(Reason::NoNodes, "no node is selected that takes its Pods".into());
     }
     if ready < wanted || updated < wanted {
         let message = format!("of {wanted} Pods {ready} are ready and {updated} are up to date");
+        return told(Reason::AdaptorStarting, message);
+    }
+    if let Some(message) = kept_off {
+        return told(Reason::NodesTainted, message);
+    }
+    let selected = i32::try_from(summary.nodes).unwrap_or(i32::MAX);
+    if wanted < selected {
+        let message = format!(
+            "{} of {selected} selected nodes do not take its Pods yet: they are not ready",
+            selected - wanted
+        );
         return told(Reason::AdaptorStarting, message);
     }
     told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {wanted} nodes"))
@@ -199,7 +211,9 @@ fn older_settings(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettin
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
+    use super::{super::capacity::Claim, *};
 
     fn message(pods: usize, restarts: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
@@ -218,5 +232,34 @@ mod tests {
             assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
             assert!(!misfit.contains("delete each Pod"), "{misfit}");
         }
+    }
+
+    #[test]
+    fn it_is_ready_when_it_runs_on_every_node_that_is_selected() {
+        let config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
+        let summary = Summary { nodes: 3, ..Summary::of(&Claim::of(&config)) };
+        let tainted = Summary { tainted: vec![("a".into(), "x:NoSchedule".into())], ..summary.clone() };
+        let daemon_set = |(desired, available, updated): (i32, i32, i32)| -> DaemonSet {
+            let status = json!({
+                "observedGeneration": 2, "desiredNumberScheduled": desired, "numberAvailable": available,
+                "updatedNumberScheduled": updated, "currentNumberScheduled": available, "numberMisscheduled": 0,
+                "numberReady": available,
+            });
+            serde_json::from_value(json!({ "metadata": { "generation": 2 }, "status": status })).unwrap()
+        };
+        for (pods, summary, expected) in [
+            ((3, 3, 3), &summary, "AdaptorRunning"),
+            ((3, 2, 3), &summary, "AdaptorStarting"),
+            ((3, 3, 2), &summary, "AdaptorStarting"),
+            ((2, 2, 2), &summary, "AdaptorStarting"),
+            ((2, 2, 2), &tainted, "NodesTainted"),
+            ((0, 0, 0), &tainted, "NodesTainted"),
+            ((2, 1, 2), &tainted, "AdaptorStarting"),
+            ((0, 0, 0), &summary, "NoNodes"),
+        ] {
+            let found = rollout(Some(&daemon_set(pods)), summary, None);
+            assert_eq!(found.reason.as_str(), expected, "{pods:?}");
+        }
+        assert_eq!(rollout(None, &summary, None).reason.as_str(), "AdaptorStarting");
     }
 }

@@ -73,13 +73,17 @@ impl Context {
             .partition(|kind| wanted.iter().any(|wanted| wanted.is_a(kind)));
         let name = config.name_any();
         let found = apply::bring(&self.client, &name, &kinds, &wanted).await?;
-        let mut part = Part { findings: name_taken(&found).into_iter().collect(), again: None };
+        let taken = name_taken(&found);
         let state = match means {
+            _ if taken.is_some() => {
+                Some(Finding::new(Reason::AdmissionWithheld, "not all of its objects can be made"))
+            }
             Means::None => None,
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
             Means::Webhook => Some(webhook_state(&found, &Names::of(config))),
         };
-        let takes_over = found.foreign.is_empty() && state.as_ref().is_none_or(|state| state.reason.status());
+        let mut part = Part { findings: taken.into_iter().collect(), again: None };
+        let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
         if !takes_over {
             part.again = Some(TAKEN_UP);
         }
@@ -88,19 +92,20 @@ impl Context {
             let former: Vec<_> = former.into_iter().rev().collect();
             apply::clear(&self.client, &name, &former, &DeleteParams::background()).await?;
         }
-        part.findings.push(if let Some(older) = sharing {
-            let message = format!("the admission of PeerPodConfig {older} is for this runtime class, too");
-            Finding::new(Reason::AdmissionShared, message)
-        } else if admission.mode == AdmissionMode::None {
-            Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
-        } else if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
+        // Whoever turns Pods into peer pods, without it there are none.
+        part.findings.push(if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
             let message = format!(
                 "the RuntimeClass {} does not exist; install Kata Containers with its remote hypervisor, which brings it",
                 admission.runtime_class_name
             );
             Finding::new(Reason::RuntimeClassMissing, message)
+        } else if let Some(state) = state {
+            state
+        } else if let Some(older) = sharing {
+            let message = format!("the admission of PeerPodConfig {older} is for this runtime class, too");
+            Finding::new(Reason::AdmissionShared, message)
         } else {
-            state.unwrap_or_else(|| Finding::new(Reason::AdmissionElsewhere, "nothing is to be done"))
+            Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
         });
         Ok(part)
     }

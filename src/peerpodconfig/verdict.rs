@@ -51,6 +51,9 @@ reasons! {
     AdaptorStarting => AdaptorReady(false), Normal;
     /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
     NoNodes => AdaptorReady(false), Warning;
+    /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate; tolerate them in `adaptor.tolerations`,
+    /// or select other nodes.
+    NodesTainted => AdaptorReady(false), Warning;
     /// The ConfigMap or the Secret lacks what cloud-api-adaptor cannot start without.
     SettingsMissing => AdaptorReady(false), Warning;
     /// The selector or another field cannot be used; the message says why.
@@ -74,6 +77,8 @@ reasons! {
     AdmissionElsewhere => AdmissionReady(true), Normal;
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods already.
     AdmissionShared => AdmissionReady(true), Normal;
+    /// The admission is not set up as it should be, because of what the condition Conflict says.
+    AdmissionWithheld => AdmissionReady(false), Warning;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
     RuntimeClassMissing => AdmissionReady(false), Warning;
     /// The API server refuses an object of the admission as invalid; the message says which field.
@@ -110,6 +115,8 @@ reasons! {
     NoneSelected => CapacityAdvertised(false), Warning;
     /// Every selected node belongs to an older PeerPodConfig.
     AllTaken => CapacityAdvertised(false), Warning;
+    /// Every selected node has a taint that cloud-api-adaptor's Pods do not tolerate; tolerate it in `adaptor.tolerations`.
+    AllTainted => CapacityAdvertised(false), Warning;
     /// Another cloud-api-adaptor is deployed to these nodes, and two of them would share socket and port on a node.
     AnotherAdaptor => Conflict(true), Warning;
     /// An older PeerPodConfig selects some of these nodes, and keeps them.

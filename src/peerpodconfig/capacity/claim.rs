@@ -1,12 +1,16 @@
 //! What one configuration asks of the nodes. Pure *(no client)*.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Toleration;
 use kube::ResourceExt;
 
 use super::{
     limit::{self, BadLimit},
-    node::is_extended,
+    node::{Node, is_extended},
     selection::{BadSelector, Selection},
+    taints,
 };
 use crate::api::v1alpha1::{Distribution, PeerPodConfig};
 
@@ -27,6 +31,8 @@ pub struct Claim {
     pub distribution: Distribution,
     /// The extended resource that stands for one VM.
     pub resource: String,
+    /// The taints of nodes that its cloud-api-adaptor runs on all the same.
+    pub tolerations: Vec<Toleration>,
     /// Why no cloud-api-adaptor of it runs on its nodes, or may in a moment. Then nothing is advertised for it: whoever else
     /// does so keeps the number that is there.
     pub withheld: Option<String>,
@@ -51,6 +57,7 @@ impl Claim {
             limit: limit::parse(spec.limit.as_ref()),
             distribution: spec.distribution,
             resource: spec.admission.extended_resource.clone(),
+            tolerations: spec.adaptor.tolerations.clone(),
             withheld: None,
         }
     }
@@ -58,6 +65,11 @@ impl Claim {
     /// Why its resource can be advertised by no node; `None` where it can.
     pub(super) fn bad_resource(&self) -> Option<BadResource> {
         (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
+    }
+
+    /// The taint that keeps its cloud-api-adaptor off a node; `None` where it may run.
+    pub(super) fn kept_off<'a>(&self, node: &'a Node) -> Option<&'a Arc<str>> {
+        node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))
     }
 
     /// Orders claims: the older one first, and where that is equal, by name.

@@ -26,6 +26,7 @@ pub mod plan;
 pub mod selection;
 pub mod spread;
 mod summary;
+mod taints;
 mod write;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

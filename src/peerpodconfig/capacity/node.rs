@@ -6,11 +6,13 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::core::v1::Node as FullNode,
+    api::core::v1::{Node as FullNode, Taint},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Resource;
 use serde::{Deserialize, Serialize};
+
+use super::taints;
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
 /// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
@@ -27,7 +29,15 @@ const LONGEST_NAME: usize = 63;
 pub(super) struct NodeView {
     pub(super) metadata: ObjectMeta,
     #[serde(default)]
+    pub(super) spec: SpecView,
+    #[serde(default)]
     pub(super) status: StatusView,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct SpecView {
+    pub(super) taints: Vec<Taint>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,6 +57,8 @@ pub struct Node {
     labels: Box<[Arc<str>]>,
     resources: Box<[(Arc<str>, Level)]>,
     mark: Option<Arc<str>>,
+    /// Those that keep Pods off.
+    taints: Box<[Arc<str>]>,
 }
 
 /// How much of an extended resource a node has. Numbers that are none of ours, such as those beyond 32 bits, are
@@ -86,6 +98,7 @@ impl Node {
             labels: labels.map(|(key, value)| texts.share(&format!("{key}={value}"))).collect(),
             resources: resources.into_iter().map(|(name, level)| (texts.share(name), level)).collect(),
             mark: mark.map(|mark| texts.share(mark)),
+            taints: view.spec.taints.iter().filter_map(taints::text).map(|it| texts.share(&it)).collect(),
         }
     }
 
@@ -125,11 +138,16 @@ impl Node {
         self.mark.as_deref().filter(|mark| is_extended(mark))
     }
 
+    /// Those of its taints that keep Pods off for long, each as `key=value:effect`.
+    pub(super) fn taints(&self) -> &[Arc<str>] {
+        &self.taints
+    }
+
     /// Whether anything that is kept differs, but for the time it was read.
     pub(super) fn differs(&self, other: &Self) -> bool {
-        let Self { name, uid, version: _, labels, resources, mark } = self;
-        (name, uid, labels, resources, mark)
-            != (&other.name, &other.uid, &other.labels, &other.resources, &other.mark)
+        let Self { name, uid, version: _, labels, resources, mark, taints } = self;
+        (name, uid, labels, resources, mark, taints)
+            != (&other.name, &other.uid, &other.labels, &other.resources, &other.mark, &other.taints)
     }
 
     /// Whether this is a newer state of the same node than the other one. Where that cannot be told, it is.
@@ -219,6 +237,7 @@ pub(super) mod tests {
                 "labels": fields["labels"],
                 "annotations": fields["mark"].as_str().map(|mark| json!({ MARK: mark })),
             },
+            "spec": { "taints": fields.get("taints").cloned().unwrap_or(json!([])) },
             "status": {
                 "capacity": fields.get("capacity").cloned().unwrap_or(json!({})),
                 "allocatable": fields.get("allocatable").or(fields.get("capacity")).cloned().unwrap_or(json!({})),
@@ -284,7 +303,13 @@ pub(super) mod tests {
                 "labels": { "zone": "x", "zone2": "y", "empty": "" },
                 "annotations": { MARK: "x.y/vm", "other": "z" },
             },
-            "spec": { "unschedulable": true },
+            "spec": {
+                "unschedulable": true,
+                "taints": [
+                    { "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" },
+                    { "key": "for", "value": "db", "effect": "NoSchedule" },
+                ],
+            },
             "status": {
                 "capacity": { "cpu": "4", "x.y/vm": "3", "kubernetes.io/z": "1" },
                 "allocatable": { "cpu": "3900m", "x.y/vm": "2" },
@@ -298,6 +323,7 @@ pub(super) mod tests {
         assert_eq!(node.level("x.y/vm"), Level { capacity: Some(3), allocatable: Some(2) });
         assert_eq!((node.level("cpu"), node.resources.len()), (Level::default(), 1));
         assert_eq!(node.mark(), Some("x.y/vm"));
+        assert_eq!(node.taints(), ["for=db:NoSchedule".into()]);
         let bare = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
         assert_eq!(Node::new(&bare, &mut Texts::default()).label("zone"), None);
     }

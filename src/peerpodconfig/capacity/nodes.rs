@@ -47,8 +47,8 @@ type Table = BTreeMap<Arc<str>, Arc<Node>>;
 impl Nodes {
     /// The nodes, and the watch that keeps them *(client required)*: a stream without end that must be polled. It yields
     /// when all nodes have been seen, and then whenever something changed that is kept of one: it joined, left, was
-    /// recreated, or has other labels, extended resources or another [mark](super::MARK). Heartbeats, readiness and cordons
-    /// are no such changes, nor is what was [written](Self::wrote) meanwhile.
+    /// recreated, or has other labels, taints, extended resources or another [mark](super::MARK). Heartbeats, readiness and
+    /// cordons are no such changes, nor is what was [written](Self::wrote) meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
@@ -182,6 +182,7 @@ mod tests {
             ("reset", json!({ "labels": { "zone": "x" }, "capacity": { VM: "0" } })),
             ("stripped", json!({ "labels": { "zone": "x" } })),
             ("marked", json!({ "labels": { "zone": "x" }, "mark": VM })),
+            ("tainted", json!({ "taints": [{ "key": "a", "effect": "NoSchedule" }], "mark": VM })),
             ("recreated", json!({ "labels": { "zone": "x" }, "mark": VM, "uid": "another" })),
         ]) {
             let mut fields = fields;

@@ -186,9 +186,9 @@ fn owners(claims: &[Claim], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> V
         let mut selecting =
             selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
         let (owner, _) = *selecting.next()?;
-        summaries[owner].nodes += 1;
+        summaries[owner].selects(node, &claims[owner]);
         for (younger, _) in selecting {
-            summaries[*younger].nodes += 1;
+            summaries[*younger].selects(node, &claims[*younger]);
             *summaries[*younger].overlaps.entry(claims[owner].name.clone()).or_default() += 1;
         }
         Some(owner)
@@ -213,32 +213,40 @@ fn aims_of(
         Ok(Some(0)) => return vec![Aim::Nothing; owned.len()],
         Ok(Some(limit)) => limit,
     };
-    let places: Vec<_> = owned
-        .iter()
-        .map(|&node| Place {
-            name: nodes[node].name(),
-            current: nodes[node].level(&claim.resource).capacity.unwrap_or(0),
-            in_use: in_use.of(nodes[node].name(), &claim.resource),
-        })
-        .collect();
+    let place = |&node: &usize| Place {
+        name: nodes[node].name(),
+        current: nodes[node].level(&claim.resource).capacity.unwrap_or(0),
+        in_use: in_use.of(nodes[node].name(), &claim.resource),
+    };
+    let is_closed = |node: &&usize| claim.kept_off(&nodes[**node]).is_some();
+    let places: Vec<_> = owned.iter().filter(|node| !is_closed(node)).map(place).collect();
+    // Where no cloud-api-adaptor is to run, what runs keeps its room.
+    let closed: Vec<_> = owned.iter().filter(is_closed).map(|node| place(node).in_use).collect();
+    let closed_in_use: u64 = closed.iter().copied().map(u64::from).sum();
     let shares: Vec<_> = match claim.distribution {
         Distribution::Total => {
-            let spread = spread(limit, &places);
-            summary.beyond = spread.beyond;
+            let left = u64::from(limit).saturating_sub(closed_in_use);
+            let spread = spread(u32::try_from(left).unwrap_or(limit), &places);
+            summary.beyond = spread.beyond + closed_in_use.saturating_sub(limit.into());
             spread.shares
         }
         Distribution::PerNode => {
-            let beyond = places.iter().map(|place| u64::from(place.in_use.saturating_sub(limit)));
-            summary.beyond = beyond.sum();
+            let in_use = places.iter().map(|place| place.in_use).chain(closed.iter().copied());
+            summary.beyond = in_use.map(|in_use| u64::from(in_use.saturating_sub(limit))).sum();
             places.iter().map(|place| place.in_use.max(limit)).collect()
         }
     };
     let (least, most) = (shares.iter().min(), shares.iter().max());
-    summary.uneven = summary.beyond > 0 || most.zip(least).is_some_and(|(most, least)| most - least > 1);
+    summary.uneven = summary.beyond > 0
+        || closed_in_use > 0
+        || most.zip(least).is_some_and(|(most, least)| most - least > 1);
     summary.without = shares.iter().filter(|share| **share == 0).count();
+    summary.closed = closed.len();
+    let (mut shares, mut closed) = (shares.into_iter(), closed.into_iter());
+    let mut share = |node| if is_closed(&node) { closed.next() } else { shares.next() };
     // A kubelet that restarts refuses running Pods where the resource is there and too small; where it is not, it does not
     // look. So there is no share of 0.
-    shares.into_iter().map(|share| Aim::Share(Some(share).filter(|share| *share > 0))).collect()
+    owned.iter().map(|node| Aim::Share(share(node).filter(|share| *share > 0))).collect()
 }
 
 /// Whether more peer pods may run on a node than it is to advertise. That cannot be where it advertises no fewer than it

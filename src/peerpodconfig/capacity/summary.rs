@@ -8,6 +8,7 @@ use std::{
 use super::{
     claim::{BadResource, Claim},
     limit::BadLimit,
+    node::Node,
     selection::BadSelector,
     write::Written,
 };
@@ -32,6 +33,10 @@ pub struct Summary {
     pub nodes: usize,
     /// How many of them an older configuration has, by that one's name.
     pub overlaps: BTreeMap<String, usize>,
+    /// The selected nodes with a taint that keeps its cloud-api-adaptor off, each with that taint.
+    pub tainted: Vec<(Arc<str>, Arc<str>)>,
+    /// How many of its other nodes are among them.
+    pub closed: usize,
     /// How many VMs its other nodes advertise now, together.
     pub advertised: u64,
     /// How many of these nodes have no share, as the limit is less than their number.
@@ -59,7 +64,8 @@ pub struct Verdict {
 }
 
 impl Summary {
-    pub(super) fn of(claim: &Claim) -> Self {
+    /// That of a claim that selects no node yet.
+    pub fn of(claim: &Claim) -> Self {
         Self {
             name: claim.name.clone(),
             limit: claim.limit.clone(),
@@ -69,6 +75,8 @@ impl Summary {
             withheld: claim.withheld.clone(),
             nodes: 0,
             overlaps: BTreeMap::new(),
+            tainted: Vec::new(),
+            closed: 0,
             advertised: 0,
             without: 0,
             beyond: 0,
@@ -76,6 +84,14 @@ impl Summary {
             pending: Vec::new(),
             failed: Vec::new(),
             contested: Vec::new(),
+        }
+    }
+
+    /// Takes over a node that its claim selects.
+    pub(super) fn selects(&mut self, node: &Node, claim: &Claim) {
+        self.nodes += 1;
+        if let Some(taint) = claim.kept_off(node) {
+            self.tainted.push((node.name().clone(), taint.clone()));
         }
     }
 
@@ -132,10 +148,17 @@ impl Summary {
                 "spec.limit is 0: no node advertises VMs; peer pods that run go on".into(),
             );
         }
-        let counted = match self.distribution {
+        if self.closed == owned {
+            let message = self.kept_off().unwrap_or_default();
+            return told(Reason::AllTainted, format!("no node is to start peer pods: {message}"));
+        }
+        let mut counted = match self.distribution {
             Distribution::Total => format!("{} VMs on {owned} nodes", self.advertised),
-            Distribution::PerNode => format!("{limit} VMs on each of {owned} nodes"),
+            Distribution::PerNode => format!("{limit} VMs on each of {} nodes", owned - self.closed),
         };
+        if let Some(message) = self.kept_off() {
+            counted = format!("{counted} (of those with such a taint as many as run there: {message})");
+        }
         if self.beyond > 0 {
             let message = format!(
                 "{counted}: {} peer pods more than the limit run, and their nodes advertise them while they do",
@@ -164,6 +187,17 @@ impl Summary {
             self.contested.len()
         );
         (Reason::Contested, why)
+    }
+
+    /// What to tell people about nodes with taints that keep cloud-api-adaptor off; `None` where there are none.
+    pub fn kept_off(&self) -> Option<String> {
+        let (node, taint) = self.tainted.first()?;
+        Some(format!(
+            "{} of {} selected nodes do not take cloud-api-adaptor's Pods, {node} with the taint {taint} among them; tolerate it \
+             in adaptor.tolerations, or change the selectors",
+            self.tainted.len(),
+            self.nodes
+        ))
     }
 
     /// What to tell people about nodes that an older configuration has; `None` where there are none.

@@ -161,6 +161,35 @@ fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
 }
 
 #[test]
+fn what_keeps_pods_from_becoming_peer_pods_is_told_in_every_mode() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let admission = |mode: &str, class: &str| json!({ "limit": 2, "admission": { "mode": mode, "runtimeClassName": class } });
+        stage.configure("config", admission("None", "missing")).await?;
+        let message = stage.until("config", "AdmissionReady", "RuntimeClassMissing").await?;
+        ensure!(message.contains("Kata Containers"), "{message}");
+        stage.until("config", "Ready", "RuntimeClassMissing").await?;
+        // Somebody else's binding has the name.
+        let [policies, bindings] = policies(&stage.client);
+        let binding = json!({
+            "apiVersion": policy::GROUP_VERSION, "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": { "name": NAME }, "spec": { "policyName": "another" },
+        });
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
+        stage.configure("config", admission("Policy", RUNTIME_CLASS)).await?;
+        let message = stage.until("config", "Conflict", "NameTaken").await?;
+        ensure!(message.contains(NAME), "{message}");
+        stage.until("config", "AdmissionReady", "AdmissionWithheld").await?;
+        stage.until("config", "Ready", "NameTaken").await?;
+        assert_eq!(bindings.get(NAME).await?.data["spec"]["policyName"], "another");
+        bindings.delete(NAME, &DeleteParams::default()).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        policies.get(NAME).await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
 fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;

@@ -7,6 +7,7 @@ mod quiet;
 mod settings;
 mod stage;
 mod status;
+mod taints;
 mod upstream;
 
 use anyhow::{Context as _, Result, ensure};

@@ -23,6 +23,8 @@ struct Facts {
     labels: BTreeMap<String, String>,
     resources: BTreeMap<String, u32>,
     mark: Option<String>,
+    /// Whether it has a taint.
+    tainted: bool,
     /// Peer pods that run.
     runs: u32,
 }
@@ -36,7 +38,11 @@ impl Cluster {
         let node = |(name, facts): (&String, &Facts)| {
             let capacity: BTreeMap<_, _> =
                 facts.resources.iter().map(|(name, vms)| (name, vms.to_string())).collect();
-            let fields = json!({ "labels": facts.labels, "capacity": capacity, "mark": facts.mark });
+            let taints =
+                facts.tainted.then(|| json!({ "key": "for", "value": "db", "effect": "NoSchedule" }));
+            let taints: Vec<_> = taints.into_iter().collect();
+            let fields =
+                json!({ "labels": facts.labels, "capacity": capacity, "mark": facts.mark, "taints": taints });
             Arc::new(Node::new(&view(name, &fields), &mut Texts::default()))
         };
         self.0.iter().map(node).collect()
@@ -392,6 +398,41 @@ fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
 }
 
 #[test]
+fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
+    let mut cluster = Cluster::workers(3);
+    let claims = [limit(&json!(9))];
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [3, 3, 3]);
+    cluster.of("node-1").tainted = true;
+    cluster.of("node-1").runs = 1;
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [4, 1, 4]);
+    let summary = &cluster.pass(&claims).summaries[0];
+    assert_eq!((summary.nodes, summary.closed, summary.uneven), (3, 1, true));
+    let told = summary.capacity();
+    assert_eq!(told.reason.as_str(), "Advertised");
+    assert!(told.message.contains("node-1 with the taint for=db:NoSchedule"), "{}", told.message);
+    cluster.of("node-1").runs = 0;
+    let each = claim("config", &json!({ "limit": 2, "distribution": "PerNode" }));
+    for (claims, expected) in [(&claims[..], [5, 0, 4]), (&[each], [2, 0, 2])] {
+        cluster.pass(claims);
+        assert_eq!(cluster.shares(), expected);
+    }
+    let tolerant =
+        json!({ "limit": 9, "adaptor": { "tolerations": [{ "key": "for", "operator": "Exists" }] } });
+    cluster.pass(&[claim("config", &tolerant)]);
+    assert_eq!(cluster.shares(), [3, 3, 3]);
+    for node in cluster.0.values_mut() {
+        node.tainted = true;
+    }
+    cluster.of("node-0").runs = 11;
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [11, 0, 0]);
+    let summary = &cluster.pass(&claims).summaries[0];
+    assert_eq!((summary.beyond, summary.capacity().reason.as_str()), (2, "AllTainted"));
+}
+
+#[test]
 fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
     let mut cluster = Cluster::workers(2);
     let good = limit(&json!(4));
@@ -419,8 +460,9 @@ fn facts() -> impl Strategy<Value = Facts> {
         labels.extend(zone.then(|| ("zone".to_owned(), "x".to_owned())));
         labels
     });
-    (labels, resources, mark, prop_oneof![2 => Just(0), 1 => 0_u32..6])
-        .prop_map(|(labels, resources, mark, runs)| Facts { labels, resources, mark, runs })
+    let tainted = prop::bool::weighted(0.2);
+    (labels, resources, mark, tainted, prop_oneof![2 => Just(0), 1 => 0_u32..6])
+        .prop_map(|(labels, resources, mark, tainted, runs)| Facts { labels, resources, mark, tainted, runs })
 }
 
 fn claims() -> impl Strategy<Value = Vec<Claim>> {

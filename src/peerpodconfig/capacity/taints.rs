@@ -1,0 +1,77 @@
+//! Taints that keep cloud-api-adaptor off a node. Pure *(no client)*.
+
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+
+/// What Kubernetes itself taints nodes with while they are not well. These come and go, DaemonSets tolerate most of them, and
+/// a node keeps its share meanwhile.
+const PASSING: &str = "node.kubernetes.io/";
+
+/// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
+pub(super) fn text(taint: &Taint) -> Option<String> {
+    let Taint { key, value, effect, .. } = taint;
+    let lasts = ["NoSchedule", "NoExecute"].contains(&effect.as_str()) && !key.starts_with(PASSING);
+    lasts.then(|| match value.as_deref().unwrap_or_default() {
+        "" => format!("{key}:{effect}"),
+        value => format!("{key}={value}:{effect}"),
+    })
+}
+
+/// Whether Pods with these tolerations run on a node with this taint, by Kubernetes' own rule.
+pub(super) fn tolerated(text: &str, tolerations: &[Toleration]) -> bool {
+    // Neither a key nor a value has one of these signs.
+    let (taint, effect) = text.rsplit_once(':').unwrap_or((text, ""));
+    let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
+    tolerations.iter().any(|toleration| {
+        let said = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
+        let of_key = said(&toleration.key).is_none_or(|it| it == key);
+        let of_effect = said(&toleration.effect).is_none_or(|it| it == effect);
+        of_key
+            && of_effect
+            && match said(&toleration.operator).as_deref() {
+                None | Some("Equal") => toleration.value.as_deref().unwrap_or_default() == value,
+                // Of an operator that is not known here the DaemonSet's own status tells.
+                Some(_) => true,
+            }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_taints_that_keep_pods_off_and_last_are_kept() {
+        for (taint, expected) in [
+            (json!({ "key": "a", "value": "b", "effect": "NoSchedule" }), Some("a=b:NoSchedule")),
+            (json!({ "key": "x.y/a", "effect": "NoExecute" }), Some("x.y/a:NoExecute")),
+            (json!({ "key": "a", "effect": "PreferNoSchedule" }), None),
+            (json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoExecute" }), None),
+            (json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }), None),
+        ] {
+            let taint = serde_json::from_value(taint).unwrap();
+            assert_eq!(text(&taint).as_deref(), expected, "{taint:?}");
+        }
+    }
+
+    #[test]
+    fn taints_are_tolerated_as_kubernetes_has_it() {
+        let holds = |text: &str, toleration: &Value| {
+            tolerated(text, &[serde_json::from_value(toleration.clone()).unwrap()])
+        };
+        for (toleration, expected) in [
+            (json!({ "operator": "Exists" }), [true, true]),
+            (json!({ "key": "a", "operator": "Exists" }), [true, true]),
+            (json!({ "key": "b", "operator": "Exists" }), [false, false]),
+            (json!({ "key": "a", "value": "b" }), [true, false]),
+            (json!({ "key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule" }), [true, false]),
+            (json!({ "key": "a", "operator": "", "effect": "" }), [false, true]),
+            (json!({ "key": "a", "operator": "Exists", "effect": "NoExecute" }), [false, true]),
+        ] {
+            let found = ["a=b:NoSchedule", "a:NoExecute"].map(|text| holds(text, &toleration));
+            assert_eq!(found, expected, "{toleration}");
+        }
+        assert!(!tolerated("a:NoSchedule", &[]));
+    }
+}
