@@ -50,7 +50,7 @@ pub struct WebhookArgs {
     #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Secret with the certificate to show. One that is not there is made and renewed; one of somebody else's is used as it is
+    /// Secret with the certificate to show. One that was made to be filled is filled and renewed; any other is used as it is
     #[arg(
         long,
         value_name = "NAME",
@@ -228,7 +228,8 @@ async fn managed(
     };
     let wanted = Wanted { names, lifetime: args.tls_lifetime };
     let keeper = Keeper::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
-    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process_name(), metrics);
+    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process_name(), metrics)
+        .by_lease_of_others();
     let (ended, stop) = (CancellationToken::new(), shutdown.clone());
     let keeping = keeper.run(election.leadership(), shutdown.clone()).map({
         let ended = ended.clone();

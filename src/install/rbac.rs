@@ -33,7 +33,12 @@ pub fn cluster_role_binding(options: &Options) -> ClusterRoleBinding {
 pub fn role(options: &Options) -> Role {
     Role {
         metadata: Component::Operator.namespaced(NAME, options),
-        rules: Some(rules(&[lease::PERMISSIONS, peerpodconfig::NAMESPACE_PERMISSIONS, DRAIN_PERMISSIONS])),
+        rules: Some(rules(&[
+            lease::PERMISSIONS,
+            peerpodconfig::NAMESPACE_PERMISSIONS,
+            peerpodconfig::shared::PERMISSIONS,
+            DRAIN_PERMISSIONS,
+        ])),
     }
 }
 

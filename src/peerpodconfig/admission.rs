@@ -57,6 +57,7 @@ impl Context {
                 Wanted::new(bindings, to_value(policy::binding(inputs))?),
             ],
             Means::Webhook => {
+                self.share(config).await?;
                 let configuration = Names::of(config).cluster_scoped;
                 let authorities = self.observer.webhook_authorities(&configuration).await?;
                 vec![

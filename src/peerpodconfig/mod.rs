@@ -11,6 +11,7 @@
 //! apply.rs     brings objects to what is wanted: one write for each that differs
 //! verdict.rs   what is told of it: conditions (pure)
 //! report.rs    the status and the events
+//! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
 //! policies.rs  what happens to admission policies, where the API server has them
 //! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
 //! ```
@@ -28,6 +29,7 @@ mod observe;
 mod pass;
 mod policies;
 mod report;
+pub mod shared;
 pub mod verdict;
 mod watches;
 mod withheld;

@@ -81,6 +81,12 @@ impl Election {
         }
     }
 
+    /// The same by a Lease that somebody else makes: while there is none, nobody leads.
+    #[must_use]
+    pub fn by_lease_of_others(self) -> Self {
+        Self { store: self.store.of_others(), ..self }
+    }
+
     /// Whether this process leads. It follows by itself.
     pub fn leadership(&self) -> Leadership {
         self.leadership.clone()

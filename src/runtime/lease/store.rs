@@ -27,6 +27,8 @@ pub(super) struct Store {
     namespace: String,
     name: String,
     lease: Option<Lease>,
+    /// Whether a Lease that does not exist is made here.
+    creates: bool,
 }
 
 /// Every state of a Lease, `None` where it does not exist. Without end; errors are told, and it goes on.
@@ -38,6 +40,11 @@ pub(super) enum Failure {
     /// The Lease is not as it was read last.
     #[error("somebody else wrote it")]
     Outdated,
+    /// The Lease does not exist, and is not made here.
+    #[error(
+        "it does not exist; whoever set this program up makes it, which for a PeerPodConfig is the operator"
+    )]
+    Missing,
     #[error("the API server refused it: {0}")]
     Refused(Box<Status>),
     #[error("{0}")]
@@ -51,7 +58,7 @@ impl Failure {
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),
-            Self::Outdated | Self::Failed(_) | Self::TimedOut => None,
+            Self::Outdated | Self::Missing | Self::Failed(_) | Self::TimedOut => None,
         }
     }
 
@@ -85,7 +92,12 @@ impl From<watcher::Error> for Failure {
 impl Store {
     pub(super) fn new(client: Client, namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Self { api: Api::namespaced(client, &namespace), namespace, name, lease: None }
+        Self { api: Api::namespaced(client, &namespace), namespace, name, lease: None, creates: true }
+    }
+
+    /// The same, but it waits until somebody makes the Lease.
+    pub(super) fn of_others(self) -> Self {
+        Self { creates: false, ..self }
     }
 
     pub(super) fn watch(&self) -> Watch {
@@ -113,6 +125,8 @@ impl Store {
             record::write(&mut lease, record);
             let replaced = bounded(deadline, self.api.replace(&self.name, &params, &lease)).await;
             replaced.map_err(|failure| failure.or_outdated(&[NOT_FOUND, CONFLICT]))?
+        } else if !self.creates {
+            return Err(Failure::Missing);
         } else {
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
             let mut lease = Lease { metadata, spec: None };
@@ -130,10 +144,14 @@ impl Store {
     pub(super) fn advice(&self, failure: &Failure) -> String {
         let Self { namespace, name, .. } = self;
         match failure.status() {
-            Some(FORBIDDEN) => format!(
-                "; let a role of this ServiceAccount in the namespace {namespace} grant `create` on `leases` \
-                 (coordination.k8s.io), and `get`, `list`, `watch` and `update` on the one named {name}"
-            ),
+            Some(FORBIDDEN) => {
+                let create =
+                    if self.creates { "`create` on `leases` (coordination.k8s.io), and " } else { "" };
+                format!(
+                    "; let a role of this ServiceAccount in the namespace {namespace} grant {create}`get`, `list`, `watch` and \
+                     `update` on the Lease (coordination.k8s.io) named {name}"
+                )
+            }
             Some(NOT_FOUND) => {
                 format!("; create the namespace {namespace}, or name another one by --lease-namespace")
             }

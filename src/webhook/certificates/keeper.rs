@@ -47,11 +47,10 @@ pub const LEASE: &str = "peerpod-webhook";
 pub const CONFIGURATIONS: &str =
     "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
 
-/// What the webhook may do in its namespace. A Secret of another name needs a role of its own.
+/// What the webhook may do in its namespace. A Secret of another name needs a role of its own. It makes neither of the two
+/// itself: whoever may make a Secret gets by it the token of any ServiceAccount in the namespace.
 pub const PERMISSIONS: &[Permission] = &[
-    Permission::new("", &["secrets"], &["create"]),
     Permission::new("", &["secrets"], &["get", "list", "watch", "update"]).named(&[SECRET]),
-    Permission::new("coordination.k8s.io", &["leases"], &["create"]),
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
 ];
 
@@ -81,9 +80,7 @@ pub struct Keeper {
 /// What the one that leads knows.
 #[derive(Default)]
 struct Known {
-    /// Whether it was seen if there is a Secret.
-    looked: bool,
-    /// The Secret, if there is one.
+    /// The Secret, if there is one and it was seen.
     secret: Option<Secret>,
     /// What it held last, if it is managed here.
     kept: Option<Kept>,
@@ -154,11 +151,8 @@ impl Keeper {
 
     /// Does the next thing to do; tells when to look again, if nothing changes.
     async fn look(&self, known: &mut Known) -> Result<Duration, KeepError> {
-        if !known.looked {
-            return Ok(LONGEST_PAUSE);
-        }
-        let secret = known.secret.clone();
-        let foreign = secret.as_ref().is_some_and(|secret| !Kept::is_ours(secret));
+        let Some(secret) = known.secret.clone() else { return Ok(LONGEST_PAUSE) };
+        let foreign = !Kept::is_ours(&secret);
         if foreign && !known.foreign {
             info!(
                 secret = self.secret,
@@ -170,13 +164,13 @@ impl Keeper {
             known.kept = None;
             return Ok(LONGEST_PAUSE);
         }
-        if let Some(authorities) = secret.as_ref().and_then(authorities) {
+        if let Some(authorities) = authorities(&secret) {
             known.note_trust(authorities);
         }
         let now = Timestamp::now();
         let settled = known.settled_in(self.wanted.settling());
-        let step = Kept::look(secret.as_ref(), known.kept.as_ref(), &self.wanted, settled, now)?;
-        known.kept = secret.as_ref().and_then(Kept::read).or(known.kept.take());
+        let step = Kept::look(&secret, known.kept.as_ref(), &self.wanted, settled, now)?;
+        known.kept = Kept::read(&secret).or(known.kept.take());
         match step {
             Step::Wait(until) => {
                 let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
@@ -184,7 +178,7 @@ impl Keeper {
             }
             Step::Settle => Ok(known.settles_in(self.wanted.settling())),
             Step::Write(kept) => {
-                let written = self.write(&kept, secret.as_ref()).await?;
+                let written = self.write(&kept, &secret).await?;
                 info!(secret = self.secret, "the certificate's Secret is written");
                 known.kept = Some(kept);
                 known.secret = Some(written);
@@ -194,14 +188,9 @@ impl Keeper {
     }
 
     /// Replaces exactly what was read.
-    async fn write(&self, kept: &Kept, before: Option<&Secret>) -> Result<Secret, ApiError> {
+    async fn write(&self, kept: &Kept, before: &Secret) -> Result<Secret, ApiError> {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let secret = kept.secret(&self.secret, before);
-        let api = self.secrets();
-        match before {
-            Some(_) => bounded(api.replace(&self.secret, &params, &secret)).await,
-            None => bounded(api.create(&params, &secret)).await,
-        }
+        bounded(self.secrets().replace(&self.secret, &params, &kept.secret(before))).await
     }
 
     fn secrets(&self) -> Api<Secret> {
@@ -224,7 +213,7 @@ impl Known {
     ) {
         tokio::select! {
             Some(secret) = secrets.next() => match secret {
-                Ok(secret) => (self.looked, self.secret) = (true, secret),
+                Ok(secret) => self.secret = secret,
                 Err(problem) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
             },
             Some(event) = configurations.next() => match event {

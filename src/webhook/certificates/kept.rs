@@ -28,8 +28,9 @@ pub(super) const AUTHORITIES: &str = "ca.crt";
 const NEXT_CERTIFICATE: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 
-/// Says that the certificate was written here: its SHA-256. Whoever writes another one may well leave the annotation.
-const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-sha256";
+/// Says that the certificate was written here: its SHA-256. Whoever writes another one may well leave the annotation. Empty
+/// in a Secret that is to be filled here.
+pub const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-sha256";
 
 /// Says for which names its certificate is good, with commas between.
 const NAMES: &str = "peerpods.confidentialcontainers.org/names";
@@ -71,7 +72,7 @@ struct Pair {
 
 /// What a managed Secret holds.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     current: Pair,
     next: Option<Pair>,
     /// Certificates in PEM: of the current pair's authority, and of the next one's or the one before.
@@ -114,8 +115,9 @@ impl Kept {
         Some(Self { current, next, authorities, names: annotation(secret, NAMES)?.clone() })
     }
 
-    /// Whether a Secret is managed here: the certificate in it was written here, or it was, and somebody broke it.
-    pub(super) fn is_ours(secret: &Secret) -> bool {
+    /// Whether a Secret is managed here: it is [to be filled](blank), the certificate in it was written here, or it was, and
+    /// somebody broke it.
+    pub(crate) fn is_ours(secret: &Secret) -> bool {
         let data = |key| secret.data.as_ref()?.get(key);
         annotation(secret, FINGERPRINT).is_some_and(|written| {
             let (certificate, key) = (data(CERTIFICATE), data(KEY));
@@ -127,7 +129,7 @@ impl Kept {
     }
 
     /// The Secret that holds this; it replaces `before`.
-    pub(super) fn secret(&self, name: &str, before: Option<&Secret>) -> Secret {
+    pub(super) fn secret(&self, before: &Secret) -> Secret {
         let mut data: BTreeMap<_, _> = [
             (CERTIFICATE, self.current.certificate.clone()),
             (KEY, self.current.key.clone()),
@@ -138,36 +140,29 @@ impl Kept {
         if let Some(Pair { certificate, key, .. }) = self.next.clone() {
             data.extend([(NEXT_CERTIFICATE.to_owned(), certificate), (NEXT_KEY.to_owned(), key)]);
         }
-        let mut metadata = before.map_or_else(ObjectMeta::default, |before| before.metadata.clone());
-        metadata.name = Some(name.to_owned());
-        metadata.managed_fields = None;
+        let mut metadata = ObjectMeta { managed_fields: None, ..before.metadata.clone() };
         metadata.annotations.get_or_insert_default().extend([
             (FINGERPRINT.to_owned(), facts::fingerprint(&self.current.certificate.0)),
             (NAMES.to_owned(), self.names.clone()),
         ]);
-        Secret {
-            metadata,
-            data: Some(data),
-            type_: Some("kubernetes.io/tls".to_owned()),
-            ..Secret::default()
-        }
+        Secret { metadata, data: Some(data), type_: before.type_.clone(), ..Secret::default() }
     }
 
-    /// What to do about a Secret that is managed here, or not there. `before`: what it held last, if that is known.
-    /// `settled`: all of its authorities have been trusted for long enough.
+    /// What to do about a Secret that is managed here. `before`: what it held last, if that is known. `settled`: all of its
+    /// authorities have been trusted for long enough.
     pub(super) fn look(
-        secret: Option<&Secret>,
+        secret: &Secret,
         before: Option<&Self>,
         wanted: &Wanted,
         settled: bool,
         now: Timestamp,
     ) -> Result<Step, IssueError> {
-        match (secret, secret.and_then(Self::read), before) {
+        match (Self::read(secret), before) {
             // Whoever deletes it wants another one; what is shown stays trusted meanwhile.
-            (None, _, Some(before)) => Ok(Step::Write(before.prepared(wanted, now)?)),
+            (None, Some(before)) if is_blank(secret) => Ok(Step::Write(before.prepared(wanted, now)?)),
             // Somebody broke it: what is shown is still the last good one, and is put back.
-            (Some(_), None, Some(before)) => Ok(Step::Write(before.clone())),
-            (_, kept, _) => Self::step(kept.as_ref(), wanted, settled, now),
+            (None, Some(before)) => Ok(Step::Write(before.clone())),
+            (kept, _) => Self::step(kept.as_ref(), wanted, settled, now),
         }
     }
 
@@ -219,6 +214,26 @@ impl Pair {
     fn authority<'a>(&self, authorities: &'a [String]) -> Option<&'a String> {
         authorities.iter().find(|authority| facts::is_signed_by(&self.certificate.0, authority.as_bytes()))
     }
+}
+
+/// A Secret of this name that says that it is to be filled here. One of its type must have these keys.
+pub fn blank(name: &str) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some([(FINGERPRINT.to_owned(), String::new())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some([CERTIFICATE, KEY].map(|key| (key.to_owned(), ByteString::default())).into()),
+        type_: Some("kubernetes.io/tls".to_owned()),
+        ..Secret::default()
+    }
+}
+
+/// Whether a Secret has neither certificate nor private key.
+pub(super) fn is_blank(secret: &Secret) -> bool {
+    let data = |key| secret.data.as_ref().and_then(|data| data.get(key));
+    [CERTIFICATE, KEY].into_iter().all(|key| data(key).is_none_or(|data| data.0.is_empty()))
 }
 
 fn annotation<'a>(secret: &'a Secret, key: &str) -> Option<&'a String> {

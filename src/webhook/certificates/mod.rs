@@ -3,7 +3,7 @@
 //! | source | who writes it |
 //! |---|---|
 //! | two [files] | whoever mounts them; read again when they change |
-//! | a Secret | somebody else, such as cert-manager; or the replica that leads, long before it expires |
+//! | a Secret | somebody else, such as cert-manager; or the replica that leads, where it is [to be filled](kept::blank) |
 //!
 //! A new certificate is shown to whoever connects from then on; open connections go on as they are.
 

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     Serving,
-    kept::{CERTIFICATE, KEY},
+    kept::{CERTIFICATE, KEY, is_blank},
 };
 use crate::runtime::http::Condition;
 
@@ -36,6 +36,10 @@ pub async fn follow(
             next = secrets.next() => next,
         };
         match secret {
+            Some(Ok(Some(secret))) if is_blank(&secret) => info!(
+                secret = %format_args!("{namespace}/{name}"),
+                "waiting for a certificate in the Secret; the last good one is shown, if there was one"
+            ),
             Some(Ok(Some(secret))) => {
                 let data = |key| secret.data.as_ref().and_then(|data| data.get(key)).map(|data| &*data.0);
                 match serving.show(data(CERTIFICATE).unwrap_or_default(), data(KEY).unwrap_or_default()) {
@@ -53,7 +57,8 @@ pub async fn follow(
             }
             Some(Ok(None)) => warn!(
                 secret = %format_args!("{namespace}/{name}"),
-                "the Secret does not exist; the last good certificate is shown, if there was one"
+                "the Secret does not exist; for a PeerPodConfig the operator makes it, else whoever wants another \
+                 certificate does; the last good one is shown, if there was one"
             ),
             Some(Err(problem)) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
             None => return,

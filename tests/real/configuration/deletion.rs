@@ -1,8 +1,9 @@
 //! What is left of a configuration that is gone: nothing.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
+use cluster::process::{Lifetime, Process};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -12,21 +13,26 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPodConfig,
-    peerpodconfig::{FINALIZER, build::CONFIG_LABEL},
+    peerpodconfig::{
+        FINALIZER,
+        build::{CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
+    },
+    webhook::certificates::keeper::{LEASE, SECRET},
 };
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
 use super::stage::{Stage, configuring};
+use crate::support::{Alone, PROGRAM};
 
-/// Every object of the cluster, by kind, namespace and name. Events and leases come and go by themselves.
+/// Every object of the cluster, by kind, namespace and name. Events, and the leases of nodes, come and go by themselves.
 async fn everything(client: &Client) -> Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     let discovery = Discovery::new(client.clone()).run().await?;
     for group in discovery.groups() {
         for (resource, capabilities) in group.recommended_resources() {
             if !capabilities.supports_operation(verbs::LIST)
-                || ["Event", "Lease", "ComponentStatus"].contains(&resource.kind.as_str())
+                || ["Event", "ComponentStatus"].contains(&resource.kind.as_str())
             {
                 continue;
             }
@@ -34,8 +40,11 @@ async fn everything(client: &Client) -> Result<BTreeMap<String, Value>> {
             let objects = api.list(&ListParams::default()).await;
             for object in objects.with_context(|| format!("listing {}", resource.plural))? {
                 let namespace = object.namespace().unwrap_or_default();
+                if namespace == "kube-node-lease" {
+                    continue;
+                }
                 let name = format!("{}/{} {namespace}/{}", resource.group, resource.kind, object.name_any());
-                all.insert(name, lasting(serde_json::to_value(object)?));
+                all.insert(name, lasting(&resource.kind, serde_json::to_value(object)?));
             }
         }
     }
@@ -43,9 +52,12 @@ async fn everything(client: &Client) -> Result<BTreeMap<String, Value>> {
 }
 
 /// What of an object nobody but its maker changes; of a node also what it has.
-fn lasting(mut object: Value) -> Value {
+fn lasting(kind: &str, mut object: Value) -> Value {
     for field in ["resourceVersion", "managedFields", "generation"] {
         object["metadata"].as_object_mut().expect("an object has metadata").remove(field);
+    }
+    if kind == "Lease" {
+        object["spec"].take();
     }
     let status = object.as_object_mut().expect("an object").remove("status").unwrap_or_default();
     object["has"] = json!([status["capacity"], status["allocatable"]]);
@@ -63,7 +75,10 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         let account = json!({ "serviceAccountAnnotations": { "cloud.example.com/role": "adaptor" } });
         let spec = |mode: &str| json!({ "limit": 4, "adaptor": account, "admission": { "mode": mode } });
         stage.configure("config", spec("Webhook")).await?;
-        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        // The Pods of fake nodes do nothing: this is one of the webhook, with its rights.
+        let dir = tempfile::tempdir()?;
+        let webhook = webhook(alone, dir.path()).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         // In the middle of a change from one admission to the other, so that both are there.
         stage.configure("config", spec("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyStarting").await?;
@@ -73,6 +88,9 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         let made = during.iter().filter(|(name, object)| before.get(*name) != Some(object)).count();
         // The DaemonSet, its Pods and revision, the webhook's objects, the policy's, the nodes and the ServiceAccount.
         ensure!(made > 12, "{made} objects differ");
+        for shared in [format!("/Secret {NAMESPACE}/{SECRET}"), format!("/Lease {NAMESPACE}/{LEASE}")] {
+            ensure!(during.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", during.keys());
+        }
 
         stage.configs.delete("config", &DeleteParams::default()).await?;
         wait::gone(&stage.configs, "config", DEADLINE).await?;
@@ -86,8 +104,18 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
             Ok(())
         })
         .await?;
+        // All this time it was there to make again what is missing.
+        webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
         stage.nodes.leave().await
     })
+}
+
+/// A webhook that runs as its Pods do.
+async fn webhook(alone: &Alone<'_>, dir: &Path) -> Result<Process> {
+    let mut command = Command::new(PROGRAM);
+    command.env("KUBECONFIG", alone.testbed.kubeconfig_of(SERVICE_ACCOUNT).await?).arg("webhook");
+    command.args(["--addr", "--health-addr", "--metrics-addr"].map(|port| format!("{port}=127.0.0.1:0")));
+    Process::start("webhook", &command, dir, Lifetime::Owned)
 }
 
 #[test]

@@ -25,7 +25,10 @@ use peerpod_operator::{
     NAMESPACE,
     permissions::Permission,
     webhook::{
-        certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS, SECRET, authorities},
+        certificates::{
+            keeper::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},
+            kept::blank,
+        },
         marker::COUNTED,
         mutate::ANNOTATIONS,
         server::PATH,
@@ -53,6 +56,14 @@ struct Webhook {
 impl Webhook {
     /// Starts the webhook without any certificate, and waits until the API server can call it.
     async fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
+        share(scene).await?;
+        let webhook = Self::spawn(scene, arguments).await?;
+        webhook.is_called(scene).await?;
+        Ok(webhook)
+    }
+
+    /// Starts the webhook.
+    async fn spawn(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
         let (namespace, dir) = (&scene.namespace, tempfile::tempdir()?);
         let address = address();
         let kubeconfig = service_account(scene).await?;
@@ -69,16 +80,18 @@ impl Webhook {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.testbed.client());
         let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), namespace);
         let trust = tokio::spawn(keep_trust(secrets, configurations.clone(), name.clone()));
-        let webhook = Self { process, configurations, name, trust, _dir: dir };
-        // The API server itself takes a moment to hear of it.
+        Ok(Self { process, configurations, name, trust, _dir: dir })
+    }
+
+    /// Waits until peer pods are changed. The API server itself takes a moment to hear of the webhook.
+    async fn is_called(&self, scene: &Scene<'_>) -> Result<()> {
         wait::eventually("the API server calls the webhook", DEADLINE, async || {
             let pod = dry_run(scene, &peer_pod("probe", &json!([asks("a", &json!({}))]))).await?;
             ensure!(pod.annotations().contains_key(COUNTED), "the Pod is not changed");
             Ok(())
         })
         .await
-        .with_context(|| webhook.process.log_tail())?;
-        Ok(webhook)
+        .with_context(|| self.process.log_tail())
     }
 
     /// Takes everything away that other tests could meet.
@@ -96,12 +109,24 @@ impl Drop for Webhook {
     }
 }
 
+/// Makes the Secret that the webhook fills, and its Lease, as the operator does.
+async fn share(scene: &Scene<'_>) -> Result<()> {
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": LEASE, "namespace": scene.namespace } });
+    scene.testbed.apply("lease", &[lease]).await?;
+    let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), &scene.namespace);
+    secrets.create(&PostParams::default(), &blank(SECRET)).await?;
+    Ok(())
+}
+
 /// Lets a webhook configuration trust the authorities in the Secret, as the operator does for its own.
 async fn keep_trust(secrets: Api<Secret>, configurations: Api<MutatingWebhookConfiguration>, name: String) {
     let mut states = pin!(watcher::watch_object(secrets, SECRET).default_backoff());
     while let Some(state) = states.next().await {
         let Ok(Some(secret)) = state else { continue };
-        let bundle = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authorities(&secret) }]);
+        let Some(authorities) = authorities(&secret) else { continue };
+        let bundle =
+            json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authorities }]);
         let Ok(patch) = serde_json::from_value(bundle) else { continue };
         // Without it the API server does not call the webhook, which fails the test.
         let _ = configurations.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await;
@@ -359,8 +384,8 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
         let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), &scene.namespace);
         let shown = async || {
             let secret = secrets.get(SECRET).await?;
-            let data = secret.data.context("the Secret holds something")?;
-            anyhow::Ok(data.get("tls.crt").context("a certificate")?.clone())
+            let certificate = secret.data.and_then(|data| data.get("tls.crt").cloned());
+            certificate.filter(|certificate| !certificate.0.is_empty()).context("a certificate")
         };
         let mut seen = vec![shown().await?];
         let until = tokio::time::Instant::now() + 3 * DEADLINE;
@@ -377,6 +402,7 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
         }
         // Whoever deletes the Secret wants another certificate, and that too without a failure.
         secrets.delete(SECRET, &DeleteParams::default()).await?;
+        secrets.create(&PostParams::default(), &blank(SECRET)).await?;
         let deleted = seen.last().context("a certificate")?.clone();
         while shown().await.ok().is_none_or(|shown| shown == deleted) {
             ensure!(
@@ -386,6 +412,34 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
             );
             dry_run(scene, &peer_pod("load", &json!([asks("a", &json!({}))]))).await?;
         }
+        webhook.stop().await
+    })
+}
+
+#[test]
+fn without_its_secret_it_waits_as_it_may_make_none() -> Result<()> {
+    beside_others(async |scene| {
+        let webhook = Webhook::spawn(scene, &[]).await?;
+        wait::eventually("it says what it waits for", DEADLINE, async || {
+            let log = webhook.process.log_tail();
+            for words in ["the Secret does not exist", "the lease could not be written"] {
+                ensure!(log.contains(words), "{words:?} is not in:\n{log}");
+            }
+            Ok(())
+        })
+        .await?;
+        // By a Secret of this kind it would get another account's token.
+        let account = format!("webhook-{}", scene.namespace);
+        let client = scene.testbed.client_of(&account).await?;
+        let mut secret = blank(SECRET);
+        secret.type_ = Some("kubernetes.io/service-account-token".to_owned());
+        let secrets: Api<Secret> = Api::namespaced(client, &scene.namespace);
+        let refused = secrets.create(&PostParams::default(), &secret).await;
+        ensure!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403), "{refused:?}");
+        let problem = refusal(scene, &peer_pod("early", &json!([asks("a", &json!({}))]))).await?;
+        ensure!(problem.contains("failed calling webhook"), "{problem}");
+        share(scene).await?;
+        webhook.is_called(scene).await?;
         webhook.stop().await
     })
 }

@@ -300,7 +300,8 @@ fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown
         let secrets: Api<Secret> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);
         let shown = async || {
             let data = secrets.get_opt(SECRET).await?.and_then(|secret| secret.data).unwrap_or_default();
-            data.get("tls.crt").cloned().context("there is no certificate")
+            let certificate = data.get("tls.crt").filter(|certificate| !certificate.0.is_empty());
+            certificate.cloned().context("there is no certificate")
         };
         let renewed = async {
             for _ in 0..2 {

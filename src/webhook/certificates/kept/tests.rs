@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio_rustls::rustls::{
     RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
@@ -96,9 +97,9 @@ fn other_names_are_prepared_at_once_and_what_has_expired_is_replaced() {
 fn a_secret_is_read_as_it_was_written_and_a_broken_one_not_at_all() {
     let first = write(None, &wanted(&["a.ns.svc"]), false, after(0));
     let prepared = write(Some(&first), &wanted(&["a.ns.svc"]), false, after(25));
-    let other = write(None, &wanted(&["a.ns.svc"]), false, after(0)).secret("name", None).data.unwrap();
+    let other = write(None, &wanted(&["a.ns.svc"]), false, after(0)).secret(&blank("name")).data.unwrap();
     for kept in [first, prepared] {
-        let secret = kept.secret("name", None);
+        let secret = kept.secret(&blank("name"));
         assert!(Kept::is_ours(&secret));
         assert!(Kept::read(&secret).unwrap() == kept);
         for key in [CERTIFICATE, KEY, AUTHORITIES] {
@@ -108,7 +109,7 @@ fn a_secret_is_read_as_it_was_written_and_a_broken_one_not_at_all() {
                 data.remove(key);
                 data.extend(replacement.map(|replacement| (key.to_owned(), replacement.clone())));
                 assert!(Kept::read(&broken).is_none() && Kept::is_ours(&broken), "{key}");
-                let step = Kept::look(Some(&broken), Some(&kept), &wanted(&["a.ns.svc"]), false, after(26));
+                let step = Kept::look(&broken, Some(&kept), &wanted(&["a.ns.svc"]), false, after(26));
                 assert!(step.unwrap() == Step::Write(kept.clone()), "what was trusted is put back: {key}");
             }
         }
@@ -116,8 +117,25 @@ fn a_secret_is_read_as_it_was_written_and_a_broken_one_not_at_all() {
 }
 
 #[test]
+fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
+    let mut empty = blank("name");
+    empty.metadata.owner_references =
+        Some(vec![OwnerReference { uid: "1".to_owned(), ..OwnerReference::default() }]);
+    assert!(Kept::is_ours(&empty) && Kept::read(&empty).is_none());
+    let Step::Write(kept) = Kept::look(&empty, None, &wanted(&["a.ns.svc"]), false, after(0)).unwrap() else {
+        panic!("it is not filled")
+    };
+    let filled = kept.secret(&empty);
+    assert!(Kept::is_ours(&filled) && Kept::read(&filled).unwrap() == kept);
+    assert_eq!(filled.metadata.owner_references, empty.metadata.owner_references);
+    assert_eq!((filled.metadata.name, filled.type_), (empty.metadata.name, empty.type_));
+    // An empty one of somebody else's waits for what they put in.
+    assert!(!Kept::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
+}
+
+#[test]
 fn a_secret_is_ours_only_while_it_holds_what_was_written_here() {
-    let written = |name| write(None, &wanted(&[name]), false, after(0)).secret("name", None);
+    let written = |name| write(None, &wanted(&[name]), false, after(0)).secret(&blank("name"));
     let secret = written("a.ns.svc");
     let mut without = secret.clone();
     without.metadata.annotations = None;
@@ -136,7 +154,7 @@ fn what_is_shown_stays_trusted_when_the_secret_is_deleted_at_any_step() {
     let again = write(Some(&promoted), &wanted, false, after(40));
     for (step, before) in [first, prepared, promoted, again].iter().enumerate() {
         let now = before.current.expires - SignedDuration::from_secs(60);
-        let Step::Write(after) = Kept::look(None, Some(before), &wanted, true, now).unwrap() else {
+        let Step::Write(after) = Kept::look(&blank("name"), Some(before), &wanted, true, now).unwrap() else {
             panic!("step {step}: none is made")
         };
         assert!(after.current == before.current && after.next.is_some(), "step {step}");
