@@ -17,7 +17,7 @@ use testbed::{Operator, OperatorOptions, Settings, Testbed};
 use crate::support::{PROGRAM, alone, beside_others, without_operator};
 
 /// The folder of the overlay for libvirt.
-const LIBVIRT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/overlays/libvirt");
+pub const LIBVIRT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/overlays/libvirt");
 
 pub const KUSTOMIZE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize");
 
@@ -35,7 +35,7 @@ pub fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<
 }
 
 /// Lets everything be deleted.
-async fn allow_removal(cluster: &Cluster) -> Result<()> {
+pub async fn allow_removal(cluster: &Cluster) -> Result<()> {
     let allow = format!("{}=true", removal::ALLOW_ANNOTATION);
     for kind in ["crd", "namespace"] {
         let label = "--selector=app.kubernetes.io/part-of=peer-pods";

@@ -29,4 +29,5 @@ mod running_pod;
 mod settings;
 mod siblings;
 mod support;
+mod upstream;
 mod webhook;

@@ -1,0 +1,230 @@
+//! From cloud-api-adaptor's own controllers to this operator, by the steps that the README has.
+
+mod chart;
+mod holder;
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{Cluster, Component};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{FINALIZER, PeerPod},
+    install,
+    runtime::lease::PEERPOD_CTRL,
+};
+use peers::libvirt::PodVm;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed, Vm, peerpod_object, vm_name,
+    wait::{self, DEADLINE},
+};
+
+use self::holder::Holder;
+use crate::{
+    helm::Helm,
+    kustomize::{LIBVIRT, allow_removal, remove},
+    support::{Alone, PROGRAM, Scene, alone, without_operator},
+};
+
+/// The release of cloud-api-adaptor's chart.
+const THEIRS: &str = "peerpods";
+
+const DEFINITION: &str = "peerpods.confidentialcontainers.org";
+
+/// cloud-api-adaptor's chart.
+struct Upstream {
+    dir: TempDir,
+}
+
+impl Upstream {
+    /// Installs it where nothing of this operator is.
+    async fn install(helm: &Helm, testbed: &Testbed, libvirt_uri: &str) -> Result<Self> {
+        remove(testbed.cluster()).await?;
+        testbed.apply("cert-manager", &chart::cert_manager()).await?;
+        let upstream = Self { dir: tempfile::tempdir()? };
+        chart::write(upstream.dir.path(), libvirt_uri)?;
+        let values = json!({
+            "provider": "libvirt", "providerConfigs": { "libvirt": { "LIBVIRT_URI": libvirt_uri } },
+        });
+        let file = upstream.dir.path().join("mine.yaml");
+        fs::write(&file, values.to_string())?;
+        let file = file.to_str().context("UTF-8")?;
+        helm.run(&["install", THEIRS, upstream.chart()?, "--create-namespace", "--values", file]).await?;
+        Ok(upstream)
+    }
+
+    fn chart(&self) -> Result<&str> {
+        self.dir.path().to_str().context("UTF-8")
+    }
+}
+
+/// What is left in the cluster of these kinds, by name.
+async fn names(cluster: &Cluster, kinds: &str) -> Result<String> {
+    cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=name"]).await
+}
+
+/// Records a machine under their definition: under the rights that they grant no cluster takes it where it is strict about
+/// owners, so the administrator does.
+async fn record(scene: &Scene<'_>, pod: &Pod) -> Result<Vm> {
+    let machine: PodVm = scene.host.start_pod_vm(&vm_name(&pod.name_any())).await?;
+    let object = peerpod_object(pod, "libvirt", &machine.domain.uuid.to_string());
+    scene.testbed.apply("recorded", std::slice::from_ref(&object)).await?;
+    let name = object["metadata"]["name"].as_str().context("a name")?;
+    Ok(Vm { machine, peerpod: scene.peerpods.get(name).await? })
+}
+
+/// Starts the operator as the Deployment has it, with the settings that are there.
+async fn operator(alone: &Alone<'_>, dir: &TempDir, name: &str) -> Result<Operator> {
+    let cluster = alone.testbed.cluster();
+    let namespace = format!("--namespace={NAMESPACE}");
+    let get = async |what: &str, path: &str| {
+        let output = format!("--output=jsonpath={path}");
+        cluster.kubectl(&["get", what, &namespace, &output]).await
+    };
+    let deployment = format!("deployment/{}", install::NAME);
+    let arguments = get(&deployment, "{.spec.template.spec.containers[0].args}").await?;
+    let arguments: Vec<String> = serde_json::from_str(&arguments)?;
+    let of_lease =
+        |argument: &String| ["--lease-", "--controllers="].iter().any(|it| argument.starts_with(it));
+    let settings = Settings {
+        config_map: serde_json::from_str(&get("configmap/peer-pods-cm", "{.data}").await?)?,
+        ..Settings::default()
+    };
+    let options = OperatorOptions::new(PROGRAM, dir.path().join(name), settings);
+    let arguments = arguments.into_iter().filter(of_lease).collect();
+    Operator::start(alone.testbed, &OperatorOptions { arguments, ..options }).await
+}
+
+#[test]
+fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_lost() -> Result<()> {
+    alone(async |alone| {
+        alone.operator.kill().await?;
+        let dir = tempfile::tempdir()?;
+        let uri = alone.libvirtd.host().uri().to_string();
+        let helm = Helm::of(alone.testbed.cluster()).await?;
+        // Pods first: while their webhook does not answer, none can be made.
+        let (web, api) = (alone.scene().pods.run("web").await?, alone.scene().pods.run("api").await?);
+        let upstream = Upstream::install(&helm, alone.testbed, &uri).await?;
+        // The garbage collector looks for new kinds at its start.
+        alone.testbed.cluster_mut().restart(Component::ControllerManager).await?;
+        let cluster = alone.testbed.cluster();
+        let scene = alone.scene();
+        let (web, api) = (record(&scene, &web).await?, record(&scene, &api).await?);
+        let odd = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": { "name": "odd", "namespace": alone.namespace, "finalizers": [FINALIZER] },
+            "spec": { "cloudProvider": "lib virt" },
+        });
+        alone.testbed.apply("odd", &[odd]).await?;
+        let theirs = Holder::start(alone.testbed, &dir.path().join("holder")).await?;
+
+        // 1. Beside it, with its lease.
+        let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL}")];
+        let refused = helm.upgrade(&share).await.err().context("helm took what another release has")?;
+        ensure!(
+            format!("{refused:#}").contains("cannot be imported into the current release"),
+            "{refused:#}"
+        );
+        helm.upgrade(&[&share[..], &["--take-ownership"]].concat()).await?;
+        ensure!(scene.peerpods.get(&web.name()).await?.finalizers() == [FINALIZER]);
+        let ours = operator(alone, &dir, "beside").await?;
+        wait::eventually("it stands by", DEADLINE, async || {
+            ensure!(ours.log()?.contains("standing by"));
+            Ok(())
+        })
+        .await?;
+        scene.pods.delete("web").await?;
+        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        wait::present(&scene.peerpods, &web.name(), "the PeerPod goes", DEADLINE, going).await?;
+        theirs.renews().await?;
+        theirs.renews().await?;
+        scene.lives(&web).await?;
+        ensure!(scene.writes()?.is_empty(), "{:?}", scene.writes()?);
+
+        // 2. Theirs ends, and this one takes its place.
+        let off = ["--reuse-values", "--set", "resourceCtrl.enabled=false"];
+        helm.run(&[&["upgrade", THEIRS, upstream.chart()?], &off[..]].concat()).await?;
+        theirs.kill().await?;
+        ensure!(!names(cluster, "deployments").await?.contains("peerpodctrl"));
+        scene.released(&web.name()).await?;
+        scene.vanished(&web).await?;
+        scene.lives(&api).await?;
+        // What their definition took and this one would not can go as well.
+        scene.kubectl(&["delete", "peerpod", "odd", "--wait=false"]).await?;
+        let abandon = "peerpods.confidentialcontainers.org/release=abandon";
+        scene.kubectl(&["annotate", "peerpod", "odd", abandon]).await?;
+        scene.released("odd").await?;
+
+        // 3. Webhook and cloud-api-adaptor.
+        let values = dir.path().join("values.yaml");
+        fs::write(&values, helm.run(&["get", "values", THEIRS, "--output=yaml"]).await?)?;
+        helm.run(&["uninstall", THEIRS]).await?;
+        let left = "certificate/peer-pods-webhook-serving-cert,issuer/peer-pods-webhook-selfsigned-issuer";
+        let hooks: Vec<_> = left.split(',').collect();
+        cluster.kubectl(&[&["delete", "--namespace", NAMESPACE], &hooks[..]].concat()).await?;
+        let values = values.to_str().context("UTF-8")?;
+        // What switched their reaper off would switch this one off, too.
+        let on = "resourceCtrl.enabled=true";
+        helm.upgrade(&["--reuse-values", "--values", values, "--set", on]).await?;
+        let kinds = "mutatingwebhookconfigurations,deployments,daemonsets,services,issuers,certificates";
+        let left = names(cluster, kinds).await?;
+        for gone in ["peer-pods-webhook", "cloud-api-adaptor-daemonset", "peerpodctrl"] {
+            ensure!(!left.contains(gone), "{gone} is there: {left}");
+        }
+        ours.stop().await?;
+        let ours = operator(alone, &dir, "alone").await?;
+        scene.lives(&api).await?;
+        scene.pods.delete("api").await?;
+        scene.released(&api.name()).await.with_context(|| ours.log_tail())?;
+        scene.vanished(&api).await?;
+        ours.stop().await?;
+
+        helm.run(&["uninstall", "peerpod-operator", "--no-hooks"]).await?;
+        clear(alone.testbed).await
+    })
+}
+
+/// Takes away what no other test has.
+async fn clear(testbed: &Testbed) -> Result<()> {
+    let cluster = testbed.cluster();
+    cluster.kubectl(&["delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io"]).await?;
+    testbed.install_objects().await
+}
+
+/// What a definition says, and not who wrote it or how far it is.
+async fn definition(testbed: &Testbed) -> Result<Value> {
+    let definition = testbed.crds().get(DEFINITION).await?;
+    Ok(serde_json::to_value(definition.spec.versions)?)
+}
+
+#[test]
+fn this_definition_takes_the_place_of_theirs_whichever_way_it_is_applied() -> Result<()> {
+    without_operator(async |testbed| {
+        let ours = definition(testbed).await?;
+        let helm = Helm::of(testbed.cluster()).await?;
+        let cluster = testbed.cluster();
+        for way in [&["apply"][..], &["apply", "--server-side"]] {
+            Upstream::install(&helm, testbed, "test:///default").await?;
+            ensure!(definition(testbed).await? != ours);
+            let apply = [way, &["-k", LIBVIRT]].concat();
+            if way.contains(&"--server-side") {
+                let refused = cluster.kubectl(&apply).await.err().context("it took fields of helm's")?;
+                ensure!(format!("{refused:#}").contains("conflict with \"helm\""), "{refused:#}");
+                cluster.kubectl(&[&apply[..], &["--force-conflicts"]].concat()).await?;
+            } else {
+                cluster.kubectl(&apply).await?;
+            }
+            ensure!(definition(testbed).await? == ours, "by {way:?}");
+            let again = cluster.kubectl(&apply).await?;
+            let quiet = |line: &str| line.ends_with(" unchanged") || line.ends_with(" serverside-applied");
+            ensure!(again.lines().all(quiet), "{again}");
+            helm.run(&["uninstall", THEIRS]).await?;
+            allow_removal(cluster).await?;
+        }
+        clear(testbed).await
+    })
+}
