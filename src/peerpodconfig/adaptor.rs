@@ -60,12 +60,22 @@ impl Context {
         let kinds = [self.kind::<DaemonSet>(true)];
         let found =
             apply::bring(&self.client, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?]).await?;
-        self.annotate_service_account().await?;
+        let has_account = self.annotate_service_account().await?;
         let mut part = Part { findings: obstacles, again: None };
         if let Some(taken) = name_taken(&found) {
             part.findings =
                 vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
             return Ok(part);
+        }
+        if !has_account {
+            let message = format!(
+                "there is no ServiceAccount {} in the namespace {}, so no Pod of cloud-api-adaptor can be made; apply the \
+                 operator's installation again, which has it",
+                build::SERVICE_ACCOUNT,
+                self.options.namespace
+            );
+            part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
+            part.again = Some(PENDING_RESYNC);
         }
         part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
@@ -77,12 +87,12 @@ impl Context {
     }
 
     /// Annotates the ServiceAccount, of which there is one for all configurations: with what all of them want together.
-    pub(super) async fn annotate_service_account(&self) -> Result<(), PassError> {
+    /// Whether it exists.
+    pub(super) async fn annotate_service_account(&self) -> Result<bool, PassError> {
         let mut here = self.here();
         here.retain(|config| config.metadata.deletion_timestamp.is_none());
         let account = build::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
-        apply::adjust(&self.client, &Wanted::of(&account)?).await?;
-        Ok(())
+        Ok(apply::adjust(&self.client, &Wanted::of(&account)?).await?)
     }
 
     pub(super) fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {

@@ -1,6 +1,6 @@
 //! The part of a pass that is about the admission of Pods.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -79,11 +79,12 @@ impl Context {
             _ if taken.is_some() => {
                 Some(Finding::new(Reason::AdmissionWithheld, "not all of its objects can be made"))
             }
-            Means::None => None,
+            Means::None => sharing.as_deref().map(shared_state),
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
             Means::Webhook => Some(webhook_state(&found, &Names::of(config))),
         };
         let mut part = Part { findings: taken.into_iter().collect(), again: None };
+        part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
         if !takes_over {
             part.again = Some(TAKEN_UP);
@@ -102,9 +103,6 @@ impl Context {
             Finding::new(Reason::RuntimeClassMissing, message)
         } else if let Some(state) = state {
             state
-        } else if let Some(older) = sharing {
-            let message = format!("the admission of PeerPodConfig {older} is for this runtime class, too");
-            Finding::new(Reason::AdmissionShared, message)
         } else {
             Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
         });
@@ -120,17 +118,16 @@ impl Context {
     }
 
     /// An older configuration whose admission is for the same runtime class.
-    fn older_with_same_class(&self, config: &PeerPodConfig) -> Option<String> {
+    fn older_with_same_class(&self, config: &PeerPodConfig) -> Option<Arc<PeerPodConfig>> {
         let class = &config.spec.admission.runtime_class_name;
         let here = self.here();
-        let mut older = here.iter().take_while(|other| other.uid() != config.uid());
-        let older = older.find(|other| {
+        let mut older = here.into_iter().take_while(|other| other.uid() != config.uid());
+        older.find(|other| {
             let admission = &other.spec.admission;
             other.metadata.deletion_timestamp.is_none()
                 && admission.mode != AdmissionMode::None
                 && admission.runtime_class_name == *class
-        });
-        older.map(|older| older.name_any())
+        })
     }
 
     /// All that an admission may consist of, in the order in which it is made.
@@ -154,6 +151,49 @@ enum Means {
     None,
     Webhook,
     Policy,
+}
+
+/// How far the admission of an older configuration is, which is for this one's runtime class, too.
+fn shared_state(older: &PeerPodConfig) -> Finding {
+    let conditions = older.status.iter().flat_map(|status| &status.conditions);
+    let ready = conditions.into_iter().any(|it| it.type_ == "AdmissionReady" && it.status == "True");
+    let name = older.name_any();
+    if ready {
+        let message = format!("the admission of PeerPodConfig {name} is for this runtime class, too");
+        Finding::new(Reason::AdmissionShared, message)
+    } else {
+        let message = format!(
+            "the admission of PeerPodConfig {name}, which is for this runtime class, too, is not ready; its status says why"
+        );
+        Finding::new(Reason::SharedNotReady, message)
+    }
+}
+
+/// What a configuration asks of the admission that an older one does otherwise.
+fn at_odds(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<Finding> {
+    let excluded = |config: &PeerPodConfig| {
+        config.spec.admission.excluded_namespaces.iter().cloned().collect::<BTreeSet<_>>()
+    };
+    let (own, others) = (&config.spec.admission, &older.spec.admission);
+    let fields: Vec<_> = [
+        ("extendedResource", own.extended_resource != others.extended_resource),
+        ("sizing", own.sizing != others.sizing),
+        ("excludedNamespaces", excluded(config) != excluded(older)),
+    ]
+    .into_iter()
+    .filter(|&(_, differs)| differs)
+    .map(|(field, _)| format!("admission.{field}"))
+    .collect();
+    (!fields.is_empty()).then(|| {
+        let message = format!(
+            "PeerPodConfig {} decides how Pods of the runtime class {} become peer pods, and has another {}; make them equal, \
+             or use another runtimeClassName here",
+            older.name_any(),
+            own.runtime_class_name,
+            fields.join(", ")
+        );
+        Finding::new(Reason::AdmissionDiffers, message)
+    })
 }
 
 /// Whether the policy is in force, and what it does not do.
@@ -200,4 +240,48 @@ fn is_rolled_out(deployment: &Deployment) -> bool {
         status.observed_generation == deployment.metadata.generation
             && status.updated_replicas.unwrap_or(0) >= wanted
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn config(admission: &Value, admission_ready: &str) -> PeerPodConfig {
+        serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "older" },
+            "spec": { "admission": admission },
+            "status": { "conditions": [{
+                "type": "AdmissionReady", "status": admission_ready, "reason": "Any", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_shared_admission_is_as_far_as_the_older_one() {
+        let state = |ready| shared_state(&config(&json!({}), ready)).reason;
+        assert_eq!(state("True"), Reason::AdmissionShared);
+        assert_eq!(state("False"), Reason::SharedNotReady);
+    }
+
+    #[test]
+    fn what_an_older_one_does_otherwise_is_named() {
+        let differing = |own: Value, older: Value| {
+            at_odds(&config(&own, "True"), &config(&older, "True")).map(|finding| finding.message)
+        };
+        let same = [json!({ "excludedNamespaces": ["a", "b"] }), json!({ "excludedNamespaces": ["b", "a"] })];
+        let [own, older] = same;
+        assert_eq!(differing(own, older), None);
+        let message = differing(
+            json!({ "sizing": "Sum", "excludedNamespaces": ["a"] }),
+            json!({ "extendedResource": "example.com/vm", "excludedNamespaces": ["a"] }),
+        );
+        let message = message.unwrap();
+        assert!(message.contains("PeerPodConfig older"), "{message}");
+        assert!(message.contains("another admission.extendedResource, admission.sizing;"), "{message}");
+    }
 }

@@ -60,6 +60,8 @@ reasons! {
     InvalidSpec => AdaptorReady(false), Warning;
     /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
     AdaptorWithheld => AdaptorReady(false), Warning;
+    /// The ServiceAccount of cloud-api-adaptor does not exist; apply the operator's installation again, which has it.
+    ServiceAccountMissing => AdaptorReady(false), Warning;
     /// The API server or the cluster failed while cloud-api-adaptor was to be deployed; it is tried again.
     AdaptorFailed => AdaptorReady(false), Warning;
     /// The webhook runs and the API server knows its certificate.
@@ -79,6 +81,8 @@ reasons! {
     AdmissionShared => AdmissionReady(true), Normal;
     /// The admission is not set up as it should be, because of what the condition Conflict says.
     AdmissionWithheld => AdmissionReady(false), Warning;
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods, and is not ready for it; its status says why.
+    SharedNotReady => AdmissionReady(false), Normal;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
     RuntimeClassMissing => AdmissionReady(false), Warning;
     /// The API server refuses an object of the admission as invalid; the message says which field.
@@ -121,6 +125,8 @@ reasons! {
     AnotherAdaptor => Conflict(true), Warning;
     /// An older PeerPodConfig selects some of these nodes, and keeps them.
     NodesTaken => Conflict(true), Warning;
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods otherwise than this one asks for.
+    AdmissionDiffers => Conflict(true), Warning;
     /// Somebody else's object has the name of one that is needed.
     NameTaken => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started; they use it after their next start.

@@ -252,3 +252,34 @@ fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> 
         Ok(())
     })
 }
+
+#[test]
+fn a_younger_configuration_shares_the_admission_of_an_older_one_as_far_as_that_is() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let nowhere = json!({ "nowhere": "yes" });
+        let older = |mode: &str| json!({ "nodeSelector": nowhere, "admission": { "mode": mode } });
+        stage.configure("config", older("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        // Which one is older is told by whole seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        stage.configure("sharing", mode("Policy")).await?;
+        let message = stage.until("sharing", "AdmissionReady", "SharedNotReady").await?;
+        ensure!(message.contains("PeerPodConfig config"), "{message}");
+
+        stage.configure("config", older("Policy")).await?;
+        stage.until("sharing", "AdmissionReady", "AdmissionShared").await?;
+        stage.until("sharing", "Ready", "AllReady").await?;
+        let otherwise = json!({ "limit": 2, "admission": { "mode": "Policy", "sizing": "Sum" } });
+        stage.configure("sharing", otherwise).await?;
+        let message = stage.until("sharing", "Conflict", "AdmissionDiffers").await?;
+        ensure!(message.contains("another admission.sizing;"), "{message}");
+        stage.until("sharing", "Ready", "AdmissionDiffers").await?;
+        stage.configure("sharing", mode("Policy")).await?;
+        stage.until("sharing", "Ready", "AllReady").await?;
+
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        stage.until("sharing", "AdmissionReady", "PolicyInForce").await?;
+        stage.clear("sharing").await
+    })
+}
