@@ -9,14 +9,15 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, PostParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{EXTENDED_RESOURCE, PeerPodConfig},
+};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use crate::support::{Installation, alone};
 
-/// The extended resource.
-const VM: &str = "kata.peerpods.io/vm";
 const LIMIT: &str = "3";
 
 /// How soon a node advertises what it should once its kubelet answers.
@@ -25,7 +26,7 @@ const SOON: Duration = Duration::from_secs(2);
 /// Whether the node may run all that it shall.
 fn advertises(node: &Node) -> bool {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    allocatable.and_then(|levels| levels.get(VM)).is_some_and(|level| level.0 == LIMIT)
+    allocatable.and_then(|levels| levels.get(EXTENDED_RESOURCE)).is_some_and(|level| level.0 == LIMIT)
 }
 
 /// A Pod of the runtime class that peer pods have, which here is that of all others.
@@ -40,12 +41,35 @@ fn peer_pod() -> Result<Pod> {
     }))?)
 }
 
-/// Asks for a webhook, and for VMs on the real node.
-async fn configure(installation: &Installation) -> Result<()> {
+/// Makes the runtime class of peer pods.
+pub async fn runtime_class(installation: &Installation) -> Result<()> {
     let class = json!({
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
         "metadata": { "name": "kata-remote" }, "handler": "runc",
     });
+    installation.testbed.apply("runtime-class", &[class]).await
+}
+
+/// Waits until the API server has the webhook change Pods of this namespace.
+pub async fn admits_peer_pods(installation: &Installation, namespace: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(installation.testbed.client(), namespace);
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let asks_for_a_vm = |pod: &Pod| {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let mut limits = containers.flat_map(|it| it.resources.iter().flat_map(|it| it.limits.iter()));
+        limits.any(|limits| limits.contains_key(EXTENDED_RESOURCE))
+    };
+    wait::eventually("the API server calls the webhook", DEADLINE, async || {
+        let pod = pods.create(&dry, &peer_pod()?).await?;
+        ensure!(asks_for_a_vm(&pod), "the Pod is not changed");
+        Ok(())
+    })
+    .await
+}
+
+/// Asks for a webhook, and for VMs on the real node.
+async fn configure(installation: &Installation) -> Result<()> {
+    runtime_class(installation).await?;
     let config = json!({
         "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
         "metadata": { "name": "config", "namespace": NAMESPACE },
@@ -56,7 +80,7 @@ async fn configure(installation: &Installation) -> Result<()> {
             "adaptor": { "image": "any" },
         },
     });
-    installation.testbed.apply("config", &[class, config]).await
+    installation.testbed.apply("config", &[config]).await
 }
 
 #[test]
@@ -68,22 +92,11 @@ fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_i
         wait::present(&nodes, node::NAME, "the node advertises VMs", DEADLINE, advertises).await?;
         let namespace = installation.testbed.namespace("test").await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        let dry = PostParams { dry_run: true, ..PostParams::default() };
-        let asks_for_a_vm = |pod: &Pod| {
-            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-            let mut limits = containers.flat_map(|it| it.resources.iter().flat_map(|it| it.limits.iter()));
-            limits.any(|limits| limits.contains_key(VM))
-        };
-        wait::eventually("the API server calls the webhook", DEADLINE, async || {
-            let pod = pods.create(&dry, &peer_pod()?).await?;
-            ensure!(asks_for_a_vm(&pod), "the Pod is not changed");
-            Ok(())
-        })
-        .await?;
+        admits_peer_pods(installation, &namespace).await?;
         pods.create(&PostParams::default(), &peer_pod()?).await?;
         let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Running"));
         let pod = wait::present(&pods, "web", "the peer pod runs", DEADLINE, runs).await?;
-        let vm = installation.caa.start_vm(&pod, installation.host()).await?;
+        let vm = installation.start_vm(&pod).await?;
 
         installation.testbed.cluster_mut().restart(Component::Kubelet).await?;
         wait::present(&nodes, node::NAME, "the node advertises VMs still", SOON, advertises).await?;

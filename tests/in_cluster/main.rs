@@ -1,10 +1,12 @@
-//! The operator as its users have it: a Pod from its own image on a real node, with the objects that are installed, under
-//! the restricted profile. All tests share the cluster; what disturbs others has it to itself meanwhile.
+//! The operator as its users have it: a Pod from its own image on a real node, installed with the commands of README.md,
+//! under the restricted profile. All tests share the cluster; what disturbs others has it to itself meanwhile.
 //!
 //! Needs root, as a real node does.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configuration;
+mod end_to_end;
+mod installation;
 mod memory;
 mod reaping;
 mod settings;

@@ -21,13 +21,12 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPod,
-    cli::ControllerName,
-    install::{self, CONFIG_MAP, DEFAULT_IMAGE, NAME, SECRET},
+    install::{CONFIG_MAP, DEFAULT_IMAGE, NAME},
 };
 use peers::libvirt::{Host, Libvirtd, TcpAuth};
 use serde_json::{Value, json};
 use testbed::{
-    Caa, Metrics, Options, Pods, Settings, Testbed, Vm,
+    Caa, Metrics, Options, Pods, Testbed, Vm, stand_in,
     wait::{self, DEADLINE},
 };
 use tokio::{
@@ -35,6 +34,8 @@ use tokio::{
     sync::{OnceCell, RwLock},
     time::timeout,
 };
+
+use crate::installation::{Shell, Way};
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
@@ -56,7 +57,11 @@ static SHARED: OnceCell<RwLock<Installation>> = OnceCell::const_new();
 pub struct Installation {
     pub testbed: Testbed,
     pub libvirtd: Libvirtd,
-    pub caa: Caa,
+    /// Who has the rights of the installation that is there.
+    pub caa: Option<Caa>,
+    /// How it was installed; none while it is not.
+    pub way: Option<Way>,
+    pub shell: Shell,
     pub dir: PathBuf,
     _lock: File,
 }
@@ -86,35 +91,18 @@ impl Installation {
     async fn new() -> Result<Self> {
         let (dir, lock) = testbed::run_dir()?;
         let options = Options { audit: true, real_node: true, ..Options::new(dir.join("cluster")) };
-        let testbed = Testbed::start(&options).await?;
+        let testbed = Testbed::start_empty(&options).await?;
         let host = testbed.cluster().host_address().context("a real node has this machine's address")?;
         let (libvirtd, _) = Libvirtd::start_listening(&dir.join("l"), TcpAuth::None, Some(host)).await?;
         let archive = dir.join("operator.tar");
         image::operator(Path::new(PROGRAM), DEFAULT_IMAGE, &[].into())?.write(&archive, Compression::None)?;
         testbed.cluster().import_archive(&archive).await?;
 
-        // Nothing in this namespace asks for more than the strictest profile grants.
-        let enforce = "pod-security.kubernetes.io/enforce=restricted";
-        testbed.cluster().kubectl(&["label", "--overwrite", "namespace", NAMESPACE, enforce]).await?;
-        let settings = Settings::libvirt(&format!("test+tcp://{host}/default"));
-        let namespace = json!(NAMESPACE);
-        let config_map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": CONFIG_MAP, "namespace": namespace }, "data": settings.config_map,
-        });
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": SECRET, "namespace": namespace }, "stringData": settings.secret,
-        });
-        let options = install::Options {
-            controllers: vec![ControllerName::PeerPod, ControllerName::PeerPodConfig],
-            ..install::Options::default()
-        };
-        let deployment = serde_json::to_value(install::deployment(&options))?;
-        testbed.apply("operator", &[config_map, secret, deployment]).await?;
-        let caa = Caa::install(&testbed).await?;
-        let installation = Self { testbed, libvirtd, caa, dir, _lock: lock };
-        match installation.available().await {
+        stand_in::import(testbed.cluster()).await?;
+        let uri = format!("test+tcp://{host}/default");
+        let shell = Shell::new(dir.join("user"), testbed.cluster(), uri).await?;
+        let mut installation = Self { testbed, libvirtd, caa: None, way: None, shell, dir, _lock: lock };
+        match installation.install(Way::Kustomize).await {
             Ok(()) => Ok(installation),
             Err(error) => Err(error.context(installation.logs().await)),
         }
@@ -189,7 +177,12 @@ impl Installation {
     /// A new Pod in this namespace, and its machine.
     pub async fn pod_with_vm(&self, namespace: &str, name: &str) -> Result<Vm> {
         let pod = Pods::new(self.testbed.client(), namespace).run(name).await?;
-        self.caa.start_vm(&pod, self.host()).await
+        self.start_vm(&pod).await
+    }
+
+    /// Makes the machine of a Pod.
+    pub async fn start_vm(&self, pod: &Pod) -> Result<Vm> {
+        self.caa.as_ref().context("nothing is installed")?.start_vm(pod, self.host()).await
     }
 
     /// Waits until the machine of a Pod that was deleted is gone, and what recorded it.

@@ -41,6 +41,9 @@ pub struct Config {
     pub user: String,
     /// Variables, `KEY=VALUE`.
     pub env: Vec<String>,
+    /// What a container is told to end by, where that is not SIGTERM, which the first process of a container does not
+    /// get unless it asks for it.
+    pub stop_signal: Option<&'static str>,
     /// Labels; those of the OCI begin with `org.opencontainers.image.`.
     pub labels: BTreeMap<String, String>,
 }
@@ -105,6 +108,7 @@ impl Image {
                 "User": self.config.user,
                 "Env": self.config.env,
                 "Entrypoint": self.config.entrypoint,
+                "StopSignal": self.config.stop_signal,
                 "WorkingDir": "/",
                 "Labels": self.config.labels,
             },

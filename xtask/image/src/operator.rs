@@ -44,6 +44,7 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
         entrypoint: vec![PROGRAM.to_owned()],
         user: format!("{USER}:{USER}"),
         env: vec!["HOME=/root".to_owned(), "PATH=/usr/bin".to_owned()],
+        stop_signal: None,
         labels: all,
     };
     Ok(Image { name: name.to_owned(), files, config })

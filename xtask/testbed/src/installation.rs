@@ -62,7 +62,7 @@ impl Options {
 }
 
 /// A cluster in which everything is installed but the operator's Deployment: the operator itself is started by
-/// [`Operator`](crate::Operator), on this machine.
+/// [`Operator`](crate::Operator), on this machine. Or one in which [nothing is installed](Self::start_empty).
 pub struct Testbed {
     cluster: Cluster,
     client: Client,
@@ -73,6 +73,13 @@ impl Testbed {
     /// Starts a cluster and installs into it. Where blockOwnerDeletion is set, this cluster asks for the right to (as
     /// OpenShift does).
     pub async fn start(options: &Options) -> Result<Self> {
+        let mut testbed = Self::start_empty(options).await?;
+        testbed.complete().await?;
+        Ok(testbed)
+    }
+
+    /// The same with nothing installed.
+    pub async fn start_empty(options: &Options) -> Result<Self> {
         fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
         let mut flags = vec!["--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned()];
         let audit = if options.audit {
@@ -93,17 +100,30 @@ impl Testbed {
             ..ClusterOptions::new(options.dir.join("cluster"))
         })
         .await?;
-        Ok(Self { audit, ..Self::install(cluster).await? })
+        Ok(Self { audit, ..Self::around(cluster).await? })
     }
 
     /// Installs into a cluster that runs already.
     pub async fn install(cluster: Cluster) -> Result<Self> {
-        let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
-        let mut testbed = Self { cluster, client, audit: None };
-        testbed.install_objects().await.context("installing the operator's objects")?;
-        // The garbage collector looks for new kinds of objects at its start, and then only every 30 s.
-        testbed.cluster.restart(Component::ControllerManager).await?;
+        let mut testbed = Self::around(cluster).await?;
+        testbed.complete().await?;
         Ok(testbed)
+    }
+
+    async fn around(cluster: Cluster) -> Result<Self> {
+        let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
+        Ok(Self { cluster, client, audit: None })
+    }
+
+    async fn complete(&mut self) -> Result<()> {
+        self.install_objects().await.context("installing the operator's objects")?;
+        self.collect_new_kinds().await
+    }
+
+    /// Has the garbage collector know the kinds of objects that are there now: it looks for new ones at its start, and then
+    /// only every 30 s.
+    pub async fn collect_new_kinds(&mut self) -> Result<()> {
+        self.cluster.restart(Component::ControllerManager).await
     }
 
     /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods and

@@ -4,6 +4,8 @@
 //! - [`Operator`]: the operator's program as it runs in a cluster, under the generated `ServiceAccount`'s own token and
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
+//! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes no VMs.
+//! - [`readme`]: the blocks of README.md that are run.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
@@ -22,8 +24,10 @@ mod nodes;
 mod operator;
 mod pod_runner;
 mod pods;
+pub mod readme;
 mod run_dir;
 mod settings;
+pub mod stand_in;
 pub mod wait;
 
 pub use audit::{Audit, Request};

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::network::Network;
-pub use self::tools::PAUSE_IMAGE;
+pub use self::tools::{PAUSE_IMAGE, static_program};
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
 use crate::component::{Component, Plan, flag};
 use crate::control_plane::{Cluster, START_DEADLINE, is_ready};

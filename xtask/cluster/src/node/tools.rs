@@ -74,7 +74,13 @@ impl NodeTools {
 /// The image that the programs of every Pod stand on: one static program that does nothing.
 pub(super) fn pause(dir: &Path) -> Result<Image> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/pause/pause.rs");
-    let program = dir.join("pause");
+    static_program(&source, dir, PAUSE_IMAGE, "/pause", "65535:65535")
+}
+
+/// An image of one static program at `path`, which this user runs. It is built in `dir`, from one Rust source file that
+/// needs the standard library alone, and ends at once when it is to end.
+pub fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str) -> Result<Image> {
+    let program = dir.join(source.file_stem().context("a source file without a name")?);
     let mut rustc = Command::new("rustc");
     rustc.args([
         "--edition=2024",
@@ -84,11 +90,16 @@ pub(super) fn pause(dir: &Path) -> Result<Image> {
         "-Ctarget-feature=+crt-static",
     ]);
     // The toolchain is the one that this repository asks for.
-    rustc.arg("-o").arg(&program).arg(&source).current_dir(env!("CARGO_MANIFEST_DIR"));
-    output(&mut rustc).context("building the program pause")?;
+    rustc.arg("-o").arg(&program).arg(source).current_dir(env!("CARGO_MANIFEST_DIR"));
+    output(&mut rustc).with_context(|| format!("building {}", source.display()))?;
     let mut files = Files::new();
-    files.program("/pause", fs::read(&program).with_context(|| format!("reading {}", program.display()))?);
-    let config =
-        Config { entrypoint: vec!["/pause".to_owned()], user: "65535:65535".to_owned(), ..Config::default() };
-    Ok(Image { name: PAUSE_IMAGE.to_owned(), files, config })
+    files.program(path, fs::read(&program).with_context(|| format!("reading {}", program.display()))?);
+    let config = Config {
+        entrypoint: vec![path.to_owned()],
+        user: user.to_owned(),
+        // The standard library has no way to ask for SIGTERM.
+        stop_signal: Some("SIGKILL"),
+        ..Config::default()
+    };
+    Ok(Image { name: name.to_owned(), files, config })
 }

@@ -1,0 +1,118 @@
+//! From installing, as README.md says, to machines that are reaped and peer pods that are admitted.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::node;
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::Node,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{EXTENDED_RESOURCE, PeerPodConfig},
+};
+use serde_json::json;
+use testbed::{
+    stand_in,
+    wait::{self, DEADLINE},
+};
+
+use crate::{
+    configuration,
+    installation::Way,
+    reaping,
+    support::{Installation, alone},
+};
+
+/// What the label of nodes for peer pods is, unless a `PeerPodConfig` says otherwise.
+const WORKER: &str = "node.kubernetes.io/worker=";
+
+/// How many VMs a `PeerPodConfig` asks for, unless it says so.
+const LIMIT: &str = "10";
+
+#[test]
+fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
+    alone(async |installation| {
+        installation.install(Way::Kustomize).await?;
+        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation).await?;
+        // The namespace is of this installation: applied again, it grants what cloud-api-adaptor needs.
+        let image = format!("{}:{}", stand_in::NAME, stand_in::TAG);
+        let patch = json!([{ "op": "add", "path": "/spec/adaptor", "value": { "image": image } }]);
+        let lines = format!(
+            "components: [../kustomize/components/peerpodconfig]\n\
+             patches:\n\
+             - target: {{kind: PeerPodConfig}}\n\
+             \x20 patch: '{patch}'\n"
+        );
+        installation.shell.append("my-cluster/kustomization.yaml", &lines)?;
+        installation.shell.run("kubectl apply -k my-cluster").await?;
+        works(installation).await
+    })
+}
+
+#[test]
+fn helm_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
+    alone(async |installation| {
+        installation.install(Way::Helm).await?;
+        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation).await?;
+        installation.enforce("privileged").await?;
+        let (name, tag) = (stand_in::NAME, stand_in::TAG);
+        let lines = format!("peerPodConfig: {{create: true}}\nimage: {{name: {name}, tag: '{tag}'}}\n");
+        installation.shell.append("my-values.yaml", &lines)?;
+        // The file is written by the first commands: the last one, which installs, is what upgrades.
+        let upgrade = format!(
+            "helm upgrade --install peerpod-operator helm/peerpod-operator --namespace {NAMESPACE} \
+             --values my-values.yaml --wait --timeout 2m"
+        );
+        installation.shell.run(&upgrade).await?;
+        works(installation).await
+    })
+}
+
+/// Fails unless the configuration is brought about on the real node, all of it; leaves nothing of it.
+async fn works(installation: &Installation) -> Result<()> {
+    let outcome = is_brought_about(installation).await;
+    installation.enforce("restricted").await?;
+    outcome
+}
+
+async fn is_brought_about(installation: &Installation) -> Result<()> {
+    configuration::runtime_class(installation).await?;
+    installation.testbed.cluster().kubectl(&["label", "--overwrite", "node", node::NAME, WORKER]).await?;
+    let client = installation.testbed.client();
+    let configs: Api<PeerPodConfig> = Api::namespaced(client.clone(), NAMESPACE);
+    let ready = |config: &PeerPodConfig| {
+        let conditions = config.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True")
+    };
+    wait::present(&configs, "config", "the PeerPodConfig is ready", DEADLINE, ready).await?;
+
+    let part = ListParams::default().labels("app.kubernetes.io/instance=config");
+    let adaptors: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);
+    let adaptors = adaptors.list(&part).await?.items;
+    let [adaptor] = &*adaptors else { anyhow::bail!("{} DaemonSets are there", adaptors.len()) };
+    let status = adaptor.status.clone().unwrap_or_default();
+    ensure!((status.desired_number_scheduled, status.number_ready) == (1, 1), "{status:?}");
+    let log = format!("daemonset/{}", adaptor.name_any());
+    let log = installation.testbed.cluster().kubectl(&["logs", &log, "--namespace", NAMESPACE]).await?;
+    ensure!(log.contains("A stand-in for cloud-api-adaptor"), "{log}");
+
+    let webhooks: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let webhooks = webhooks.list(&part).await?.items;
+    let running = webhooks.iter().filter_map(|it| it.status.as_ref()?.available_replicas).sum::<i32>();
+    ensure!(running == 2, "{running} webhooks run of {} Deployments", webhooks.len());
+    let namespace = installation.testbed.namespace("test").await?;
+    configuration::admits_peer_pods(installation, &namespace).await?;
+
+    let nodes: Api<Node> = Api::all(client);
+    let node = nodes.get(node::NAME).await?;
+    let vms =
+        node.status.and_then(|it| it.allocatable?.remove(EXTENDED_RESOURCE)).context("it advertises none")?;
+    ensure!(vms.0 == LIMIT, "the node advertises {} VMs", vms.0);
+
+    configs.delete("config", &DeleteParams::default()).await?;
+    wait::gone(&configs, "config", DEADLINE).await
+}
