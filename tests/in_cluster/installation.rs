@@ -95,7 +95,9 @@ impl Installation {
         match self.way {
             Some(Way::Kustomize) => {
                 self.end_peer_pods().await?;
-                self.shell.readme("drain").await?;
+                // A Pod that ends just now, or a kubelet that has just come back, takes no commands.
+                wait::eventually("the operator drains", DEADLINE, async || self.shell.readme("drain").await)
+                    .await?;
                 self.shell.readme("remove").await?;
             }
             // What it leaves is no obstacle.
