@@ -1,6 +1,6 @@
 //! What was measured, and what it should be.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
@@ -24,6 +24,26 @@ enum Target {
     Least { least: f64 },
     /// This and nothing else, of what is counted.
     Exactly { exactly: f64 },
+}
+
+impl Target {
+    fn reached_by(self, value: f64) -> bool {
+        match self {
+            Self::Most(most) => value <= most,
+            Self::Least { least } => value >= least,
+            Self::Exactly { exactly } => (value - exactly).abs() < 0.5,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Most(most) => write!(f, "≤ {most}"),
+            Self::Least { least } => write!(f, "≥ {least}"),
+            Self::Exactly { exactly } => write!(f, "= {exactly}"),
+        }
+    }
 }
 
 /// The figures of one benchmark, in the order in which they were measured.
@@ -56,18 +76,18 @@ impl Figures {
         let width = self.0.iter().map(|figure| figure.name.len()).max().unwrap_or_default();
         let mut table = format!("{:width$}  {:>10}  {:>10}\n", "", "measured", "target");
         for Figure { name, value, unit, target } in &self.0 {
-            let (target, verdict) = match target {
-                None => (String::new(), ""),
-                Some(Target::Most(most)) => (format!("≤ {most}"), verdict(*value <= *most)),
-                Some(Target::Least { least }) => (format!("≥ {least}"), verdict(*value >= *least)),
-                Some(Target::Exactly { exactly }) => {
-                    (format!("= {exactly}"), verdict((*value - *exactly).abs() < 0.5))
-                }
-            };
+            let verdict = target.map_or("", |target| verdict(target.reached_by(*value)));
+            let target = target.map(|target| target.to_string()).unwrap_or_default();
             // Writing to a string cannot fail.
             let _ = writeln!(table, "{name:width$}  {value:>10.3}  {target:>10}  {unit:6} {verdict}");
         }
         table
+    }
+
+    /// The names of those that are not what they should be.
+    pub(super) fn missed(&self) -> Vec<&'static str> {
+        let missed = |figure: &&Figure| figure.target.is_some_and(|target| !target.reached_by(figure.value));
+        self.0.iter().filter(missed).map(|figure| figure.name).collect()
     }
 
     /// The same for programs.
@@ -94,6 +114,7 @@ mod tests {
         figures.add_rate("seldom", 1.0, "1/s", 2.0);
         figures.add_count("as many", 3.0, 3.0);
         figures.add_count("fewer", 2.0, 3.0);
+        assert_eq!(figures.missed(), ["slow", "seldom", "fewer"]);
         let table = figures.table();
         let lines: Vec<_> = table.lines().skip(1).map(str::trim_end).collect();
         assert!(

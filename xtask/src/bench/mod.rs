@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures, and prints what was measured beside its target.
+//! `cargo xtask bench`: measures, and prints what was measured beside its target. It fails where a target is missed.
 
 mod admission;
 mod config;
@@ -10,7 +10,7 @@ mod usage;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
 /// What to measure.
@@ -43,5 +43,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     if let Some(path) = &task.json {
         std::fs::write(path, figures.json()?).with_context(|| format!("writing {}", path.display()))?;
     }
+    let missed = figures.missed();
+    ensure!(missed.is_empty(), "missed: {}", missed.join("; "));
     Ok(())
 }
