@@ -213,8 +213,10 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
         cluster.import(&image(&cluster)?).await?;
         create(&cluster, &objects("exec sleep 600")).await?;
         runs(&cluster).await?;
-        let pods = processes(&cluster)?;
-        let text = json!({"pods": pods, "left": traces_of(&cluster)?()?});
+        let mut processes = processes(&cluster)?;
+        // Its namespaces' first process ends last: while it is there its cgroup is nobody else's to remove.
+        processes.push(cluster.process(Component::Namespaces).context("its namespaces")?.identity().clone());
+        let text = json!({"processes": processes, "left": traces_of(&cluster)?()?});
         fs::write(dir.join("new"), text.to_string())?;
         fs::rename(dir.join("new"), dir.join("told"))?;
         std::future::pending::<()>().await;
@@ -225,11 +227,11 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
     let program = Process::start("program", &command, dir.path(), Lifetime::Owned)?;
     let told = || async { Ok(serde_json::from_str::<Value>(&fs::read_to_string(dir.path().join("told"))?)?) };
     let told = program.wait_until("it has a node with a Pod", DEADLINE, told).await?;
-    let pods: Vec<Identity> = serde_json::from_value(told["pods"].clone())?;
-    assert!(pods.iter().all(Identity::is_running));
+    let processes: Vec<Identity> = serde_json::from_value(told["processes"].clone())?;
+    assert!(processes.iter().all(Identity::is_running));
     program.kill().await?;
     until("all its processes have ended", async || {
-        let left: Vec<_> = pods.iter().filter(|pod| pod.is_running()).collect();
+        let left: Vec<_> = processes.iter().filter(|process| process.is_running()).collect();
         ensure!(left.is_empty(), "{left:?} run");
         Ok(())
     })
