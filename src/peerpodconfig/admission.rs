@@ -36,7 +36,8 @@ impl Context {
         let inputs = &self.inputs(config, &settings);
         let admission = &config.spec.admission;
         let served = self.serves_policies().await?;
-        let sharing = self.older_with_same_class(config);
+        // One that leaves the admission to others does not care which of them has it.
+        let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
         if sharing.is_none() && admission.mode == AdmissionMode::Policy && !served {
             // What there is stays: without it Pods would run as no peer pods.
             let message = "the API server knows no mutating admission policies, which Kubernetes has since 1.36; use the \
