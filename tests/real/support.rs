@@ -16,10 +16,14 @@ use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+};
 use peers::libvirt::{Host, Libvirtd, POOL};
+use serde_json::json;
 use testbed::{
     Caa, Operator, OperatorOptions, Options, Pods, Request, Settings, Testbed, Vm,
     wait::{self, DEADLINE},
@@ -186,7 +190,7 @@ async fn new_testbed(emulated_version: Option<String>) -> Result<Testbed> {
     Testbed::start(&Options { audit: true, emulated_version, ..Options::new(dir) }).await
 }
 
-/// Puts a cluster back: everything is installed, nobody holds a lease, and there are no PeerPods.
+/// Puts a cluster back: everything is installed, nobody holds a lease, and there is no PeerPod and no `PeerPodConfig`.
 async fn clear(testbed: &Testbed) -> Result<()> {
     testbed.install_objects().await?;
     let caa = Caa::install(testbed).await?;
@@ -204,6 +208,19 @@ async fn clear(testbed: &Testbed) -> Result<()> {
             .kubectl(&["delete", "peerpod", &left.name_any(), "-n", &namespace, "--ignore-not-found"])
             .await?;
         wait::gone(&api, &left.name_any(), DEADLINE).await?;
+    }
+    // No operator runs that could release them.
+    let all: Api<PeerPodConfig> = Api::all(testbed.client());
+    for left in all.list(&ListParams::default()).await? {
+        let (name, namespace) = (left.name_any(), left.namespace().unwrap_or_default());
+        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), &namespace);
+        let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        configs.patch(&name, &PatchParams::default(), &released).await?;
+        testbed
+            .cluster()
+            .kubectl(&["delete", "peerpodconfig", &name, "-n", &namespace, "--ignore-not-found"])
+            .await?;
+        wait::gone(&configs, &name, DEADLINE).await?;
     }
     Ok(())
 }
