@@ -8,7 +8,7 @@ use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
     runtime::{
-        conditions::{MESSAGE_LIMIT, condition, reasons},
+        conditions::{MESSAGE_LIMIT, condition, is_true, reasons},
         text::cut,
     },
 };
@@ -165,8 +165,7 @@ pub fn abandoned(release: Release) -> Option<&'static str> {
 
 /// Whether it says that it needs somebody's help.
 pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
-    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|it| it.status == "True" && it.type_ == Kind::Stalled.as_str())
+    peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, Kind::Stalled.as_str()))
 }
 
 /// The conditions that tell `verdict`, always both and in the same order. A condition keeps its transition time while

@@ -18,11 +18,14 @@ use super::{
     apply::{self, Found, Kind, Wanted},
     build::{AdaptorSettings, Inputs, Names, policy, webhook},
     pass::{Part, PassError, name_taken},
-    verdict::{Finding, Reason},
+    verdict::{self, Finding, Reason},
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
-    runtime::api_call::{self, ApiError},
+    runtime::{
+        api_call::{self, ApiError},
+        conditions::is_true,
+    },
 };
 
 /// How long API servers may take until they do what a new policy says. They look for new ones every second.
@@ -156,8 +159,10 @@ enum Means {
 
 /// How far the admission of an older configuration is, which is for this one's runtime class, too.
 fn shared_state(older: &PeerPodConfig) -> Finding {
-    let conditions = older.status.iter().flat_map(|status| &status.conditions);
-    let ready = conditions.into_iter().any(|it| it.type_ == "AdmissionReady" && it.status == "True");
+    let ready = older
+        .status
+        .as_ref()
+        .is_some_and(|status| is_true(&status.conditions, verdict::Kind::AdmissionReady.as_str()));
     let name = older.name_any();
     if ready {
         let message = format!("the admission of PeerPodConfig {name} is for this runtime class, too");

@@ -5,10 +5,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::EventType;
 use tracing::{info, warn};
 
-use super::verdict::{Finding, Reason, conditions, ready};
+use super::verdict::{Finding, Kind, Reason, conditions, ready};
 use crate::{
     api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus},
-    runtime::{api_call::ApiError, publisher::Publisher},
+    runtime::{api_call::ApiError, conditions::is_true, publisher::Publisher},
 };
 
 /// Writes what is to be told.
@@ -73,10 +73,8 @@ impl Reporter {
 /// `Ready` repeats what another condition says, unless all is well.
 fn is_news(condition: &Condition, before: &[Condition]) -> bool {
     let known = before.iter().any(|it| it.type_ == condition.type_ && it.reason == condition.reason);
-    let repeats = condition.type_ == "Ready" && condition.status != "True" && !before_is_ready(before);
+    let repeats = condition.type_ == Kind::Ready.as_str()
+        && condition.status != "True"
+        && !is_true(before, Kind::Ready.as_str());
     !known && !repeats
-}
-
-fn before_is_ready(before: &[Condition]) -> bool {
-    before.iter().any(|it| it.type_ == "Ready" && it.status == "True")
 }

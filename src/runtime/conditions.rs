@@ -58,6 +58,11 @@ macro_rules! reasons {
 }
 pub(crate) use reasons;
 
+/// Whether the condition of this type is True.
+pub(crate) fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    conditions.iter().any(|it| it.type_ == type_ && it.status == "True")
+}
+
 /// A condition. It keeps the time of the one `before` of the same type while its status stays.
 pub(crate) fn condition(
     (type_, is_true): (&str, bool),

@@ -6,9 +6,9 @@ use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
-            Affinity, Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, EnvVarSource,
-            HTTPGetAction, ObjectFieldSelector, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec,
-            Probe, SecretEnvSource, SecurityContext, ServiceAccount, Toleration, VolumeMount,
+            Affinity, Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, HTTPGetAction,
+            PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe, SecretEnvSource,
+            SecurityContext, ServiceAccount, Toleration, VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -23,6 +23,7 @@ use super::{
     cloud::{self, Mounted},
     instance_type,
     names::Part,
+    own_pods::field,
     settings::BUILT_FROM_ANNOTATION,
 };
 use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
@@ -246,20 +247,6 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
         env.push(value(key, instance_type));
     }
     env
-}
-
-fn field(name: &str, path: &str) -> EnvVar {
-    EnvVar {
-        name: name.to_owned(),
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector {
-                api_version: Some("v1".to_owned()),
-                field_path: path.to_owned(),
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    }
 }
 
 /// The `ConfigMap` comes last, and the last wins.

@@ -88,7 +88,8 @@ pub(crate) fn name_variable() -> EnvVar {
     field("POD_NAME", "metadata.name")
 }
 
-fn field(name: &str, path: &str) -> EnvVar {
+/// A variable that says what the Pod's own field of this path does.
+pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value_from: Some(EnvVarSource {
