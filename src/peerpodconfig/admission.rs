@@ -26,6 +26,7 @@ use crate::{
         api_call::{self, ApiError},
         conditions::is_true,
     },
+    webhook::tls::{TlsError, TlsOptions},
 };
 
 /// How long API servers may take until they do what a new policy says. They look for new ones every second.
@@ -54,6 +55,8 @@ impl Context {
             (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
         };
         let [policies, bindings] = policy::resources();
+        let (tls, refused) =
+            if means == Means::Webhook { self.tls(config).await? } else { Default::default() };
         let wanted = match means {
             Means::None => Vec::new(),
             Means::Policy => vec![
@@ -65,7 +68,7 @@ impl Context {
                 let configuration = Names::of(config).cluster_scoped;
                 let authorities = self.observer.webhook_authorities(&configuration).await?;
                 vec![
-                    Wanted::of(&webhook::deployment(inputs))?,
+                    Wanted::of(&webhook::deployment(inputs, &tls))?,
                     Wanted::of(&webhook::service(inputs))?,
                     Wanted::of(&webhook::disruption_budget(inputs))?,
                     Wanted::of(&webhook::configuration(inputs, authorities))?,
@@ -89,6 +92,7 @@ impl Context {
         };
         let mut part = Part { findings: taken.into_iter().collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
+        part.findings.extend(refused);
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
         if !takes_over {
             part.again = Some(TAKEN_UP);
@@ -111,6 +115,22 @@ impl Context {
             Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
         });
         Ok(part)
+    }
+
+    /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not there, it is
+    /// what its Pods were told last.
+    async fn tls(&self, config: &PeerPodConfig) -> Result<(TlsOptions, Option<Finding>), ApiError> {
+        let name = &config.spec.config_map_name;
+        let settings = self.observer.config_map(name).await?;
+        let problem = match settings.as_ref().map(webhook::tls_of_settings) {
+            Some(Ok(asked)) => return Ok((asked, None)),
+            Some(Err(problem)) => Some(problem),
+            None => None,
+        };
+        let deployment = self.observer.deployment(&Names::of(config).webhook).await?;
+        let in_force = deployment.as_ref().map(webhook::tls_of_deployment).unwrap_or_default();
+        let refused = problem.map(|problem| tls_refused(name, &problem, &in_force));
+        Ok((in_force, refused))
     }
 
     /// Whether the API server has mutating admission policies.
@@ -200,6 +220,19 @@ fn at_odds(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<Finding> {
         );
         Finding::new(Reason::AdmissionDiffers, message)
     })
+}
+
+/// Which setting the webhook cannot use, and what it goes on with.
+fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOptions) -> Finding {
+    let [min_version, ciphers] = in_force.values();
+    let or_default = |value: String| if value.is_empty() { "its default".to_owned() } else { value };
+    let message = format!(
+        "the ConfigMap {config_map} cannot be used by the webhook: {problem}; until it is mended TLS_MIN_VERSION is {}, and \
+         TLS_CIPHER_SUITES {}",
+        or_default(min_version),
+        or_default(ciphers)
+    );
+    Finding::new(Reason::TlsRefused, message)
 }
 
 /// Whether the policy is in force, and what it does not do.

@@ -4,6 +4,7 @@ use k8s_openapi::{
     ByteString,
     api::{
         admissionregistration::v1::MutatingWebhookConfiguration,
+        apps::v1::Deployment,
         core::v1::{ConfigMap, ContainerStatus, Pod, Secret},
         node::v1::RuntimeClass,
     },
@@ -55,17 +56,27 @@ struct StatusView {
 impl Observer {
     /// What cloud-api-adaptor would start with; `None` is what does not exist.
     pub(super) async fn settings(&self, config: &PeerPodConfig) -> Result<Sources, ApiError> {
-        let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (config_map, secret) = (&config.spec.config_map_name, &config.spec.cloud_secret_name);
-        let found = api_call::bounded(config_maps.get_opt(config_map)).await?;
-        let credentials = api_call::bounded(secrets.get_opt(secret)).await?;
+        let found = self.config_map(&config.spec.config_map_name).await?;
+        let credentials = api_call::bounded(secrets.get_opt(&config.spec.cloud_secret_name)).await?;
         let salt = config.uid().unwrap_or_default();
         Ok(Sources {
             config_map: found.is_some(),
             secret: credentials.is_some(),
             settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref(), &salt),
         })
+    }
+
+    /// The `ConfigMap` of this name.
+    pub(super) async fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, ApiError> {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        api_call::bounded(api.get_opt(name)).await
+    }
+
+    /// The Deployment of this name.
+    pub(super) async fn deployment(&self, name: &str) -> Result<Option<Deployment>, ApiError> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        api_call::bounded(api.get_opt(name)).await
     }
 
     /// Whether the runtime class of peer pods exists.

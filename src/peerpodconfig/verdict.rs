@@ -20,6 +20,8 @@ pub enum Kind {
     Conflict,
     /// Pods of cloud-api-adaptor run on older settings. There only while True.
     SettingsPending,
+    /// A setting cannot be used, and the last good one is in force. There only while True.
+    SettingsRefused,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Self::CapacityAdvertised => "CapacityAdvertised",
             Self::Conflict => "Conflict",
             Self::SettingsPending => "SettingsPending",
+            Self::SettingsRefused => "SettingsRefused",
         }
     }
 }
@@ -131,6 +134,9 @@ reasons! {
     NameTaken => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started; they use it after their next start.
     OlderSettings => SettingsPending(true), Normal;
+    /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap, and goes on with what it was told last;
+    /// mend them there.
+    TlsRefused => SettingsRefused(true), Warning;
 }
 
 /// One condition to be.
@@ -150,7 +156,7 @@ impl Finding {
 fn is_in_the_way(finding: &Finding) -> bool {
     match finding.reason.kind() {
         Kind::Conflict => finding.reason.status(),
-        Kind::SettingsPending => false,
+        Kind::SettingsPending | Kind::SettingsRefused => false,
         _ => !finding.reason.status(),
     }
 }
@@ -232,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_told_before_what_follows_from_it_and_older_settings_are_no_obstacle() {
+    fn a_conflict_is_told_before_what_follows_from_it_and_settings_not_in_force_are_no_obstacle() {
         let mut findings = GOOD.map(finding).to_vec();
-        findings.push(finding(Reason::OlderSettings));
+        findings.extend([Reason::OlderSettings, Reason::TlsRefused].map(finding));
         assert_eq!(ready(&findings).reason, Reason::AllReady);
         findings[0] = finding(Reason::AdaptorWithheld);
         findings.push(finding(Reason::AnotherAdaptor));

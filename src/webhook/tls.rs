@@ -28,11 +28,14 @@ const CIPHERS: [(&str, CipherSuite); 8] = [
 const TLS13_CIPHERS: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// What the webhook takes of its clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The oldest version by Go's names, where it is not the default.
+const TLS13_ALONE: &str = "VersionTLS13";
+
+/// What the webhook takes of its clients. By default that is all that is safe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     tls13_alone: bool,
-    /// Those of TLS 1.2; none: all that there are.
+    /// Those of TLS 1.2, by their numbers; none: all that there are.
     ciphers: Vec<CipherSuite>,
 }
 
@@ -68,7 +71,7 @@ impl TlsOptions {
     pub fn parse(min_version: &str, cipher_suites: &str) -> Result<Self, TlsError> {
         let tls13_alone = match min_version.trim() {
             "" | "VersionTLS12" => false,
-            "VersionTLS13" => true,
+            TLS13_ALONE => true,
             other => return Err(TlsError::Version(other.to_owned())),
         };
         let named: Vec<_> = cipher_suites.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -81,8 +84,18 @@ impl TlsOptions {
             let (_, cipher) = found.ok_or_else(|| TlsError::Cipher { name: (*name).to_owned() })?;
             ciphers.push(*cipher);
         }
+        ciphers.sort_by_key(|cipher| u16::from(*cipher));
+        ciphers.dedup();
         // Those of TLS 1.3 alone leave none for 1.2.
         Ok(Self { tls13_alone: tls13_alone || (ciphers.is_empty() && !named.is_empty()), ciphers })
+    }
+
+    /// The values of `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` that say this, each empty where the default does.
+    pub fn values(&self) -> [String; 2] {
+        let min_version = if self.tls13_alone { TLS13_ALONE } else { "" };
+        let name = |cipher| CIPHERS.iter().find(|(_, known)| known == cipher).map(|(name, _)| *name);
+        let ciphers: Vec<_> = self.ciphers.iter().filter_map(name).collect();
+        [min_version.to_owned(), ciphers.join(",")]
     }
 
     /// rustls' configuration of a server that speaks HTTP/2 and HTTP/1.1, with certificates from `certificates`.
@@ -112,7 +125,7 @@ mod tests {
 
     #[test]
     fn versions_and_ciphers_are_read_by_gos_names() {
-        let all = TlsOptions { tls13_alone: false, ciphers: Vec::new() };
+        let all = TlsOptions::default();
         assert_eq!(TlsOptions::parse("", " , "), Ok(all.clone()));
         assert_eq!(TlsOptions::parse(" VersionTLS12 ", ""), Ok(all));
         assert!(TlsOptions::parse("VersionTLS13", "").unwrap().tls13_alone);
@@ -120,6 +133,26 @@ mod tests {
             TlsOptions::parse("", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256").unwrap();
         assert_eq!(some.ciphers, [CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]);
         assert!(TlsOptions::parse("", "TLS_AES_128_GCM_SHA256").unwrap().tls13_alone);
+    }
+
+    #[test]
+    fn what_was_read_is_written_in_one_way() {
+        let values = |version, ciphers: &str| {
+            let options = TlsOptions::parse(version, ciphers).unwrap();
+            let values = options.values();
+            assert_eq!(TlsOptions::parse(&values[0], &values[1]).as_ref(), Ok(&options));
+            values
+        };
+        assert_eq!(values("VersionTLS12", ""), ["", ""]);
+        assert_eq!(values("VersionTLS13", ""), ["VersionTLS13", ""]);
+        assert_eq!(values("", "TLS_AES_128_GCM_SHA256"), ["VersionTLS13", ""]);
+        for (name, _) in CIPHERS {
+            assert!(name.starts_with(&values("", name)[1]), "{name}");
+        }
+        let two = "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 , TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,\
+                   TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305";
+        let expected = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305";
+        assert_eq!(values("", two), ["", expected]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use peerpod_operator::{
         AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs, service_account, webhook,
     },
     settings::CloudProvider,
+    webhook::tls::TlsOptions,
 };
 use serde_json::{Value, json, to_value};
 
@@ -133,11 +134,12 @@ fn the_webhook_is_accepted_where_pod_security_is_restricted() -> Result<()> {
             scene.testbed.cluster().kubectl(&arguments).await?;
         }
         let settings = settings("aws")?;
+        let tls = TlsOptions::parse("VersionTLS13", "")?;
         let mut objects = Vec::new();
         for (name, spec) in [("plain", json!({})), ("full.v2", everything())] {
             let config = config(name, &spec)?;
             let inputs = inputs(&config, &settings, &scene.namespace);
-            let deployment = to_value(webhook::deployment(&inputs))?;
+            let deployment = to_value(webhook::deployment(&inputs, &tls))?;
             let mut pod = deployment["spec"]["template"].clone();
             pod["apiVersion"] = "v1".into();
             pod["kind"] = "Pod".into();

@@ -6,6 +6,7 @@
 //! selection.rs   which nodes are selected
 //! settings.rs    what of its ConfigMap and Secret shapes the DaemonSet
 //! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
+//! webhook/       tls.rs: what of its settings the webhook is told
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
 //! own_pods.rs    what all Pods that run this program have in common
 //! names.rs       what they are called, and whose they are

@@ -9,9 +9,8 @@ use k8s_openapi::{
         },
         apps::v1::{Deployment, DeploymentSpec},
         core::v1::{
-            ConfigMapKeySelector, Container, EnvVar, EnvVarSource, Lifecycle, LifecycleHandler, PodSpec,
-            PodTemplateSpec, ResourceRequirements, Service, ServiceSpec, SleepAction,
-            TopologySpreadConstraint,
+            Container, Lifecycle, LifecycleHandler, PodSpec, PodTemplateSpec, ResourceRequirements, Service,
+            ServiceSpec, SleepAction, TopologySpreadConstraint,
         },
         policy::v1::PodDisruptionBudget,
     },
@@ -29,14 +28,24 @@ use super::{
 };
 use crate::{
     api::v1alpha1::Sizing,
-    webhook::server::{self, PATH},
+    webhook::{
+        server::{self, PATH},
+        tls::TlsOptions,
+    },
 };
+
+mod tls;
+
+pub use tls::{tls_of_deployment, tls_of_settings};
 
 /// The name of the webhook within its configuration, as upstream's is called.
 pub const WEBHOOK: &str = "mwebhook.peerpods.io";
 
 /// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "peerpod-webhook";
+
+/// The one container of each Pod.
+const CONTAINER: &str = "webhook";
 
 /// Where reviews are served.
 pub const PORT: i32 = 9443;
@@ -51,7 +60,9 @@ const SERVES_ON_SECONDS: i64 = 5;
 const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().cast_signed() + 5;
 
 /// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
-pub fn deployment(inputs: &Inputs) -> Deployment {
+///
+/// `tls`: what they take of their clients, which is in their template, so that a change reaches them.
+pub fn deployment(inputs: &Inputs, tls: &TlsOptions) -> Deployment {
     let config = inputs.config;
     Deployment {
         metadata: Part::Webhook.metadata(inputs, Names::of(config).webhook),
@@ -64,7 +75,7 @@ pub fn deployment(inputs: &Inputs) -> Deployment {
                     labels: Some(Part::Webhook.labels(config)),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(inputs)),
+                spec: Some(pod(inputs, tls)),
             },
             ..DeploymentSpec::default()
         }),
@@ -159,7 +170,7 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
     }
 }
 
-fn pod(inputs: &Inputs) -> PodSpec {
+fn pod(inputs: &Inputs, tls: &TlsOptions) -> PodSpec {
     PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
@@ -169,33 +180,35 @@ fn pod(inputs: &Inputs) -> PodSpec {
         }]),
         security_context: Some(own_pods::pod_security()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
-        containers: vec![container(inputs)],
+        containers: vec![container(inputs, tls)],
         ..PodSpec::default()
     }
 }
 
-fn container(inputs: &Inputs) -> Container {
+fn container(inputs: &Inputs, tls: &TlsOptions) -> Container {
     let admission = &inputs.config.spec.admission;
     let sizing = match admission.sizing {
         Sizing::Kubernetes => "kubernetes",
         Sizing::Sum => "sum",
     };
     let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+    let mut args = vec![
+        "webhook".to_owned(),
+        format!("--addr=0.0.0.0:{PORT}"),
+        format!("--health-addr=0.0.0.0:{HEALTH_PORT}"),
+        format!("--metrics-addr=0.0.0.0:{METRICS_PORT}"),
+        format!("--runtime-class={}", admission.runtime_class_name),
+        format!("--extended-resource={}", admission.extended_resource),
+        format!("--sizing={sizing}"),
+        "--log-format=json".to_owned(),
+    ];
+    args.extend(tls::arguments(tls));
     Container {
-        name: "webhook".to_owned(),
+        name: CONTAINER.to_owned(),
         image: Some(inputs.operator_image.to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        args: Some(vec![
-            "webhook".to_owned(),
-            format!("--addr=0.0.0.0:{PORT}"),
-            format!("--health-addr=0.0.0.0:{HEALTH_PORT}"),
-            format!("--metrics-addr=0.0.0.0:{METRICS_PORT}"),
-            format!("--runtime-class={}", admission.runtime_class_name),
-            format!("--extended-resource={}", admission.extended_resource),
-            format!("--sizing={sizing}"),
-            "--log-format=json".to_owned(),
-        ]),
-        env: Some(env(inputs)),
+        args: Some(args),
+        env: Some(vec![own_pods::namespace_variable(), own_pods::name_variable()]),
         ports: Some(vec![port("webhook", PORT), port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
@@ -215,28 +228,6 @@ fn container(inputs: &Inputs) -> Container {
         security_context: Some(own_pods::container_security()),
         ..Container::default()
     }
-}
-
-/// Its namespace and name, and the demands on TLS that cloud-api-adaptor's settings make.
-fn env(inputs: &Inputs) -> Vec<EnvVar> {
-    let setting = |key: &str| EnvVar {
-        name: key.to_owned(),
-        value_from: Some(EnvVarSource {
-            config_map_key_ref: Some(ConfigMapKeySelector {
-                name: inputs.config.spec.config_map_name.clone(),
-                key: key.to_owned(),
-                optional: Some(true),
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    };
-    vec![
-        own_pods::namespace_variable(),
-        own_pods::name_variable(),
-        setting("TLS_MIN_VERSION"),
-        setting("TLS_CIPHER_SUITES"),
-    ]
 }
 
 #[cfg(test)]

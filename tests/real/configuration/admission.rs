@@ -95,7 +95,7 @@ async fn until_there_is(client: &Client, expected: &[&str]) -> Result<()> {
 }
 
 /// Registers an authority for the webhook, as its Pods do: those of fake nodes do nothing.
-async fn trust(client: &Client) -> Result<()> {
+pub async fn trust(client: &Client) -> Result<()> {
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let authorities = config_maps.get("kube-root-ca.crt").await?.data.context("it has data")?;
     let bundle = k8s_openapi::ByteString(authorities["ca.crt"].clone().into_bytes());

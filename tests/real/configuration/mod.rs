@@ -8,6 +8,7 @@ mod settings;
 mod stage;
 mod status;
 mod taints;
+mod tls;
 mod upstream;
 
 use anyhow::{Context as _, Result, ensure};

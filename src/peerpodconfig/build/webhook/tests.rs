@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 use super::{super::AdaptorSettings, *};
 use crate::api::v1alpha1::PeerPodConfig;
 
+const CIPHER: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+
 /// Deployment, Service, PodDisruptionBudget and webhook configuration for this `admission`.
 fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
     let config: PeerPodConfig = serde_json::from_value(json!({
@@ -13,6 +15,7 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
     }))
     .unwrap();
     let settings = AdaptorSettings::read(None, None, "uid");
+    let tls = TlsOptions::parse("", CIPHER).unwrap();
     let inputs = Inputs {
         config: &config,
         namespace: "ns",
@@ -21,7 +24,7 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
         operator_image: "operator",
     };
     [
-        serde_json::to_value(deployment(&inputs)).unwrap(),
+        serde_json::to_value(deployment(&inputs, &tls)).unwrap(),
         serde_json::to_value(service(&inputs)).unwrap(),
         serde_json::to_value(disruption_budget(&inputs)).unwrap(),
         serde_json::to_value(configuration(&inputs, ca_bundle)).unwrap(),
@@ -102,6 +105,7 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
         "--extended-resource=a.b/c",
         "--sizing=sum",
         "--log-format=json",
+        format!("--tls-cipher-suites={CIPHER}"),
     ]);
     assert_eq!(container["args"], arguments);
     let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|it| &it["name"]).collect();

@@ -1,0 +1,94 @@
+//! The settings' demands on TLS, which the webhook is told.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use kube::{Api, api::DeleteParams};
+use peerpod_operator::NAMESPACE;
+use serde_json::{Value, json};
+use testbed::wait::{self, DEADLINE};
+
+use super::{
+    admission::trust,
+    stage::{Stage, configuring},
+};
+
+const CIPHER: &str = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+
+async fn demand(stage: &Stage, demands: Value) -> Result<()> {
+    let mut settings = json!({ "CLOUD_PROVIDER": "libvirt" });
+    if let (Some(settings), Value::Object(demands)) = (settings.as_object_mut(), demands) {
+        settings.extend(demands);
+    }
+    stage.settings(settings).await
+}
+
+/// What the webhook's Pods are told of TLS, and how often their Deployment was changed.
+async fn told(stage: &Stage) -> Result<(Vec<String>, i64)> {
+    let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let deployment = deployments.get("config-webhook").await?;
+    let pod = deployment.spec.and_then(|spec| spec.template.spec).context("it has a template")?;
+    let mut arguments = pod.containers.into_iter().next().and_then(|it| it.args).context("arguments")?;
+    arguments.retain(|argument| argument.starts_with("--tls-"));
+    Ok((arguments, deployment.metadata.generation.context("a generation")?))
+}
+
+async fn until_told(stage: &Stage, expected: &str, generation: i64) -> Result<()> {
+    wait::eventually(&format!("the webhook is told {expected}"), DEADLINE, async || {
+        let told = told(stage).await?;
+        ensure!(told == (vec![expected.to_owned()], generation), "{told:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn until_nothing_is_refused(stage: &Stage) -> Result<()> {
+    wait::eventually("no setting is refused", DEADLINE, async || {
+        let conditions = stage.configs.get("config").await?.status.unwrap_or_default().conditions;
+        ensure!(conditions.iter().all(|it| it.type_ != "SettingsRefused"), "{conditions:#?}");
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_change_nothing() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let mode = |mode: &str| json!({ "limit": 2, "admission": { "mode": mode } });
+        demand(&stage, json!({ "TLS_CIPHER_SUITES": "TLS_RSA_WITH_RC4_128_SHA" })).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        let message = stage.until("config", "SettingsRefused", "TlsRefused").await?;
+        for words in ["peer-pods-cm", "TLS_CIPHER_SUITES", "TLS_RSA_WITH_RC4_128_SHA", CIPHER, "its default"]
+        {
+            ensure!(message.contains(words), "{words} is not in: {message}");
+        }
+        let (arguments, first) = told(&stage).await?;
+        ensure!(arguments.is_empty(), "{arguments:?}");
+        trust(&stage.client).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+
+        demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER })).await?;
+        let arguments = format!("--tls-cipher-suites={CIPHER}");
+        until_told(&stage, &arguments, first + 1).await?;
+        until_nothing_is_refused(&stage).await?;
+
+        demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER, "TLS_MIN_VERSION": "VersionTLS10" })).await?;
+        let message = stage.until("config", "SettingsRefused", "TlsRefused").await?;
+        ensure!(message.contains("TLS_MIN_VERSION is \"VersionTLS10\""), "{message}");
+        ensure!(message.contains(CIPHER), "it says what stays: {message}");
+        until_told(&stage, &arguments, first + 1).await?;
+        let config_maps: Api<ConfigMap> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        config_maps.delete("peer-pods-cm", &DeleteParams::default()).await?;
+        stage.until("config", "AdaptorReady", "SettingsMissing").await?;
+        until_nothing_is_refused(&stage).await?;
+        until_told(&stage, &arguments, first + 1).await?;
+
+        // A policy speaks no TLS.
+        demand(&stage, json!({ "TLS_MIN_VERSION": "1.3" })).await?;
+        stage.until("config", "SettingsRefused", "TlsRefused").await?;
+        stage.configure("config", mode("Policy")).await?;
+        stage.until("config", "AdmissionReady", "PolicyInForce").await?;
+        until_nothing_is_refused(&stage).await?;
+        stage.clear("config").await
+    })
+}
