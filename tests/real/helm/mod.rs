@@ -1,6 +1,7 @@
 //! The generated chart, as the real helm renders it and the real API server takes it.
 
 mod release;
+mod theirs;
 
 use std::{path::PathBuf, process::Stdio};
 

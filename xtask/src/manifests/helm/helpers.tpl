@@ -38,9 +38,33 @@
 {{- range $key, $value := index .Values.providerConfigs .Values.provider | default dict -}}
 {{- $_ := set $all $key (include "peerpod-operator.text" $value) -}}
 {{- end -}}
-{{- with .Values.tlsProfile.minVersion }}{{ $_ := set $all "TLS_MIN_VERSION" . }}{{ end -}}
-{{- with .Values.tlsProfile.cipherSuites }}{{ $_ := set $all "TLS_CIPHER_SUITES" . }}{{ end -}}
+{{- $tls := dict "tlsMinVersion" .Values.tlsProfile.minVersion "tlsCipherSuites" .Values.tlsProfile.cipherSuites -}}
+{{- $said := or $tls.tlsMinVersion $tls.tlsCipherSuites $all.TLS_MIN_VERSION $all.TLS_CIPHER_SUITES -}}
+{{- /* Version and ciphers are of one mind, so they are of one place. */ -}}
+{{- range list .Values.webhook .Values.resourceCtrl -}}
+{{- if and (not $said) (or .tlsMinVersion .tlsCipherSuites) }}{{ $said = true }}{{ $tls = . }}{{ end -}}
+{{- end -}}
+{{- with $tls.tlsMinVersion }}{{ $_ := set $all "TLS_MIN_VERSION" . }}{{ end -}}
+{{- with $tls.tlsCipherSuites }}{{ $_ := set $all "TLS_CIPHER_SUITES" . }}{{ end -}}
 {{- toYaml $all -}}
+{{- end }}
+
+{{- /* What is said of TLS and is not in the ConfigMap that the release makes. */ -}}
+{{- define "peerpod-operator.tlsWithoutEffect" -}}
+{{- $made := dict -}}
+{{- if and .Values.provider (not .Values.settings.existingConfigMapName) }}{{ $made = include "peerpod-operator.settings" . | fromYaml }}{{ end -}}
+{{- $vain := list -}}
+{{- range list
+  (list "tlsProfile.minVersion" .Values.tlsProfile.minVersion "TLS_MIN_VERSION")
+  (list "tlsProfile.cipherSuites" .Values.tlsProfile.cipherSuites "TLS_CIPHER_SUITES")
+  (list "webhook.tlsMinVersion" .Values.webhook.tlsMinVersion "TLS_MIN_VERSION")
+  (list "webhook.tlsCipherSuites" .Values.webhook.tlsCipherSuites "TLS_CIPHER_SUITES")
+  (list "resourceCtrl.tlsMinVersion" .Values.resourceCtrl.tlsMinVersion "TLS_MIN_VERSION")
+  (list "resourceCtrl.tlsCipherSuites" .Values.resourceCtrl.tlsCipherSuites "TLS_CIPHER_SUITES")
+-}}
+{{- if and (index . 1) (ne (index . 1) (index $made (index . 2) | default "")) }}{{ $vain = append $vain (index . 0) }}{{ end -}}
+{{- end -}}
+{{- toYaml $vain -}}
 {{- end }}
 
 {{- /* The data of peer-pods-secret. */ -}}

@@ -1,7 +1,7 @@
 //! `helm/peerpod-operator`: the chart. Its templates are the installation's own objects with places that values take.
 //!
 //! ```text
-//! values.rs    what users can say, with defaults and documentation
+//! values/      what users can say, with defaults and documentation
 //! document.rs  values.yaml, values.schema.json, a values file for each provider, and the README's table, from these
 //! chart.rs     which value takes which place
 //! template.rs  an object as a template
@@ -28,6 +28,7 @@ pub(super) fn files() -> Result<Files> {
     files.insert("values.schema.json".to_owned(), values.schema()?);
     files.insert("README.md".to_owned(), readme(&values)?);
     files.insert("templates/_helpers.tpl".to_owned(), chart::HELPERS.to_owned());
+    files.insert("templates/_without-effect.tpl".to_owned(), values.without_effect()?);
     files.insert("templates/NOTES.txt".to_owned(), chart::NOTES.to_owned());
     for (provider, name) in values::provider_names().filter(|(provider, name)| provider.as_str() == *name) {
         files.insert(format!("providers/{name}.yaml"), document::provider_values(provider));
@@ -64,7 +65,7 @@ helm upgrade --install peerpod-operator helm/peerpod-operator \\
 
 `providers/` has a values file for each provider, with every setting of cloud-api-adaptor, its default and meaning. Where the charts
 of cloud-api-adaptor have a value, it has the same name and meaning here; what of theirs has no meaning here is accepted
-without effect. Settings and credentials may also be in a ConfigMap and a Secret of your own (`settings.existingConfigMapName`,
+without effect, and helm names it after an installation or upgrade. Settings and credentials may also be in a ConfigMap and a Secret of your own (`settings.existingConfigMapName`,
 `secrets.mode: reference`).
 
 With `peerPodConfig.create` the release has a PeerPodConfig, by which the operator deploys cloud-api-adaptor and the admission.

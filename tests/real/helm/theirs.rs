@@ -1,0 +1,142 @@
+//! The values file of somebody who has cloud-api-adaptor's own charts.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{CHART, Helm, RELEASE};
+use crate::{kustomize::data, support::beside_others};
+
+/// Every value of their charts, of each release up to now: none of them is the default.
+fn theirs() -> Value {
+    json!({
+        "provider": "aws",
+        "providerConfigs": { "aws": { "AWS_REGION": "eu-1", "ROOT_VOLUME_SIZE": 40 }, "libvirt": null },
+        "providerSecrets": { "aws": { "AWS_ACCESS_KEY_ID": "k", "id_rsa": "p", "id_rsa_pub": "q" } },
+        "secrets": {
+            "mode": "create",
+            "existingSecretName": "s",
+            "existingSshKeySecretName": "k",
+            "existingTlsSecretName": "certs-for-tls",
+            "tlsCerts": { "caCert": "a", "clientCert": "b", "clientKey": "c" },
+        },
+        "image": { "name": "caa", "tag": "dev" },
+        "tlsProfile": { "minVersion": "VersionTLS12", "cipherSuites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" },
+        "limit": "0",
+        "daemonset": {
+            "updateStrategy": { "maxUnavailable": 1, "maxSurge": 0 },
+            "podLabels": { "azure.workload.identity/use": "true" },
+            "serviceAccount": { "annotations": { "azure.workload.identity/client-id": "1" } },
+        },
+        "resourceCtrl": {
+            "enabled": true,
+            "namePrefix": "peerpodctrl-",
+            "image": { "repository": "peerpod-ctrl", "tag": "v1", "pullPolicy": "Always" },
+            "authProxy": { "enabled": true, "image": "kube-rbac-proxy:v0" },
+            "podLabels": { "a": "b" },
+            "serviceAccount": { "annotations": { "c": "d" } },
+            "tlsMinVersion": "VersionTLS12",
+            "tlsCipherSuites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        },
+        "webhook": {
+            "enabled": true,
+            "namePrefix": "peer-pods-webhook-",
+            "namespaceOverride": "peer-pods-webhook-system",
+            "replicas": 3,
+            "image": { "repository": "peer-pods-webhook", "tag": "v1", "pullPolicy": "Always" },
+            "resources": { "limits": { "cpu": "1", "memory": "64Mi" }, "requests": { "cpu": "1" } },
+            "webhook": {
+                "targetRuntimeClass": "kata-mine",
+                "podVMExtendedResource": "mine.example/vm",
+                "failurePolicy": "Ignore",
+                "annotations": { "admissions.enforcer/disabled": "true" },
+                "labels": { "a": "b" },
+            },
+            "tlsMinVersion": "VersionTLS13",
+            "tlsCipherSuites": "",
+            "certManager": { "enabled": true },
+            "authProxy": { "enabled": true, "image": "kube-rbac-proxy:v0", "resources": { "limits": { "cpu": "1" } } },
+        },
+        "alibabacloud": { "rrsa": { "enable": true } },
+        "kata-deploy": { "enabled": false, "shims": { "remote": { "enabled": true } } },
+        "global": { "a": "b" },
+    })
+}
+
+/// What helm says and would install with these values.
+async fn installed(helm: &Helm, values: &Value) -> Result<String> {
+    let file = helm.home.path().join("theirs.yaml");
+    fs::write(&file, values.to_string())?;
+    let options = ["--dry-run=server", "--take-ownership", "--values", file.to_str().context("UTF-8")?];
+    helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await
+}
+
+#[test]
+fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_is_named() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let told = installed(&helm, &theirs()).await?;
+        let (_, vain) = told.split_once("without effect here").context("nothing is said in vain")?;
+        let (_, vain) = vain.split_once(": ").context("no list")?;
+        let mut vain: Vec<_> = vain.lines().next().context("an empty list")?.split(", ").collect();
+        vain.sort_unstable();
+        let expected = [
+            "alibabacloud.rrsa.enable",
+            "global",
+            "kata-deploy",
+            "resourceCtrl.authProxy",
+            "resourceCtrl.image",
+            "resourceCtrl.namePrefix",
+            "resourceCtrl.tlsCipherSuites",
+            "webhook.authProxy",
+            "webhook.certManager",
+            "webhook.image",
+            "webhook.namePrefix",
+            "webhook.namespaceOverride",
+            "webhook.resources",
+            "webhook.tlsMinVersion",
+            "webhook.webhook.annotations",
+            "webhook.webhook.failurePolicy",
+            "webhook.webhook.labels",
+        ];
+        ensure!(vain == expected, "{vain:?}");
+        let told = installed(&helm, &json!({ "provider": "aws" })).await?;
+        ensure!(!told.contains("without effect here"), "{told}");
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_said_of_tls_becomes_the_settings_of_one_mind() -> Result<()> {
+    const OLD: &str = "VersionTLS12";
+    const NEW: &str = "VersionTLS13";
+    const CIPHERS: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let said = |place: &str, version: &str, ciphers: &str| match place {
+            "tlsProfile" => format!("{place}.minVersion={version},{place}.cipherSuites={ciphers}"),
+            "" => format!(
+                "providerConfigs.aws.TLS_MIN_VERSION={version},providerConfigs.aws.TLS_CIPHER_SUITES={ciphers}"
+            ),
+            _ => format!("{place}.tlsMinVersion={version},{place}.tlsCipherSuites={ciphers}"),
+        };
+        for (places, expected) in [
+            (vec![], [None, None]),
+            (vec![("resourceCtrl", OLD, CIPHERS)], [Some(OLD), Some(CIPHERS)]),
+            (vec![("webhook", NEW, ""), ("resourceCtrl", OLD, CIPHERS)], [Some(NEW), None]),
+            (vec![("", NEW, ""), ("webhook", OLD, CIPHERS)], [Some(NEW), Some("")]),
+            (vec![("tlsProfile", OLD, CIPHERS), ("webhook", NEW, "")], [Some(OLD), Some(CIPHERS)]),
+        ] {
+            let values: Vec<_> =
+                places.iter().map(|(place, version, ciphers)| said(place, version, ciphers)).collect();
+            let values = [&["provider=aws".to_owned()], &values[..]].concat().join(",");
+            let objects = helm.rendered(&["--no-hooks", "--set", &values]).await?;
+            let settings = data(&objects, "ConfigMap")?;
+            let made =
+                ["TLS_MIN_VERSION", "TLS_CIPHER_SUITES"].map(|key| settings.get(key).and_then(Value::as_str));
+            ensure!(made == expected, "{places:?}: {made:?}");
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,85 @@
+//! What is installed beside the operator.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Texts;
+
+/// The policy over those who write PeerPods.
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Guard {
+    /// What becomes of a write without the right to it: `Warn`, `Deny`, or `None`, so that nobody asks.
+    action: GuardAction,
+}
+
+#[derive(Clone, Copy, Default, Serialize, JsonSchema)]
+enum GuardAction {
+    #[default]
+    Warn,
+    #[expect(dead_code, reason = "it is in the schema")]
+    Deny,
+    #[expect(dead_code, reason = "it is in the schema")]
+    None,
+}
+
+/// The custom resource definitions.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Crds {
+    /// Whether the chart installs and upgrades them.
+    install: bool,
+    /// Whether they stay when the chart is uninstalled, and with them what is known of running VMs.
+    keep: bool,
+}
+
+impl Default for Crds {
+    fn default() -> Self {
+        Self { install: true, keep: true }
+    }
+}
+
+/// What Prometheus scrapes.
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Metrics {
+    /// A `PodMonitor` of the Prometheus operator.
+    pod_monitor: Monitoring,
+    /// A `PrometheusRule` of the Prometheus operator: what to be woken for.
+    alerts: Monitoring,
+}
+
+/// An object of the Prometheus operator.
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Monitoring {
+    /// Whether there is one.
+    enabled: bool,
+    /// Its further labels, by which Prometheus selects it.
+    labels: Texts,
+}
+
+/// Something that is there or not.
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Switch {
+    /// Whether it is there.
+    enabled: bool,
+}
+
+/// What is waited for before the chart is uninstalled.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Drain {
+    /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing.
+    enabled: bool,
+    /// How long; helm's own `--timeout` must be longer.
+    #[schemars(regex(pattern = "^([0-9]+(ms|[smh]))+$"))]
+    timeout: String,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { enabled: true, timeout: "4m".to_owned() }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the chart's users can say. `values.yaml`, `values.schema.json` and the README's table are printed from here.
+//!
+//! Where the charts of cloud-api-adaptor have a value, it has the same name and meaning here, so that people bring their
+//! values file. What of theirs has no meaning here is accepted, and says so: its documentation begins with
+//! [`WITHOUT_EFFECT`].
+//!
+//! ```text
+//! sources.rs      where settings and credentials come from
+//! providers.rs    the settings and credentials of each provider
+//! peer_pods.rs    what the operator installs for a PeerPodConfig
+//! operator.rs     the operator
+//! installation.rs what is installed beside it
+//! ```
+
+mod installation;
+mod operator;
+mod peer_pods;
+mod providers;
+mod sources;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use peerpod_operator::install::Options;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use self::{
+    installation::{Crds, Drain, Guard, Metrics, Switch},
+    operator::{Operator, ResourceCtrl},
+    peer_pods::{AdaptorImage, Admission, Alibabacloud, Daemonset, PeerPodConfig, Webhook, limit},
+    providers::{provider, provider_configs, provider_secrets},
+    sources::{Secrets, Settings, TlsProfile},
+};
+
+pub(super) use providers::provider_names;
+
+/// How the documentation of a value begins that is accepted for the sake of those who bring it.
+pub(super) const WITHOUT_EFFECT: &str = "Without effect";
+
+/// Any map of YAML.
+type Object = Map<String, Value>;
+/// Any list of YAML.
+type List = Vec<Value>;
+/// Labels, annotations and the like.
+type Texts = BTreeMap<String, String>;
+
+/// The values of the chart.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Values {
+    /// The cloud: with it, the chart makes `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and `providerSecrets`. Without,
+    /// both must be there already. `providers/NAME.yaml` is a values file for each, with every setting.
+    #[schemars(schema_with = "provider")]
+    provider: String,
+    /// cloud-api-adaptor's settings, by provider: `providerConfigs.aws.PODVM_AMI_ID`. An empty value stands for the default.
+    #[schemars(schema_with = "provider_configs")]
+    provider_configs: Object,
+    /// cloud-api-adaptor's credentials, by provider, where `secrets.mode` is `create`; `id_rsa` and `id_rsa_pub` (libvirt, byom) are the
+    /// key for ssh. They are stored with the release: better have a Secret of your own.
+    #[schemars(schema_with = "provider_secrets")]
+    provider_secrets: Object,
+    /// Where credentials come from.
+    secrets: Secrets,
+    /// Where settings come from.
+    settings: Settings,
+    /// What TLS connections must be like: cloud-api-adaptor's and the webhook's.
+    tls_profile: TlsProfile,
+    /// cloud-api-adaptor's image.
+    image: AdaptorImage,
+    /// How many peer-pod VMs there may be on all nodes together: `spec.limit` of the PeerPodConfig.
+    #[schemars(schema_with = "limit")]
+    limit: String,
+    /// cloud-api-adaptor's DaemonSet, which the operator makes for the PeerPodConfig.
+    daemonset: Daemonset,
+    /// The controller that deletes VMs whose Pods are gone.
+    resource_ctrl: ResourceCtrl,
+    /// The admission webhook, which the operator makes for the PeerPodConfig.
+    webhook: Webhook,
+    /// What only Alibaba Cloud needs.
+    alibabacloud: Alibabacloud,
+    /// How Pods become peer pods, beside what `webhook` says.
+    admission: Admission,
+    /// A PeerPodConfig, which brings cloud-api-adaptor, the admission and the nodes' capacity.
+    peer_pod_config: PeerPodConfig,
+    /// The operator.
+    operator: Operator,
+    /// The policy over those who write PeerPods.
+    guard: Guard,
+    /// The custom resource definitions.
+    crds: Crds,
+    /// What Prometheus scrapes.
+    metrics: Metrics,
+    /// Whether the Pods' ports are closed but for metrics and reviews.
+    network_policy: Switch,
+    /// Whether evictions leave one of the operators.
+    pod_disruption_budget: Switch,
+    /// What is waited for before the chart is uninstalled: deletions under way, and every PeerPodConfig.
+    drain: Drain,
+    /// Labels of every object.
+    common_labels: Texts,
+    /// Without effect: Kata Containers are installed by themselves.
+    #[serde(rename = "kata-deploy")]
+    kata_deploy: Object,
+    /// Without effect here.
+    global: Object,
+}
+
+impl Values {
+    /// The defaults: those of the installation.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            provider: String::new(),
+            provider_configs: Object::new(),
+            provider_secrets: Object::new(),
+            secrets: Secrets::default(),
+            settings: Settings::default(),
+            tls_profile: TlsProfile::default(),
+            image: AdaptorImage::default(),
+            limit: "10".to_owned(),
+            daemonset: Daemonset::default(),
+            resource_ctrl: ResourceCtrl::default(),
+            webhook: Webhook::default(),
+            alibabacloud: Alibabacloud::default(),
+            admission: Admission::default(),
+            peer_pod_config: PeerPodConfig::default(),
+            operator: Operator::of(&Options::default())?,
+            guard: Guard::default(),
+            crds: Crds::default(),
+            metrics: Metrics::default(),
+            network_policy: Switch::default(),
+            pod_disruption_budget: Switch::default(),
+            drain: Drain::default(),
+            common_labels: Texts::new(),
+            kata_deploy: Object::new(),
+            global: Object::new(),
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Each provider's settings and credentials.
+
+use peerpod_operator::settings::{CloudProvider, Common, Kind};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use super::Object;
+
+/// What cloud-api-adaptor's own chart calls a provider that has another name.
+const POWERVS_ALIAS: &str = "ibmcloudpowervs";
+
+/// Every name that a provider can have in values.
+pub(in super::super) fn provider_names() -> impl Iterator<Item = (CloudProvider, &'static str)> {
+    let own = CloudProvider::ALL.into_iter().map(|provider| (provider, provider.as_str()));
+    own.chain([(CloudProvider::IbmcloudPowervs, POWERVS_ALIAS)])
+}
+
+pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
+    let names: Vec<_> = [""].into_iter().chain(provider_names().map(|(_, name)| name)).collect();
+    json_schema!({ "type": "string", "enum": names })
+}
+
+/// A setting may be written without quotes.
+fn setting() -> Value {
+    json!({ "type": ["string", "number", "boolean"] })
+}
+
+fn by_provider(further: &[&str], holds: impl Fn(Kind) -> bool) -> Schema {
+    let providers: Object = provider_names()
+        .map(|(provider, name)| {
+            let keys = provider.keys().iter().chain(Common::KEYS).filter(|key| holds(key.kind));
+            let described = keys.map(|key| {
+                let mut schema = setting();
+                schema["description"] = key.doc.split_whitespace().collect::<Vec<_>>().join(" ").into();
+                (key.name.to_owned(), schema)
+            });
+            let further = further.iter().map(|name| ((*name).to_owned(), setting()));
+            let schema = json!({
+                "type": ["object", "null"],
+                "properties": described.chain(further).collect::<Object>(),
+                "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" },
+                "additionalProperties": setting(),
+            });
+            (name.to_owned(), schema)
+        })
+        .collect();
+    json_schema!({ "type": "object", "properties": providers, "additionalProperties": false })
+}
+
+pub(super) fn provider_configs(_: &mut SchemaGenerator) -> Schema {
+    by_provider(&[], |kind| kind != Kind::Secret)
+}
+
+pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
+    by_provider(&["id_rsa", "id_rsa_pub"], |kind| kind == Kind::Secret)
+}
