@@ -166,6 +166,24 @@ pub struct RunArgs {
     #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
     pub adaptor_image: String,
 
+    /// Name of the ConfigMap that --settings-dir is mounted from: of a PeerPodConfig that names another a condition says so
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP",
+        default_value = crate::install::CONFIG_MAP
+    )]
+    pub settings_config_map: String,
+
+    /// Name of the Secret that --credentials-dir is mounted from, likewise
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_CREDENTIALS_SECRET",
+        default_value = crate::install::SECRET
+    )]
+    pub credentials_secret: String,
+
     /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
     /// a second and wait on without keeping others from being made
     #[arg(
@@ -197,6 +215,14 @@ impl RunArgs {
     pub(crate) fn adaptor_image(&self) -> String {
         let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
         told.unwrap_or(peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE).to_owned()
+    }
+
+    /// The settings with which this operator deletes machines, if it does.
+    pub(crate) fn mounted(&self) -> Option<peerpodconfig::Mounted> {
+        self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
+            config_map: self.settings_config_map.clone(),
+            secret: self.credentials_secret.clone(),
+        })
     }
 }
 
@@ -270,6 +296,19 @@ mod tests {
             }
         }
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn whoever_deletes_no_machines_has_no_settings_for_it() {
+        let mounted = |arguments: &[&str]| {
+            let arguments = ["peerpod-operator", "run", "--credentials-secret=mine"].iter().chain(arguments);
+            let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
+                panic!("not run")
+            };
+            args.mounted().map(|it| (it.config_map, it.secret))
+        };
+        assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
+        assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
     }
 
     #[test]

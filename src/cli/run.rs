@@ -91,6 +91,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
                     namespace: args.namespace.clone(),
                     operator_image: args.image.clone(),
                     adaptor_image: args.adaptor_image(),
+                    mounted: args.mounted(),
                 };
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
                 peerpodconfig::run(client, options, leadership, metrics, all, shutdown.clone()).await;

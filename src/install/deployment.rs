@@ -119,6 +119,8 @@ pub(super) fn container(options: &Options) -> Container {
             own_pods::namespace_variable(),
             own_pods::name_variable(),
             value("HOME", HOME),
+            value("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", &options.config_map),
+            value("PEERPOD_OPERATOR_CREDENTIALS_SECRET", &options.secret),
             // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
             value("PEERPOD_OPERATOR_IMAGE", &options.image),
             value("RELATED_IMAGE_CAA", &options.adaptor_image),

@@ -9,59 +9,55 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::{
     Context,
     apply::{self, Wanted},
-    build::{self, AdaptorSettings, Inputs, InstanceType, Names},
+    build::{self, Inputs, InstanceType, Names},
     capacity::Summary,
-    observe::Sources,
     pass::{Part, PassError, name_taken},
+    settings,
     verdict::{Finding, Reason},
 };
-use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec};
+use crate::api::v1alpha1::PeerPodConfig;
 
 /// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
 const PENDING_RESYNC: Duration = Duration::from_secs(20);
-
-/// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
-const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
-const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
-
-/// How many Pods a message names.
-const NAMED: usize = 10;
 
 impl Context {
     /// cloud-api-adaptor on the nodes.
     pub(super) async fn adaptor(&self, config: &PeerPodConfig, summary: &Summary) -> Result<Part, PassError> {
         let sources = &self.observer.settings(config).await?;
-        let mut obstacles: Vec<_> = self.obstacle(config, summary, sources).into_iter().collect();
-        if obstacles.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
-            return Ok(Part { findings: obstacles, again: None });
+        let mut findings: Vec<_> = self.obstacle(config, summary, sources).into_iter().collect();
+        let is_obstructed = !findings.is_empty();
+        let mounted = self.options.mounted.as_ref();
+        findings.extend(mounted.and_then(|mounted| settings::not_mounted(&config.spec, mounted)));
+        if findings.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
+            return Ok(Part { findings, again: None });
         }
         let name = Names::of(config).adaptor;
         let current = self.current_daemon_set(&name);
         // What runs already goes on: withdrawing it would cost the VMs that it serves.
-        if !obstacles.is_empty() && current.is_none() {
+        if is_obstructed && current.is_none() {
             let withheld = "cloud-api-adaptor is not deployed; the condition Conflict says why";
-            obstacles.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            return Ok(Part { findings: obstacles, again: Some(PENDING_RESYNC) });
+            findings.push(Finding::new(Reason::AdaptorWithheld, withheld));
+            return Ok(Part { findings, again: Some(PENDING_RESYNC) });
         }
 
         let restarts = config.spec.adaptor.restart_on_settings_change;
         let in_force = sources.settings.in_force(current.as_ref(), restarts);
         let inputs = &self.inputs(config, &in_force);
         let mut daemon_set = build::daemon_set(inputs);
-        let since = settings_since(current.as_ref(), &sources.settings.hash, Timestamp::now());
+        let since = settings::since(current.as_ref(), &sources.settings.hash, Timestamp::now());
         let older = match since {
             Some(since) => self.observer.pods_older_than(&config.name_any(), since).await?,
             None => Vec::new(),
         };
         // When the last of them is gone nobody need be asked any more.
         let since = since.filter(|_| !older.is_empty());
-        let record = settings_record(&sources.settings.hash, since);
+        let record = settings::record(&sources.settings.hash, since);
         daemon_set.metadata.annotations.get_or_insert_default().extend(record);
         let kinds = [self.kind::<DaemonSet>(true)];
         let found =
             apply::bring(&self.client, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?]).await?;
         let has_account = self.annotate_service_account().await?;
-        let mut part = Part { findings: obstacles, again: None };
+        let mut part = Part { findings, again: None };
         if let Some(taken) = name_taken(&found) {
             part.findings =
                 vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
@@ -80,7 +76,7 @@ impl Context {
         part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
-            part.findings.push(older_settings(&older, restarts, misfit));
+            part.findings.push(settings::older(&older, restarts, misfit));
             part.again = Some(PENDING_RESYNC);
         }
         Ok(part)
@@ -110,24 +106,6 @@ impl Context {
             self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
         build::foreign_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
     }
-}
-
-/// What cloud-api-adaptor cannot start without.
-pub(super) fn settings_problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<String> {
-    let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
-    if !sources.config_map {
-        return Some(format!(
-            "the ConfigMap {config_map} does not exist; make it, with cloud-api-adaptor's settings (CLOUD_PROVIDER, …)"
-        ));
-    }
-    if !sources.secret {
-        return Some(format!(
-            "the Secret {secret} does not exist; make it, with cloud-api-adaptor's credentials or empty"
-        ));
-    }
-    sources.settings.cloud_name.is_empty().then(|| {
-        format!("neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the cloud")
-    })
 }
 
 /// What is wrong with `instanceType`, where anything is.
@@ -181,68 +159,12 @@ fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<Str
     told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {wanted} nodes"))
 }
 
-/// Since when the settings in force are, while Pods may run on older ones.
-fn settings_since(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> Option<Timestamp> {
-    let annotation = |key: &str| current.and_then(|it| it.annotations().get(key));
-    match annotation(SETTINGS) {
-        // Containers tell in whole seconds when they started, and one that starts within this second is a new one.
-        Some(before) if before != hash => Timestamp::from_second(now.as_second()).ok(),
-        _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
-    }
-}
-
-/// What stands on the DaemonSet about its settings.
-fn settings_record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item = (String, String)> {
-    let since = since.map(|since| (SETTINGS_SINCE.to_owned(), since.to_string()));
-    [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
-}
-
-/// `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
-fn older_settings(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
-    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let named = match pods.len() {
-        0 => "no Pod runs on older settings".to_owned(),
-        1..=NAMED => format!("running on older settings: {named}"),
-        all => format!("running on older settings: {named} and {} more", all - NAMED),
-    };
-    let what_then = match misfit {
-        None if restarts => "they are being replaced".to_owned(),
-        None => "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
-                 adaptor.restartOnSettingsChange"
-            .to_owned(),
-        Some(built) => format!(
-            "the DaemonSet stays as it was made for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with the new \
-             settings do not fit it; put the settings back, or end the peer pods and set adaptor.restartOnSettingsChange",
-            built.cloud_name, built.probe_port
-        ),
-    };
-    Finding::new(Reason::OlderSettings, format!("{named}; {what_then}"))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::{super::capacity::Claim, *};
-
-    fn message(pods: usize, restarts: bool, misfit: Option<&AdaptorSettings>) -> String {
-        let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
-        older_settings(&pods, restarts, misfit).message
-    }
-
-    #[test]
-    fn what_to_do_about_older_settings_is_told() {
-        let few = message(2, false, None);
-        assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
-        let many = message(12, true, None);
-        assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
-        let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None, "") };
-        for pods in [0, 2] {
-            let misfit = message(pods, false, Some(&built));
-            assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
-            assert!(!misfit.contains("delete each Pod"), "{misfit}");
-        }
-    }
+    use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]
     fn it_is_ready_when_it_runs_on_every_node_that_is_selected() {

@@ -11,6 +11,7 @@
 //! apply.rs     brings objects to what is wanted: one write for each that differs
 //! verdict.rs   what is told of it: conditions (pure)
 //! report.rs    the status and the events
+//! settings.rs  what is told of cloud-api-adaptor's settings (pure)
 //! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
 //! policies.rs  what happens to admission policies, where the API server has them
 //! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
@@ -29,6 +30,7 @@ mod observe;
 mod pass;
 mod policies;
 mod report;
+mod settings;
 pub mod shared;
 pub mod verdict;
 mod watches;
@@ -65,6 +67,8 @@ use crate::{
     runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
     webhook::certificates::keeper,
 };
+
+pub use self::settings::Mounted;
 
 /// The controller's name, in `--controllers` and in metrics.
 pub const NAME: &str = "peerpodconfig";
@@ -117,6 +121,8 @@ pub struct Options {
     pub operator_image: String,
     /// cloud-api-adaptor's image where a configuration names none.
     pub adaptor_image: String,
+    /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
+    pub mounted: Option<Mounted>,
 }
 
 /// What one pass needs.

@@ -22,6 +22,8 @@ pub enum Kind {
     SettingsPending,
     /// A setting cannot be used, and the last good one is in force. There only while True.
     SettingsRefused,
+    /// The operator itself has other settings. There only while True.
+    SettingsDiverge,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Conflict => "Conflict",
             Self::SettingsPending => "SettingsPending",
             Self::SettingsRefused => "SettingsRefused",
+            Self::SettingsDiverge => "SettingsDiverge",
         }
     }
 }
@@ -137,6 +140,9 @@ reasons! {
     /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap, and goes on with what it was told last;
     /// mend them there.
     TlsRefused => SettingsRefused(true), Warning;
+    /// The operator itself has another ConfigMap or Secret mounted than the ones that are named, and may not be able to delete
+    /// the VMs that are made with those. Name what it has mounted, or install it with what is named.
+    NotMounted => SettingsDiverge(true), Warning;
 }
 
 /// One condition to be.
@@ -156,7 +162,7 @@ impl Finding {
 fn is_in_the_way(finding: &Finding) -> bool {
     match finding.reason.kind() {
         Kind::Conflict => finding.reason.status(),
-        Kind::SettingsPending | Kind::SettingsRefused => false,
+        Kind::SettingsPending | Kind::SettingsRefused | Kind::SettingsDiverge => false,
         _ => !finding.reason.status(),
     }
 }
@@ -240,7 +246,7 @@ mod tests {
     #[test]
     fn a_conflict_is_told_before_what_follows_from_it_and_settings_not_in_force_are_no_obstacle() {
         let mut findings = GOOD.map(finding).to_vec();
-        findings.extend([Reason::OlderSettings, Reason::TlsRefused].map(finding));
+        findings.extend([Reason::OlderSettings, Reason::TlsRefused, Reason::NotMounted].map(finding));
         assert_eq!(ready(&findings).reason, Reason::AllReady);
         findings[0] = finding(Reason::AdaptorWithheld);
         findings.push(finding(Reason::AnotherAdaptor));

@@ -7,10 +7,10 @@ use kube::{Resource, ResourceExt};
 
 use super::{
     Context,
-    adaptor::settings_problem,
     build::{CONFIG_LABEL, Names},
     capacity::{Claim, Summary},
     observe::Sources,
+    settings,
     verdict::{Finding, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -56,7 +56,7 @@ impl Context {
         if let Some(problem) = &summary.selector {
             return Some(Finding::new(Reason::InvalidSpec, problem.to_string()));
         }
-        if let Some(problem) = settings_problem(&config.spec, sources) {
+        if let Some(problem) = settings::problem(&config.spec, sources) {
             return Some(Finding::new(Reason::SettingsMissing, problem));
         }
         if let Some(message) = summary.conflict() {

@@ -300,7 +300,7 @@ pub enum Sizing {
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodConfigStatus {
     /// `Ready`, and what it consists of: `AdaptorReady`, `AdmissionReady`, `CapacityAdvertised`. `Conflict`,
-    /// `SettingsPending` and `SettingsRefused` are there while they are True.
+    /// `SettingsPending`, `SettingsRefused` and `SettingsDiverge` are there while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

@@ -2,23 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use anyhow::{Context as _, Result};
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::util::intstr::IntOrString};
 use serde_json::json;
-use testbed::wait::{self, DEADLINE};
 
 use super::stage::{Stage, configuring};
-
-async fn nothing_pends(stage: &Stage) -> Result<()> {
-    wait::eventually("its Pods run on the new settings", DEADLINE, async || {
-        let config = stage.configs.get("config").await?;
-        let status = config.status.unwrap_or_default();
-        ensure!(status.observed_generation == config.metadata.generation, "{status:#?}");
-        ensure!(!status.conditions.iter().any(|it| it.type_ == "SettingsPending"), "{status:#?}");
-        Ok(())
-    })
-    .await
-}
 
 #[test]
 fn changed_settings_wait_and_are_said_to() -> Result<()> {
@@ -35,7 +23,7 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         assert_eq!(stage.daemon_set("config").await?.metadata.generation, template, "it was rolled");
         let restart = json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": true } });
         stage.configure("config", restart).await?;
-        nothing_pends(&stage).await?;
+        stage.until_gone("config", "SettingsPending").await?;
         stage.clear("config").await
     })
 }
@@ -59,7 +47,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
 
         let restart = json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": true } });
         stage.configure("config", restart).await?;
-        nothing_pends(&stage).await?;
+        stage.until_gone("config", "SettingsPending").await?;
         assert_eq!(generation().await?, Some(first + 1));
         let template = stage.daemon_set("config").await?.spec.context("a spec")?.template;
         let pod = template.spec.context("a Pod")?;
@@ -71,8 +59,28 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
         stage
             .configure("config", json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": false } }))
             .await?;
-        nothing_pends(&stage).await?;
+        stage.until_gone("config", "SettingsPending").await?;
         assert_eq!(generation().await?, Some(first + 1));
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn settings_that_the_operator_does_not_have_are_told_of() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let others = json!({ "metadata": { "name": "others" }, "data": { "CLOUD_PROVIDER": "libvirt" } });
+        stage.make::<ConfigMap>(others).await?;
+        stage.configure("config", json!({ "limit": 2, "configMapName": "others" })).await?;
+        let message = stage.until("config", "SettingsDiverge", "NotMounted").await?;
+        assert!(
+            message.starts_with("configMapName is others, and the operator has peer-pods-cm;"),
+            "{message}"
+        );
+        // It is no obstacle.
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.configure("config", json!({ "limit": 2, "configMapName": "peer-pods-cm" })).await?;
+        stage.until_gone("config", "SettingsDiverge").await?;
         stage.clear("config").await
     })
 }

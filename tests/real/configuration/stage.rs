@@ -103,6 +103,18 @@ impl Stage {
         .await
     }
 
+    /// Waits until the status is that of the present configuration and has no such condition.
+    pub async fn until_gone(&self, name: &str, type_: &str) -> Result<()> {
+        wait::eventually(&format!("{name} is not {type_} any more"), DEADLINE, async || {
+            let config = self.configs.get(name).await?;
+            let status = config.status.unwrap_or_default();
+            ensure!(status.observed_generation == config.metadata.generation, "{status:#?}");
+            ensure!(!status.conditions.iter().any(|it| it.type_ == type_), "{status:#?}");
+            Ok(())
+        })
+        .await
+    }
+
     pub async fn shares(&self, expected: &[Option<u32>]) -> Result<()> {
         wait::eventually(&format!("the nodes advertise {expected:?}"), DEADLINE, async || {
             let mut shares = self.nodes.advertised(RESOURCE).await?;

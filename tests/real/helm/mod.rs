@@ -164,9 +164,17 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             (&container["imagePullPolicy"], json!("Always")),
             (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
             (&container["volumeMounts"][3], json!({ "name": "more", "mountPath": "/more" })),
-            (&container["env"][3]["value"], json!("registry.example/operator@sha256:0123")),
-            (&container["env"][4]["value"], json!("caa:v1")),
-            (&container["env"][5], json!({ "name": "A", "value": "b" })),
+            (
+                &container["env"][3],
+                json!({ "name": "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", "value": "mine" }),
+            ),
+            (
+                &container["env"][4],
+                json!({ "name": "PEERPOD_OPERATOR_CREDENTIALS_SECRET", "value": "credentials" }),
+            ),
+            (&container["env"][5]["value"], json!("registry.example/operator@sha256:0123")),
+            (&container["env"][6]["value"], json!("caa:v1")),
+            (&container["env"][7], json!({ "name": "A", "value": "b" })),
         ] {
             ensure!(*place == value, "{place} is not {value}");
         }

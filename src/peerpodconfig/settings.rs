@@ -1,0 +1,157 @@
+//! What is told of cloud-api-adaptor's settings, and what stands on its DaemonSet about them. Pure *(no client)*.
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
+
+use super::{
+    build::AdaptorSettings,
+    observe::Sources,
+    verdict::{Finding, Reason},
+};
+use crate::api::v1alpha1::PeerPodConfigSpec;
+
+/// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
+const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
+const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
+
+/// How many Pods a message names.
+const NAMED: usize = 10;
+
+/// The settings that the operator itself has, with which it deletes machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The name of the `ConfigMap`.
+    pub config_map: String,
+    /// The name of the Secret.
+    pub secret: String,
+}
+
+/// What cloud-api-adaptor cannot start without.
+pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<String> {
+    let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
+    if !sources.config_map {
+        return Some(format!(
+            "the ConfigMap {config_map} does not exist; make it, with cloud-api-adaptor's settings (CLOUD_PROVIDER, …)"
+        ));
+    }
+    if !sources.secret {
+        return Some(format!(
+            "the Secret {secret} does not exist; make it, with cloud-api-adaptor's credentials or empty"
+        ));
+    }
+    sources.settings.cloud_name.is_empty().then(|| {
+        format!("neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the cloud")
+    })
+}
+
+/// What to tell where cloud-api-adaptor makes machines with settings that the operator does not have.
+pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option<Finding> {
+    let differing: Vec<_> = [
+        ("configMapName", &spec.config_map_name, &mounted.config_map),
+        ("cloudSecretName", &spec.cloud_secret_name, &mounted.secret),
+    ]
+    .into_iter()
+    .filter(|(_, named, mounted)| named != mounted)
+    .map(|(field, named, mounted)| format!("{field} is {named}, and the operator has {mounted}"))
+    .collect();
+    (!differing.is_empty()).then(|| {
+        let message = format!(
+            "{}; with other settings it may not find the VMs that are made, or not be let delete them: name what it has, or \
+             install it with what is named here",
+            differing.join("; ")
+        );
+        Finding::new(Reason::NotMounted, message)
+    })
+}
+
+/// Since when the settings in force are, while Pods may run on older ones.
+pub(super) fn since(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> Option<Timestamp> {
+    let annotation = |key: &str| current.and_then(|it| it.annotations().get(key));
+    match annotation(SETTINGS) {
+        // Containers tell in whole seconds when they started, and one that starts within this second is a new one.
+        Some(before) if before != hash => Timestamp::from_second(now.as_second()).ok(),
+        _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
+    }
+}
+
+/// What stands on the DaemonSet about its settings.
+pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item = (String, String)> {
+    let since = since.map(|since| (SETTINGS_SINCE.to_owned(), since.to_string()));
+    [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
+}
+
+/// What to tell of Pods that run on older settings. `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
+pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
+    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let named = match pods.len() {
+        0 => "no Pod runs on older settings".to_owned(),
+        1..=NAMED => format!("running on older settings: {named}"),
+        all => format!("running on older settings: {named} and {} more", all - NAMED),
+    };
+    let what_then = match misfit {
+        None if restarts => "they are being replaced".to_owned(),
+        None => "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
+                 adaptor.restartOnSettingsChange"
+            .to_owned(),
+        Some(built) => format!(
+            "the DaemonSet stays as it was made for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with the new \
+             settings do not fit it; put the settings back, or end the peer pods and set adaptor.restartOnSettingsChange",
+            built.cloud_name, built.probe_port
+        ),
+    };
+    Finding::new(Reason::OlderSettings, format!("{named}; {what_then}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pods: usize, restarts: bool, misfit: Option<&AdaptorSettings>) -> String {
+        let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
+        older(&pods, restarts, misfit).message
+    }
+
+    #[test]
+    fn what_to_do_about_older_settings_is_told() {
+        let few = message(2, false, None);
+        assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
+        let many = message(12, true, None);
+        assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
+        let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None, "") };
+        for pods in [0, 2] {
+            let misfit = message(pods, false, Some(&built));
+            assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
+            assert!(!misfit.contains("delete each Pod"), "{misfit}");
+        }
+    }
+
+    #[test]
+    fn settings_that_the_operator_does_not_have_are_named() {
+        let mounted = Mounted { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into() };
+        let told = |config_map: &str, secret: &str| {
+            let spec = PeerPodConfigSpec {
+                cloud_secret_name: secret.to_owned(),
+                config_map_name: config_map.to_owned(),
+                ..PeerPodConfigSpec::default()
+            };
+            not_mounted(&spec, &mounted).map(|finding| finding.message)
+        };
+        assert_eq!(told("peer-pods-cm", "peer-pods-secret"), None);
+        let message = told("other", "peer-pods-secret").unwrap();
+        assert!(
+            message.starts_with("configMapName is other, and the operator has peer-pods-cm; with"),
+            "{message}"
+        );
+        let message = told("peer-pods-cm", "other").unwrap();
+        assert!(
+            message.starts_with("cloudSecretName is other, and the operator has peer-pods-secret; with"),
+            "{message}"
+        );
+        let message = told("a", "b").unwrap();
+        assert!(
+            message.contains("configMapName is a") && message.contains("cloudSecretName is b"),
+            "{message}"
+        );
+    }
+}
