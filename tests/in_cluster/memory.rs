@@ -13,7 +13,7 @@ fn an_idle_operator_takes_no_more_than_10_mib_as_its_cgroup_reports_it() -> Resu
     beside_others(async |installation| {
         for pod in installation.operators().await? {
             let uid = pod.uid().unwrap_or_default();
-            let bytes = installation.testbed.cluster().anonymous_memory(&uid)?;
+            let bytes = installation.testbed.cluster().memory_of_pod(&uid)?.anonymous;
             ensure!(bytes > 0, "{} uses memory", pod.name_any());
             ensure!(bytes <= IDLE_BYTES, "{} uses {bytes} bytes", pod.name_any());
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use image::Compression;
+use cluster::process::Lifetime;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Pod, Secret},
@@ -21,12 +21,12 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPod,
-    install::{CONFIG_MAP, DEFAULT_IMAGE, NAME},
+    install::{CONFIG_MAP, NAME},
 };
-use peers::libvirt::{Host, Libvirtd, TcpAuth};
+use peers::libvirt::{Host, Libvirtd};
 use serde_json::{Value, json};
 use testbed::{
-    Caa, Metrics, Options, Pods, Testbed, Vm, stand_in,
+    Caa, Metrics, Pods, RealNode, Shell, Testbed, Vm, stand_in,
     wait::{self, DEADLINE},
 };
 use tokio::{
@@ -35,7 +35,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::installation::{Shell, Way};
+use crate::installation::Way;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
@@ -90,16 +90,9 @@ fn run(test: impl AsyncFnOnce(&RwLock<Installation>) -> Result<()>) -> Result<()
 impl Installation {
     async fn new() -> Result<Self> {
         let (dir, lock) = testbed::run_dir()?;
-        let options = Options { audit: true, real_node: true, ..Options::new(dir.join("cluster")) };
-        let testbed = Testbed::start_empty(&options).await?;
-        let host = testbed.cluster().host_address().context("a real node has this machine's address")?;
-        let (libvirtd, _) = Libvirtd::start_listening(&dir.join("l"), TcpAuth::None, Some(host)).await?;
-        let archive = dir.join("operator.tar");
-        image::operator(Path::new(PROGRAM), DEFAULT_IMAGE, &[].into())?.write(&archive, Compression::None)?;
-        testbed.cluster().import_archive(&archive).await?;
-
+        let node = RealNode::start(&dir, Path::new(PROGRAM), Lifetime::Owned).await?;
+        let RealNode { testbed, libvirtd, uri } = node;
         stand_in::import(testbed.cluster()).await?;
-        let uri = format!("test+tcp://{host}/default");
         let shell = Shell::new(dir.join("user"), testbed.cluster(), uri).await?;
         let mut installation = Self { testbed, libvirtd, caa: None, way: None, shell, dir, _lock: lock };
         match installation.install(Way::Kustomize).await {

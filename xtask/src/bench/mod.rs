@@ -4,6 +4,8 @@ mod admission;
 mod config;
 mod figures;
 mod handover;
+mod install;
+mod memory;
 mod peerpods;
 mod slow;
 mod usage;
@@ -31,6 +33,10 @@ enum What {
     Admission,
     /// One PeerPodConfig: how soon its objects are there; 5,000 nodes: writes, and the operator's memory
     Config,
+    /// From `helm upgrade --install` to the first machine that is reaped, on a real node; needs root
+    Install,
+    /// 20,000 PeerPods: the memory of operators within their limits, on a real node; needs root
+    Memory,
 }
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
@@ -38,6 +44,8 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         What::Peerpods => peerpods::run().await?,
         What::Admission => admission::run().await?,
         What::Config => config::run().await?,
+        What::Install => Box::pin(install::run()).await?,
+        What::Memory => Box::pin(memory::run()).await?,
     };
     print!("{}", figures.table());
     if let Some(path) = &task.json {

@@ -45,9 +45,7 @@ pub(super) async fn run() -> Result<Figures> {
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
     let libvirtd = Libvirtd::start(&dir.path().join("libvirtd"), Lifetime::Owned).await?;
-    let caa = Caa::install(&testbed).await?;
-    let bench =
-        Bench { namespace: testbed.namespace("bench").await?, testbed: &testbed, host: libvirtd.host(), caa };
+    let bench = Bench::new(&testbed, libvirtd.host()).await?;
     let program = repository::root().join("target/release/peerpod-operator");
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     let options = OperatorOptions::new(&program, dir.path().join("operator"), settings.clone());
@@ -77,7 +75,7 @@ pub(super) async fn run() -> Result<Figures> {
     operator.ready().await?;
 
     progress.step(format!("memory with {LIVING} PeerPods"));
-    bench.populate().await?;
+    bench.populate(LIVING).await?;
     let (grown, _) = usage::memory(operator.process().identity().pid)?;
     figures.tell("resident memory, PeerPods arrived one by one", grown, "MiB");
     start(&bench, &mut operator).await?;
@@ -128,16 +126,22 @@ pub(super) struct Bench<'a> {
 
 /// A PeerPod whose Pod has ended, and its machine.
 pub(super) struct Dangling {
-    peerpod: String,
+    pub(super) peerpod: String,
     pub(super) machine: PodVm,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// In a cluster that has the installation's rights.
+    pub(super) async fn new(testbed: &'a Testbed, host: &'a Host) -> Result<Self> {
+        let (caa, namespace) = (Caa::install(testbed).await?, testbed.namespace("bench").await?);
+        Ok(Self { testbed, host, caa, namespace })
+    }
+
     fn client(&self) -> Client {
         self.testbed.client()
     }
 
-    fn peerpods(&self) -> Api<PeerPod> {
+    pub(super) fn peerpods(&self) -> Api<PeerPod> {
         Api::namespaced(self.client(), &self.namespace)
     }
 
@@ -209,8 +213,8 @@ impl Bench<'_> {
     }
 
     /// Fills the cluster up with living PeerPods.
-    async fn populate(&self) -> Result<()> {
-        let pods = self.pods(LIVING).await?;
+    pub(super) async fn populate(&self, count: usize) -> Result<()> {
+        let pods = self.pods(count).await?;
         let recorded =
             pods.iter().map(async |pod| self.caa.record(pod, "libvirt", &Uuid::new_v4().to_string()).await);
         stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;

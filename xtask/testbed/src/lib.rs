@@ -5,7 +5,8 @@
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes no VMs.
-//! - [`readme`]: the blocks of README.md that are run.
+//! - [`RealNode`]: what an operator that is a Pod needs around it.
+//! - [`Shell`]: commands as a user types them; [`readme`]: those of README.md.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
@@ -25,8 +26,10 @@ mod operator;
 mod pod_runner;
 mod pods;
 pub mod readme;
+mod real_node;
 mod run_dir;
 mod settings;
+mod shell;
 pub mod stand_in;
 pub mod wait;
 
@@ -40,5 +43,7 @@ pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
 pub use pod_runner::PodRunner;
 pub use pods::Pods;
+pub use real_node::RealNode;
 pub use run_dir::run_dir;
 pub use settings::{MountedFolder, Settings};
+pub use shell::Shell;

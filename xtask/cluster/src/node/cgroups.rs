@@ -51,21 +51,14 @@ impl Cgroup {
         format!("/{}", self.name)
     }
 
-    /// The bytes of a Pod's memory that no file backs.
-    pub(super) fn anonymous_memory(&self, pod_uid: &str) -> Result<u64> {
+    /// What is accounted for a Pod.
+    pub(super) fn memory(&self, pod_uid: &str) -> Result<PodMemory> {
         for Hierarchy { root, version } in hierarchies()? {
             for class in ["burstable/", "besteffort/", ""] {
-                let stat = root.join(&self.name).join(format!("kubepods/{class}pod{pod_uid}/memory.stat"));
-                let Ok(text) = fs::read_to_string(&stat) else { continue };
-                let key = match version {
-                    Version::One => "total_rss ",
-                    Version::Two => "anon ",
-                };
-                let value = text.lines().find_map(|line| line.strip_prefix(key));
-                return value
-                    .with_context(|| format!("{} has no {key}", stat.display()))?
-                    .parse()
-                    .map_err(Into::into);
+                let dir = root.join(&self.name).join(format!("kubepods/{class}pod{pod_uid}"));
+                if dir.join("memory.stat").exists() {
+                    return memory(&dir, version);
+                }
             }
         }
         bail!("the Pod {pod_uid} has no memory cgroup on the real node")
@@ -85,6 +78,49 @@ impl Cgroup {
         }
         Ok(())
     }
+}
+
+/// What the cgroup of a Pod on the real node accounts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodMemory {
+    /// The bytes that no file backs.
+    pub anonymous: u64,
+    /// The most bytes that there ever were, whatever is behind them. A limit is for these.
+    pub peak: u64,
+    /// How many processes were killed as there was no more, in the containers that are there.
+    pub kills: u64,
+}
+
+fn memory(dir: &Path, version: Version) -> Result<PodMemory> {
+    let (anonymous, peak, events) = match version {
+        Version::One => ("total_rss", "memory.max_usage_in_bytes", "memory.oom_control"),
+        Version::Two => ("anon", "memory.peak", "memory.events"),
+    };
+    let most = dir.join(peak);
+    let most = fs::read_to_string(&most).with_context(|| format!("reading {}", most.display()))?;
+    let mut kills = value(&dir.join(events), "oom_kill")?;
+    if version == Version::One {
+        // There a cgroup does not count what those below it do.
+        for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                kills += value(&entry.path().join(events), "oom_kill")?;
+            }
+        }
+    }
+    Ok(PodMemory {
+        anonymous: value(&dir.join("memory.stat"), anonymous)?,
+        peak: most.trim().parse()?,
+        kills,
+    })
+}
+
+/// A number from a file with a line for each.
+fn value(file: &Path, key: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let of_key = |line: &str| line.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
+    let value = text.lines().find_map(of_key).with_context(|| format!("{} has no {key}", file.display()))?;
+    value.trim().parse().with_context(|| format!("{key} in {}", file.display()))
 }
 
 struct Hierarchy {

@@ -19,6 +19,7 @@ use image::{Compression, Image};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::cgroups::PodMemory;
 pub(crate) use self::network::Network;
 pub use self::tools::{PAUSE_IMAGE, static_program};
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
@@ -132,10 +133,10 @@ impl Cluster {
         self.plan.node.as_ref().map(|node| node.network.host())
     }
 
-    /// The bytes of memory of a Pod on the real node that no file backs, as its cgroup reports them.
-    pub fn anonymous_memory(&self, pod_uid: &str) -> Result<u64> {
+    /// The memory of a Pod on the real node, as its cgroup reports it.
+    pub fn memory_of_pod(&self, pod_uid: &str) -> Result<PodMemory> {
         let cgroup = self.plan.node.as_ref().and_then(|node| node.cgroup.as_ref());
-        cgroup.context("the cluster has no real node")?.anonymous_memory(pod_uid)
+        cgroup.context("the cluster has no real node")?.memory(pod_uid)
     }
 
     /// Puts an image on the real node, under its name. Pods that use it should not want to pull it.

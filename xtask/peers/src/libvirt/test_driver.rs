@@ -55,10 +55,24 @@ impl Libvirtd {
         auth: TcpAuth,
         address: Option<Ipv4Addr>,
     ) -> Result<(Self, Listener)> {
+        Self::start_listener(dir, auth, address.unwrap_or_else(loopback), Lifetime::Owned).await
+    }
+
+    /// The same for those to whom this machine has that address: anybody there may come by tcp.
+    pub async fn start_at(address: Ipv4Addr, dir: &Path, lifetime: Lifetime) -> Result<Self> {
+        Ok(Self::start_listener(dir, TcpAuth::None, address, lifetime).await?.0)
+    }
+
+    async fn start_listener(
+        dir: &Path,
+        auth: TcpAuth,
+        address: Ipv4Addr,
+        lifetime: Lifetime,
+    ) -> Result<(Self, Listener)> {
         Self::install()?;
-        let (listener, configuration) = Listener::prepare(dir, auth, address.unwrap_or_else(loopback))?;
+        let (listener, configuration) = Listener::prepare(dir, auth, address)?;
         daemon::prepare(dir, &configuration)?;
-        Ok((Self::start_prepared(dir, Lifetime::Owned).await?, listener))
+        Ok((Self::start_prepared(dir, lifetime).await?, listener))
     }
 
     async fn start_prepared(dir: &Path, lifetime: Lifetime) -> Result<Self> {

@@ -1,0 +1,166 @@
+//! From `helm upgrade --install` to the first machine that is reaped, on a real node that has the image already.
+
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{process::Lifetime, progress::Progress};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Namespace},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    install::{NAME, removal::ALLOW_ANNOTATION},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use testbed::{Pods, RealNode, Shell, peerpod_object, vm_name, wait};
+
+use super::figures::Figures;
+use crate::{repository, test::cargo};
+
+/// Installations, each into a cluster that has nothing of the one before.
+const RUNS: usize = 5;
+/// What stays when helm has removed an installation.
+const DEFINITIONS: [&str; 2] =
+    ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(super) async fn run() -> Result<Figures> {
+    let mut progress = Progress::new(2 + RUNS);
+    progress.step("building the operator (release)");
+    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    progress.step("starting a cluster with a real node, and libvirtd");
+    let dir = tempfile::tempdir()?;
+    let program = repository::root().join("target/release/peerpod-operator");
+    let node = RealNode::start(dir.path(), &program, Lifetime::Owned).await?;
+    let shell = Shell::new(dir.path().join("user"), node.testbed.cluster(), node.uri.clone()).await?;
+    let bench = Bench { namespace: node.testbed.namespace("bench").await?, shell, node };
+    let mut runs = Vec::new();
+    for run in 1..=RUNS {
+        progress.step(format!("installation {run} of {RUNS}"));
+        runs.push(Box::pin(bench.install()).await?);
+        bench.remove().await.context("removing everything again")?;
+    }
+    progress.finish();
+
+    let mut figures = Figures::default();
+    // Nothing is waited for that a user would not wait for: the PeerPod is deleted by itself, since the garbage collector
+    // looks for new kinds every 30 s only.
+    let [median, slowest] = of(&runs, |run| run.defined);
+    figures.tell("helm upgrade --install until a PeerPod can be made", median, "s");
+    figures.tell("  the slowest", slowest, "s");
+    let [median, slowest] = of(&runs, |run| run.available);
+    figures.tell("until an operator is available", median, "s");
+    figures.tell("  the slowest", slowest, "s");
+    let [median, slowest] = of(&runs, |run| run.reaped);
+    figures.add("until a machine is reaped that was left behind", median, "s", 8.0);
+    figures.add("  the slowest", slowest, "s", 8.0);
+    let [median, slowest] = of(&runs, |run| run.returned);
+    figures.tell("until helm returns (--wait)", median, "s");
+    figures.tell("  the slowest", slowest, "s");
+    Ok(figures)
+}
+
+/// The seconds of the median and of the slowest run.
+fn of(runs: &[Run], figure: impl Fn(&Run) -> Duration) -> [f64; 2] {
+    let mut all: Vec<_> = runs.iter().map(figure).collect();
+    all.sort();
+    [all[RUNS / 2], all[RUNS - 1]].map(|it| it.as_secs_f64())
+}
+
+/// How long after helm was started something was so.
+struct Run {
+    /// A PeerPod could be made.
+    defined: Duration,
+    /// One of the operators was ready.
+    available: Duration,
+    /// Machine and PeerPod were gone.
+    reaped: Duration,
+    /// helm said so itself.
+    returned: Duration,
+}
+
+struct Bench {
+    node: RealNode,
+    shell: Shell,
+    /// Where PeerPods are made.
+    namespace: String,
+}
+
+impl Bench {
+    /// Installs by README.md's commands into a cluster in which no PeerPod can be made yet. A machine is there, and its Pod
+    /// is gone; as soon as its PeerPod can be made it is, and is deleted.
+    async fn install(&self) -> Result<Run> {
+        let client = self.node.testbed.client();
+        let (pods, host) = (Pods::new(client.clone(), &self.namespace), self.node.libvirtd.host());
+        let pod = pods.run("web").await?;
+        let machine = host.start_pod_vm(&vm_name("web")).await?;
+        pods.delete("web").await?;
+        let object = peerpod_object(&pod, "libvirt", &machine.domain.uuid.to_string());
+        let object: PeerPod = serde_json::from_value(object)?;
+
+        let peerpods: Api<PeerPod> = Api::namespaced(client.clone(), &self.namespace);
+        let deployments: Api<Deployment> = Api::namespaced(client, NAMESPACE);
+        let started = Instant::now();
+        let returned = async {
+            self.shell.readme("helm").await?;
+            anyhow::Ok(started.elapsed())
+        };
+        let available = async {
+            let available = |it: &Deployment| {
+                it.status.as_ref().and_then(|status| status.available_replicas).is_some_and(|count| count > 0)
+            };
+            wait::present(&deployments, NAME, "an operator is available", DEADLINE, available).await?;
+            anyhow::Ok(started.elapsed())
+        };
+        let reaped = async {
+            let made = wait::eventually("a PeerPod can be made", DEADLINE, async || {
+                Ok(peerpods.create(&PostParams::default(), &object).await?)
+            });
+            let name = made.await?.name_any();
+            let defined = started.elapsed();
+            peerpods.delete(&name, &DeleteParams::default()).await?;
+            wait::gone(&peerpods, &name, DEADLINE).await?;
+            anyhow::Ok((defined, started.elapsed()))
+        };
+        let (returned, available, (defined, reaped)) = tokio::try_join!(returned, available, reaped)?;
+        let left = host.virsh().domains().await?;
+        ensure!(!left.contains(&machine.domain.name), "its domain is left: {left:?}");
+        Ok(Run { defined, available, reaped, returned })
+    }
+
+    /// Removes the release and what helm keeps of it.
+    async fn remove(&self) -> Result<()> {
+        // The API server asks the policy that keeps these for a moment longer than it is there.
+        let commands = format!(
+            "kubectl annotate crd/{} crd/{} namespace/{NAMESPACE} {ALLOW_ANNOTATION}=true\n\
+             helm uninstall {NAME} --namespace {NAMESPACE} --wait",
+            DEFINITIONS[0], DEFINITIONS[1]
+        );
+        self.shell.run(&commands).await?;
+        let client = self.node.testbed.client();
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        for name in DEFINITIONS {
+            remove(&definitions, name).await?;
+        }
+        let namespaces: Api<Namespace> = Api::all(client);
+        remove(&namespaces, NAMESPACE).await
+    }
+}
+
+/// Deletes an object and waits until it is gone.
+async fn remove<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
+{
+    api.delete(name, &DeleteParams::default()).await?;
+    wait::gone(api, name, DEADLINE).await
+}

@@ -1,0 +1,141 @@
+//! 20,000 PeerPods, and the operators within the limits that they are installed with, on a real node.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{node::PodMemory, process::Lifetime, progress::Progress};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use peerpod_operator::{NAMESPACE, install::NAME};
+use testbed::{RealNode, Shell, wait};
+use tokio::time::sleep;
+
+use super::{figures::Figures, peerpods};
+use crate::{repository, test::cargo};
+
+/// PeerPods that live.
+const LIVING: usize = 20_000;
+/// PeerPods beside them that are going when the operators start.
+const GOING: usize = 400;
+/// The most memory that an operator may take at any time, in MiB: three quarters of its limit.
+const ROOM: f64 = 96.0;
+/// How often memory is looked at that has no peak of its own.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const DEADLINE: Duration = Duration::from_secs(180);
+
+pub(super) async fn run() -> Result<Figures> {
+    let mut progress = Progress::new(4);
+    progress.step("building the operator (release)");
+    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    progress.step("starting a cluster with a real node, and libvirtd; installing by helm");
+    let dir = tempfile::tempdir()?;
+    let program = repository::root().join("target/release/peerpod-operator");
+    let node = RealNode::start(dir.path(), &program, Lifetime::Owned).await?;
+    let shell = Shell::new(dir.path().join("user"), node.testbed.cluster(), node.uri.clone()).await?;
+    shell.readme("helm").await?;
+    let bench = peerpods::Bench::new(&node.testbed, node.libvirtd.host()).await?;
+    let operators = Operators { node: &node, shell: &shell };
+
+    progress.step(format!("{LIVING} PeerPods arrive, one by one"));
+    bench.populate(LIVING).await?;
+    let arrived = operators.memory().await?;
+
+    progress.step(format!("operators start, and find {GOING} PeerPods going among them"));
+    operators.scale(0).await?;
+    let dangling = bench.dangling(GOING).await?;
+    let peerpods = bench.peerpods();
+    for gone in &dangling {
+        peerpods.delete(&gone.peerpod, &DeleteParams::default()).await?;
+    }
+    let reaped = async {
+        operators.scale(2).await?;
+        for gone in &dangling {
+            wait::gone(&peerpods, &gone.peerpod, DEADLINE).await?;
+        }
+        operators.memory().await
+    };
+    let mut anonymous = 0;
+    let found = tokio::select! {
+        found = reaped => found?,
+        failed = operators.follow(&mut anonymous) => return Err(failed),
+    };
+    progress.finish();
+
+    let mut figures = Figures::default();
+    figures.tell("20,000 PeerPods arrived: anonymous memory", mebibytes(arrived.anonymous)?, "MiB");
+    figures.add("  at most, as the cgroup counts against the limit", mebibytes(arrived.peak)?, "MiB", ROOM);
+    figures.tell("found at start, 400 going: anonymous memory", mebibytes(found.anonymous)?, "MiB");
+    figures.tell("  at most", mebibytes(anonymous)?, "MiB");
+    figures.add("  at most, as the cgroup counts against the limit", mebibytes(found.peak)?, "MiB", ROOM);
+    let kills = f64::from(u32::try_from(arrived.kills + found.kills)?);
+    figures.add_count("kills for want of memory, and restarts", kills, 0.0);
+    Ok(figures)
+}
+
+fn mebibytes(bytes: u64) -> Result<f64> {
+    Ok(f64::from(u32::try_from(bytes >> 10)?) / 1024.0)
+}
+
+/// The operators' Pods.
+struct Operators<'a> {
+    node: &'a RealNode,
+    shell: &'a Shell,
+}
+
+impl Operators<'_> {
+    async fn pods(&self) -> Result<Vec<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.node.testbed.client(), NAMESPACE);
+        let labels = format!("app.kubernetes.io/name={NAME},app.kubernetes.io/component=operator");
+        Ok(api.list(&ListParams::default().labels(&labels)).await?.items)
+    }
+
+    /// Has so many of them, and none else.
+    async fn scale(&self, replicas: usize) -> Result<()> {
+        let commands = format!(
+            "kubectl -n {NAMESPACE} scale deployment/{NAME} --replicas={replicas}\n\
+             kubectl -n {NAMESPACE} rollout status deployment/{NAME} --timeout=2m"
+        );
+        self.shell.run(&commands).await?;
+        wait::eventually("the operators are as many as asked for", DEADLINE, async || {
+            let pods = self.pods().await?.len();
+            ensure!(pods == replicas, "there are {pods}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The most that one of them takes. A restart counts as a kill: the cgroup of what was killed is gone with it.
+    async fn memory(&self) -> Result<PodMemory> {
+        let mut most = PodMemory { anonymous: 0, peak: 0, kills: 0 };
+        for pod in self.pods().await? {
+            let memory = self.node.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
+            let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+            let restarts: i32 = containers.map(|it| it.restart_count).sum();
+            most = PodMemory {
+                anonymous: most.anonymous.max(memory.anonymous),
+                peak: most.peak.max(memory.peak),
+                kills: most.kills + memory.kills + u64::try_from(restarts)?,
+            };
+        }
+        Ok(most)
+    }
+
+    /// Notes the most anonymous memory that one of them has, until it is dropped; gives why it cannot go on.
+    async fn follow(&self, most: &mut u64) -> anyhow::Error {
+        loop {
+            let pods = match self.pods().await.context("looking for the operators' Pods") {
+                Ok(pods) => pods,
+                Err(error) => return error,
+            };
+            for pod in pods {
+                // A Pod that is new or goes has no cgroup.
+                let memory = self.node.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default());
+                *most = (*most).max(memory.map_or(0, |memory| memory.anonymous));
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What an operator that is a Pod needs around it.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use cluster::process::Lifetime;
+use image::Compression;
+use peerpod_operator::install::DEFAULT_IMAGE;
+use peers::libvirt::Libvirtd;
+
+use crate::{Options, Testbed};
+
+/// A cluster with a real node and nothing installed, the operator's image on that node, and a libvirtd that Pods there reach.
+/// Only root can have one.
+pub struct RealNode {
+    /// The cluster. With an audit log.
+    pub testbed: Testbed,
+    /// Listens for Pods by TCP, beside its socket.
+    pub libvirtd: Libvirtd,
+    /// What `LIBVIRT_URI` is for Pods.
+    pub uri: String,
+}
+
+impl RealNode {
+    /// Starts it with all its files in `dir`; the image is of the operator's program at `program`.
+    pub async fn start(dir: &Path, program: &Path, lifetime: Lifetime) -> Result<Self> {
+        let options = Options { audit: true, real_node: true, lifetime, ..Options::new(dir.join("testbed")) };
+        let testbed = Testbed::start_empty(&options).await?;
+        let host = testbed.cluster().host_address().context("a real node has this machine's address")?;
+        let libvirtd = Libvirtd::start_at(host, &dir.join("libvirtd"), lifetime).await?;
+        let (program, archive) = (program.to_owned(), dir.join("operator.tar"));
+        let written = archive.clone();
+        tokio::task::spawn_blocking(move || {
+            image::operator(&program, DEFAULT_IMAGE, &[].into())?.write(&written, Compression::None)
+        })
+        .await??;
+        testbed.cluster().import_archive(&archive).await?;
+        Ok(Self { testbed, libvirtd, uri: format!("test+tcp://{host}/default") })
+    }
+}
