@@ -1,18 +1,18 @@
 //! The part of a pass that is about the admission of Pods.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+mod registration;
+
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service,
     policy::v1::PodDisruptionBudget,
 };
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, DynamicObject},
-};
+use kube::{ResourceExt, api::DeleteParams};
 use serde_json::to_value;
 
+use self::registration::webhook_state;
 use super::{
     Context,
     apply::{self, Found, Kind, Wanted},
@@ -29,7 +29,8 @@ use crate::{
     webhook::tls::{TlsError, TlsOptions},
 };
 
-/// How long API servers may take until they do what a new policy says. They look for new ones every second.
+/// How long API servers may take until they do what a new policy or registration says. They look for new policies every
+/// second.
 const TAKEN_UP: Duration = Duration::from_secs(5);
 
 impl Context {
@@ -54,33 +55,23 @@ impl Context {
             (None, AdmissionMode::Auto) if served => Means::Policy,
             (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
         };
-        let [policies, bindings] = policy::resources();
         let (tls, refused) =
             if means == Means::Webhook { self.tls(config).await? } else { Default::default() };
-        let wanted = match means {
-            Means::None => Vec::new(),
-            Means::Policy => vec![
-                Wanted::new(policies, to_value(policy::policy(inputs))?),
-                Wanted::new(bindings, to_value(policy::binding(inputs))?),
-            ],
-            Means::Webhook => {
-                self.share(config).await?;
-                let configuration = Names::of(config).cluster_scoped;
-                let authorities = self.observer.webhook_authorities(&configuration).await?;
-                vec![
-                    Wanted::of(&webhook::deployment(inputs, &tls))?,
-                    Wanted::of(&webhook::service(inputs))?,
-                    Wanted::of(&webhook::disruption_budget(inputs))?,
-                    Wanted::of(&webhook::configuration(inputs, authorities))?,
-                ]
-            }
-        };
-        let (kinds, former): (Vec<_>, Vec<_>) = self
-            .admission_kinds(served)
-            .into_iter()
-            .partition(|kind| wanted.iter().any(|wanted| wanted.is_a(kind)));
         let name = config.name_any();
-        let found = apply::bring(&self.client, &name, &kinds, &wanted).await?;
+        let (kinds, former): (Vec<_>, Vec<_>) =
+            self.admission_kinds(served).into_iter().partition(|kind| means.consists_of(kind));
+        let found = match means {
+            Means::None => Found::default(),
+            Means::Policy => {
+                let [policies, bindings] = policy::resources();
+                let wanted = [
+                    Wanted::new(policies, to_value(policy::policy(inputs))?),
+                    Wanted::new(bindings, to_value(policy::binding(inputs))?),
+                ];
+                apply::bring(&self.client, &name, &kinds, &wanted).await?
+            }
+            Means::Webhook => self.bring_webhook(inputs, &tls, &kinds, &former).await?,
+        };
         let taken = name_taken(&found);
         let state = match means {
             _ if taken.is_some() => {
@@ -88,7 +79,7 @@ impl Context {
             }
             Means::None => sharing.as_deref().map(shared_state),
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
-            Means::Webhook => Some(webhook_state(&found, &Names::of(config))),
+            Means::Webhook => Some(webhook_state(&found, &Names::of(config), Timestamp::now())),
         };
         let mut part = Part { findings: taken.into_iter().collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
@@ -141,19 +132,6 @@ impl Context {
         Ok(served)
     }
 
-    /// An older configuration whose admission is for the same runtime class.
-    fn older_with_same_class(&self, config: &PeerPodConfig) -> Option<Arc<PeerPodConfig>> {
-        let class = &config.spec.admission.runtime_class_name;
-        let here = self.here();
-        let mut older = here.into_iter().take_while(|other| other.uid() != config.uid());
-        older.find(|other| {
-            let admission = &other.spec.admission;
-            other.metadata.deletion_timestamp.is_none()
-                && admission.mode != AdmissionMode::None
-                && admission.runtime_class_name == *class
-        })
-    }
-
     /// All that an admission may consist of, in the order in which it is made.
     pub(super) fn admission_kinds(&self, serves_policies: bool) -> Vec<Kind> {
         let mut kinds = vec![
@@ -175,6 +153,17 @@ enum Means {
     None,
     Webhook,
     Policy,
+}
+
+impl Means {
+    fn consists_of(self, kind: &Kind) -> bool {
+        let is_policy = policy::resources().iter().any(|resource| resource.kind == kind.resource.kind);
+        match self {
+            Self::None => false,
+            Self::Policy => is_policy,
+            Self::Webhook => !is_policy,
+        }
+    }
 }
 
 /// How far the admission of an older configuration is, which is for this one's runtime class, too.
@@ -237,11 +226,7 @@ fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOptions) -> F
 
 /// Whether the policy is in force, and what it does not do.
 fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
-    let taken_up = |object: &DynamicObject| {
-        let age = object.creation_timestamp().map(|made| now.duration_since(made.0).unsigned_abs());
-        age.is_some_and(|age| age >= TAKEN_UP)
-    };
-    if !found.objects.values().all(taken_up) {
+    if !found.objects.values().all(|object| is_taken_up(object, now)) {
         return Finding::new(Reason::PolicyStarting, "the policy was made a moment ago");
     }
     let gaps = policy::unsupported(&inputs.config.spec);
@@ -250,35 +235,10 @@ fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
     Finding::new(Reason::PolicyInForce, message)
 }
 
-/// How far the webhook is.
-fn webhook_state(found: &Found, names: &Names) -> Finding {
-    let deployment: Option<Deployment> = found.get(&names.webhook);
-    let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
-    let available = deployment.as_ref().and_then(|it| it.status.as_ref()?.available_replicas).unwrap_or(0);
-    let trusted = registration.and_then(|it| it.webhooks).is_some_and(|webhooks| {
-        !webhooks.is_empty() && webhooks.iter().all(|it| it.client_config.ca_bundle.is_some())
-    });
-    match (available, trusted) {
-        (0, _) => Finding::new(Reason::WebhookStarting, "no Pod of the webhook is available yet"),
-        (_, false) => {
-            Finding::new(Reason::WebhookStarting, "the webhook's certificate is not registered yet")
-        }
-        (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
-            Finding::new(Reason::WebhookStarting, "not all Pods of the webhook are up to date yet")
-        }
-        (pods, true) => {
-            Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
-        }
-    }
-}
-
-/// Whether all Pods are of the present template.
-fn is_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-    deployment.status.as_ref().is_some_and(|status| {
-        status.observed_generation == deployment.metadata.generation
-            && status.updated_replicas.unwrap_or(0) >= wanted
-    })
+/// Whether API servers have heard of it.
+fn is_taken_up(object: &impl ResourceExt, now: Timestamp) -> bool {
+    let age = object.creation_timestamp().map(|made| now.duration_since(made.0).unsigned_abs());
+    age.is_some_and(|age| age >= TAKEN_UP)
 }
 
 #[cfg(test)]

@@ -174,6 +174,19 @@ pub(super) async fn clear(
     Ok(any)
 }
 
+/// Whether there is any object of these kinds that bears the configuration's label and stays.
+pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
+    for kind in kinds {
+        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+        let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
+        let found = api_call::bounded(of_kind.list_metadata(&params)).await?;
+        if found.iter().any(|object| object.metadata.deletion_timestamp.is_none()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeleteParams) -> Result<(), ApiError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{
     Context, FINALIZER, apply,
-    pass::{NOT_YET_SEEN, PassError},
+    pass::{NOT_YET_SEEN, Part, PassError},
     report::Report,
     verdict::{Finding, Reason},
 };
@@ -55,36 +55,58 @@ impl Context {
 
     /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
     pub(super) async fn put_back(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        let (left, outcome) = match self.take_back(config).await {
+        let (findings, outcome) = match self.take_back(config).await {
             Ok(None) => return self.release(config).await,
-            Ok(Some((left, again))) => (left, Ok(Action::requeue(again))),
-            Err(error) => (format!("trying again what failed: {error}"), Err(error)),
+            Ok(Some(Part { findings, again })) => (findings, Ok(Action::requeue(again.unwrap_or(AGAIN)))),
+            Err(error) => {
+                let message = format!("trying again what failed: {error}");
+                (vec![Finding::new(Reason::Deleting, message)], Err(error))
+            }
         };
-        let findings = vec![Finding::new(Reason::Deleting, left)];
         self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
         outcome
     }
 
     /// What is left, and when to look again; `None` if nothing is.
-    async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<(String, Duration)>, PassError> {
+    async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<Part>, PassError> {
         let name = config.name_any();
-        // Without its server the webhook would refuse every peer pod, so its registration goes first.
         let mut kinds = self.admission_kinds(self.serves_policies().await?);
+        // Without its server the webhook would refuse every peer pod, so its registration goes first.
         kinds.reverse();
-        let left = apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
+        let told = self.hand_over(config);
+        let kept = told.as_ref().is_some_and(|told| told.reason == Reason::AdmissionKept)
+            && apply::any(&self.client, &name, &kinds).await?;
+        let left = !kept && apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
+        // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
+        let (message, again) = match self.take_back_nodes(&name, left).await? {
+            Some(left) => left,
+            None if kept => ("all but the admission is put back".to_owned(), AGAIN),
+            None => return Ok(None),
+        };
+        let mut part = Part { again: Some(again), ..Part::of(Reason::Deleting, message) };
+        part.findings.extend(told.filter(|_| kept || left));
+        Ok(Some(part))
+    }
+
+    /// What of it is left on nodes, or that `objects` are, and when to look again; `None` if nothing is.
+    async fn take_back_nodes(
+        &self,
+        name: &str,
+        objects: bool,
+    ) -> Result<Option<(String, Duration)>, PassError> {
         let unseen = || Some(("nodes are still being read".to_owned(), NOT_YET_SEEN));
         let Some(claims) = self.claims().await else { return Ok(unseen()) };
         let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
         let pending =
             pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
-        if left || pending > 0 {
+        if objects || pending > 0 {
             let message = format!("{pending} nodes still advertise VMs; objects are being removed");
             return Ok(Some((message, pass.again.unwrap_or(AGAIN).min(AGAIN))));
         }
         // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may have these nodes while
         // Pods of this one are there.
         let adaptor = [self.kind::<DaemonSet>(true)];
-        if apply::clear(&self.client, &name, &adaptor, &DeleteParams::foreground()).await? {
+        if apply::clear(&self.client, name, &adaptor, &DeleteParams::foreground()).await? {
             let message = "the Pods of cloud-api-adaptor have not ended yet; on a node that does not answer, delete its Pod by \
                            force, or the node";
             return Ok(Some((message.to_owned(), AGAIN)));

@@ -5,6 +5,7 @@
 //! observe.rs   reads: settings, runtime class, what others installed
 //! build/       the objects that are wanted (pure)
 //! hold.rs      the finalizer, and what is taken back before it goes
+//! handover.rs  which admission stays until another one's stands
 //! watches.rs   what of the objects that are watched asks for a pass
 //! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
@@ -25,6 +26,7 @@ mod admission;
 mod apply;
 pub mod build;
 pub mod capacity;
+mod handover;
 mod hold;
 mod observe;
 mod pass;

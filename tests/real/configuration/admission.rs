@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{
-    admissionregistration::v1::MutatingWebhookConfiguration,
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, Pod, Service},
-    policy::v1::PodDisruptionBudget,
+use k8s_openapi::{
+    ByteString,
+    api::{
+        admissionregistration::v1::MutatingWebhookConfiguration,
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Pod, Secret, Service},
+        policy::v1::PodDisruptionBudget,
+    },
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -16,6 +19,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE, OLDEST_KUBERNETES,
     peerpodconfig::build::{CONFIG_LABEL, policy},
+    webhook::certificates::keeper::SECRET,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -29,7 +33,7 @@ const NAME: &str = "peer-pods-config";
 /// Long before a configuration is looked at without being told to.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-fn mode(mode: &str) -> Value {
+pub fn mode(mode: &str) -> Value {
     json!({ "limit": 2, "admission": { "mode": mode } })
 }
 
@@ -38,7 +42,7 @@ fn policies(client: &Client) -> [Api<DynamicObject>; 2] {
 }
 
 /// Whether a Pod of the runtime class is made a peer pod, as a dry run tells.
-async fn makes_peer_pods(alone: &Alone<'_>) -> Result<bool> {
+pub async fn makes_peer_pods(alone: &Alone<'_>) -> Result<bool> {
     let pods: Api<Pod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
     let pod: Pod = serde_json::from_value(json!({
         "metadata": { "name": "peer" },
@@ -94,16 +98,15 @@ async fn until_there_is(client: &Client, expected: &[&str]) -> Result<()> {
     .await
 }
 
-/// Registers an authority for the webhook, as its Pods do: those of fake nodes do nothing.
+/// Puts an authority into the webhook's Secret, as its Pods do: those of fake nodes do nothing.
 pub async fn trust(client: &Client) -> Result<()> {
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let authorities = config_maps.get("kube-root-ca.crt").await?.data.context("it has data")?;
-    let bundle = k8s_openapi::ByteString(authorities["ca.crt"].clone().into_bytes());
-    let patch = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle }]);
-    let patch = Patch::Json::<()>(serde_json::from_value(patch)?);
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    wait::eventually("the webhook is registered and takes an authority", DEADLINE, async || {
-        api.patch(NAME, &PatchParams::default(), &patch).await?;
+    let authorities = ByteString(authorities["ca.crt"].clone().into_bytes());
+    let patch = Patch::Merge(json!({ "data": { "ca.crt": authorities } }));
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    wait::eventually("there is a Secret and takes an authority", DEADLINE, async || {
+        secrets.patch_metadata(SECRET, &PatchParams::default(), &patch).await?;
         Ok(())
     })
     .await
@@ -212,7 +215,6 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         never_without(client, async {
             stage.configure("config", mode("Webhook")).await?;
             stage.until("config", "AdmissionReady", "WebhookStarting").await?;
-            until_there_is(client, &[&WEBHOOK[..], &POLICY].concat()).await?;
             trust(client).await?;
             stage.until("config", "AdmissionReady", "WebhookRunning").await?;
             until_there_is(client, &WEBHOOK).await

@@ -2,6 +2,7 @@
 
 mod admission;
 mod deletion;
+mod handover;
 mod overlap;
 mod quiet;
 mod settings;

@@ -7,6 +7,7 @@
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -78,25 +79,35 @@ impl<'a> Stage<'a> {
     async fn set(shared: &'a Shared, name: &'static str) -> Result<Self> {
         let (client, runtime_class) = (shared.testbed.client(), format!("kata-{name}"));
         let namespace = shared.testbed.namespace(name).await?;
-        let objects = [
-            json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
-                "metadata": { "name": runtime_class } }),
-            json!({ "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-                "metadata": { "name": name, "namespace": NAMESPACE },
-                // No node is selected: nothing else than the admission is looked at here.
-                "spec": { "nodeSelector": { "test": name }, "admission": { "runtimeClassName": runtime_class } } }),
-        ];
-        shared.testbed.apply(name, &objects).await?;
+        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
+            "metadata": { "name": runtime_class } });
+        shared.testbed.apply(name, &[class]).await?;
         let configs: Api<PeerPodConfig> = Api::namespaced(client.clone(), NAMESPACE);
         let pods = Api::namespaced(client, &namespace);
         let stage = Self { shared, configs, name, runtime_class, pods };
+        stage.configure(name).await?;
         stage.is_called().await?;
+        stage.until(name, "WebhookRunning").await?;
+        Ok(stage)
+    }
+
+    /// Makes a configuration of the stage's runtime class.
+    async fn configure(&self, name: &str) -> Result<()> {
+        let config = json!({ "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": name, "namespace": NAMESPACE },
+            // No node is selected: nothing else than the admission is looked at here.
+            "spec": { "nodeSelector": { "test": name }, "admission": { "runtimeClassName": self.runtime_class } } });
+        self.shared.testbed.apply(name, &[config]).await
+    }
+
+    /// Waits until the admission of a configuration is as far.
+    async fn until(&self, name: &str, reason: &str) -> Result<()> {
         let admission = |config: &PeerPodConfig| {
             let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == "WebhookRunning")
+            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == reason)
         };
-        wait::present(&stage.configs, name, "the admission is ready", DEADLINE, admission).await?;
-        Ok(stage)
+        let what = format!("the admission of {name} is {reason}");
+        wait::present(&self.configs, name, &what, DEADLINE, admission).await.map(drop)
     }
 
     /// Waits until peer pods are changed.
@@ -259,11 +270,7 @@ fn while_it_is_down_peer_pods_alone_are_refused() -> Result<()> {
         .await?;
         let ordinary = stage.dry_run(&a_pod(json!({}))?).await?;
         assert!(ordinary.annotations().is_empty(), "{:?}", ordinary.annotations());
-        wait::present(&stage.configs, stage.name, "the outage is said", DEADLINE, |config| {
-            let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == "WebhookStarting")
-        })
-        .await?;
+        stage.until(stage.name, "WebhookStarting").await?;
         stage.shared.runner.recover(stage.name);
         stage.is_called().await
     })
@@ -323,6 +330,28 @@ fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown
             }
         };
         let requests = Box::pin(stage.under_load(renewed)).await?;
+        ensure!(requests > 100, "{requests} requests are no load");
+        Ok(())
+    })
+}
+
+#[test]
+fn one_webhook_takes_anothers_place_under_load_and_no_request_fails() -> Result<()> {
+    with_webhook("succeeded", async |stage| {
+        let succeed = async |of: &str, by: &str| {
+            // Which one is older is told by whole seconds.
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+            stage.configure(by).await?;
+            stage.until(by, "AdmissionShared").await?;
+            stage.configs.delete(of, &DeleteParams::default()).await?;
+            wait::gone(&stage.configs, of, 2 * DEADLINE).await?;
+            stage.until(by, "WebhookRunning").await
+        };
+        let both = async {
+            succeed(stage.name, "successor").await?;
+            succeed("successor", stage.name).await
+        };
+        let requests = Box::pin(stage.under_load(both)).await?;
         ensure!(requests > 100, "{requests} requests are no load");
         Ok(())
     })

@@ -1,0 +1,91 @@
+//! The webhook of a configuration: what serves it, and what leads Pods to it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment};
+use kube::ResourceExt;
+
+use super::{
+    super::{
+        Context,
+        apply::{self, Found, Kind, Wanted},
+        build::{Inputs, Names, webhook},
+        pass::PassError,
+        verdict::{Finding, Reason},
+    },
+    is_taken_up,
+};
+use crate::webhook::tls::TlsOptions;
+
+impl Context {
+    /// The webhook: what serves it, then what leads Pods to it.
+    pub(super) async fn bring_webhook(
+        &self,
+        inputs: &Inputs<'_>,
+        tls: &TlsOptions,
+        kinds: &[Kind],
+        former: &[Kind],
+    ) -> Result<Found, PassError> {
+        let config = inputs.config;
+        self.share(config).await?;
+        let (name, names) = (config.name_any(), Names::of(config));
+        let servers = [
+            Wanted::of(&webhook::deployment(inputs, tls))?,
+            Wanted::of(&webhook::service(inputs))?,
+            Wanted::of(&webhook::disruption_budget(inputs))?,
+        ];
+        let (registrations, kinds): (Vec<_>, Vec<_>) =
+            kinds.iter().cloned().partition(|kind| !servers.iter().any(|server| server.is_a(kind)));
+        let mut found = apply::bring(&self.client, &name, &kinds, &servers).await?;
+        let authorities = self.observer.webhook_authorities(&names.cluster_scoped).await?;
+        let answers = available(found.get(&names.webhook).as_ref()) > 0 && authorities.is_some();
+        // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
+        // better; without any, they would run as no peer pods.
+        let due = answers
+            || apply::any(&self.client, &name, &registrations).await?
+            || !(apply::any(&self.client, &name, former).await?
+                || self.is_stood_in_for(config, &[&registrations, former].concat()).await?);
+        if due {
+            let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;
+            let registered = apply::bring(&self.client, &name, &registrations, &[registration]).await?;
+            found.objects.extend(registered.objects);
+            found.foreign.extend(registered.foreign);
+        }
+        Ok(found)
+    }
+}
+
+/// How far the webhook is.
+pub(super) fn webhook_state(found: &Found, names: &Names, now: Timestamp) -> Finding {
+    let deployment: Option<Deployment> = found.get(&names.webhook);
+    let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
+    let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
+        !webhooks.is_empty() && webhooks.iter().all(|it| it.client_config.ca_bundle.is_some())
+    });
+    let starting = |message: &str| Finding::new(Reason::WebhookStarting, message);
+    match (available(deployment.as_ref()), trusted) {
+        (0, _) => starting("no Pod of the webhook is available yet"),
+        (_, false) => starting("the webhook's certificate is not registered yet"),
+        (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
+            starting("not all Pods of the webhook are up to date yet")
+        }
+        (_, true) if !registration.is_some_and(|it| is_taken_up(&it, now)) => {
+            starting("the webhook was registered a moment ago")
+        }
+        (pods, true) => {
+            Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
+        }
+    }
+}
+
+fn available(deployment: Option<&Deployment>) -> i32 {
+    deployment.and_then(|it| it.status.as_ref()?.available_replicas).unwrap_or(0)
+}
+
+/// Whether all Pods are of the present template.
+fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    deployment.status.as_ref().is_some_and(|status| {
+        status.observed_generation == deployment.metadata.generation
+            && status.updated_replicas.unwrap_or(0) >= wanted
+    })
+}

@@ -1,0 +1,96 @@
+//! One configuration takes over the admission of another that goes.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use kube::api::DeleteParams;
+use testbed::wait::{self, DEADLINE};
+
+use super::{
+    admission::{makes_peer_pods, mode},
+    stage::{Stage, configuring},
+};
+use crate::support::Alone;
+
+/// What became of peer pods that were asked for without a pause.
+#[derive(Debug, Default)]
+struct Asked {
+    changed: usize,
+    refused: usize,
+}
+
+/// Does something meanwhile; fails if one is admitted as it is.
+async fn no_pod_is_missed(alone: &Alone<'_>, meanwhile: impl Future<Output = Result<()>>) -> Result<Asked> {
+    let mut asked = Asked::default();
+    let asking = async {
+        loop {
+            match makes_peer_pods(alone).await {
+                Ok(true) => asked.changed += 1,
+                Ok(false) => bail!("one was admitted as it is, after {asked:?}"),
+                Err(_) => asked.refused += 1,
+            }
+        }
+    };
+    tokio::select! {
+        outcome = meanwhile => outcome?,
+        outcome = asking => outcome?,
+    }
+    Ok(asked)
+}
+
+/// Has two configurations of one runtime class, of which the older one's admission is in force.
+async fn two(stage: &Stage, younger: &str) -> Result<()> {
+    stage.configure("older", mode("Policy")).await?;
+    stage.until("older", "AdmissionReady", "PolicyInForce").await?;
+    // Which one is older is told by whole seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    stage.configure("younger", mode(younger)).await?;
+    stage.until("younger", "AdmissionReady", "AdmissionShared").await.map(drop)
+}
+
+#[test]
+fn the_admission_of_one_that_goes_stays_until_its_successors_is_in_force() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        two(&stage, "Policy").await?;
+        let asked = no_pod_is_missed(alone, async {
+            stage.configs.delete("older", &DeleteParams::default()).await?;
+            wait::gone(&stage.configs, "older", DEADLINE).await?;
+            stage.until("younger", "Ready", "AllReady").await.map(drop)
+        })
+        .await?;
+        ensure!(asked.changed > 100 && asked.refused == 0, "{asked:?}");
+        stage.clear("younger").await
+    })
+}
+
+#[test]
+fn one_that_never_becomes_ready_delays_it_for_a_while_and_refuses_pods_then() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // What another test's webhook left would be registered by itself.
+        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
+        // The Pods of fake nodes do nothing, so there never is a certificate.
+        two(&stage, "Webhook").await?;
+        let asked = no_pod_is_missed(alone, async {
+            stage.configs.delete("older", &DeleteParams::default()).await?;
+            let message = stage.until("older", "AdmissionReady", "AdmissionKept").await?;
+            ensure!(message.contains("PeerPodConfig younger"), "{message}");
+            // All else is handed over at once.
+            stage.until("younger", "AdaptorReady", "AdaptorRunning").await?;
+            stage.until("younger", "AdmissionReady", "WebhookStarting").await?;
+            stage.shares(&[Some(2)]).await
+        })
+        .await?;
+        ensure!(asked.changed > 0 && asked.refused == 0, "{asked:?}");
+        let asked = no_pod_is_missed(alone, wait::gone(&stage.configs, "older", 2 * DEADLINE)).await?;
+        ensure!(asked.refused > 0, "{asked:?}");
+        wait::eventually("it is said", DEADLINE, async || {
+            let events = Stage::kubectl(alone, &["get", "events", "-o", "json"]).await?;
+            ensure!(events.contains("AdmissionDropped"), "{events}");
+            Ok(())
+        })
+        .await?;
+        stage.clear("younger").await
+    })
+}
