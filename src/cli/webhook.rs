@@ -23,13 +23,13 @@ use crate::{
     webhook::{
         Options,
         certificates::{
-            Serving,
+            Serving, expiry,
             files::Files,
             keeper::{self, Keeper},
             kept::Wanted,
             secret,
         },
-        metrics::ReviewMetrics,
+        metrics::{CertificateMetrics, ReviewMetrics},
         server::{self, Webhook},
         tls::TlsOptions,
     },
@@ -178,6 +178,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let reviews = ReviewMetrics::new(&mut registry);
+    let certificates = CertificateMetrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
@@ -185,15 +186,18 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
 
     let serving = Arc::new(Serving::default());
-    let certificate = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let files = Files { certificate: certificate.clone(), key: key.clone() };
-            files.show(&serving)?;
-            there.met();
-            tokio::spawn(files.follow(Arc::clone(&serving), shutdown.clone()))
-        }
-        _ => tokio::spawn(managed(&args, Arc::clone(&serving), there, metrics, shutdown.clone()).await?),
+    let (source, certificate) = if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        let files = Files { certificate: certificate.clone(), key: key.clone() };
+        files.show(&serving)?;
+        there.met();
+        let following = files.follow(Arc::clone(&serving), shutdown.clone());
+        (certificate.display().to_string(), tokio::spawn(following))
+    } else {
+        let managed = managed(&args, Arc::clone(&serving), there, metrics, shutdown.clone()).await?;
+        (format!("Secret {}/{}", args.namespace, args.tls_secret), tokio::spawn(managed))
     };
+    let telling = expiry::tell(Arc::clone(&serving), source, certificates, shutdown.clone());
+    let telling = tokio::spawn(telling);
 
     let options = Options {
         runtime_class: args.runtime_class,
@@ -206,6 +210,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     shutdown.cancelled().await;
     server.stopped().await;
     certificate.await?;
+    telling.await?;
     health.stopped().await;
     info!("stopped");
     Ok(())

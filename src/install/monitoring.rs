@@ -21,7 +21,7 @@ pub struct Alert {
 pub const PATIENCE: &str = "5m";
 
 /// Everything to be woken for.
-pub const ALERTS: [Alert; 5] = [
+pub const ALERTS: [Alert; 6] = [
     Alert {
         name: "PeerPodDeletionOverdue",
         expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
@@ -52,6 +52,13 @@ pub const ALERTS: [Alert; 5] = [
         expression: "min(peerpod_operator_settings_valid) == 0",
         meaning: "changed settings were refused; the last good ones are in force",
         action: "`/readyz` and the log name the key",
+    },
+    Alert {
+        name: "PeerPodWebhookCertificateOverdue",
+        expression: "min(peerpod_operator_webhook_certificate_overdue_timestamp_seconds) < time()",
+        meaning: "the webhook's certificate should have been replaced; once it has expired no peer pod is admitted",
+        action: "the webhook's log says where it comes from; whoever filled that replaces it, or the replica that holds the \
+                 Lease `peerpod-webhook`, whose log says why it does not",
     },
 ];
 
@@ -89,15 +96,16 @@ pub fn prometheus_rule(options: &Options) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::registry::Registry;
-
     use super::*;
-    use crate::runtime::{Metrics, metrics::Description};
+    use crate::{
+        runtime::{Metrics, metrics::Description},
+        webhook,
+    };
 
     #[test]
     fn alerts_speak_of_metrics_that_there_are() {
-        Metrics::new(&mut Registry::default());
-        let known: Vec<_> = Metrics::DESCRIPTIONS.iter().map(|Description { name, .. }| *name).collect();
+        let all = Metrics::DESCRIPTIONS.iter().chain(&webhook::metrics::DESCRIPTIONS);
+        let known: Vec<_> = all.map(|Description { name, .. }| *name).collect();
         for Alert { name, expression, .. } in ALERTS {
             let words = expression.split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
             let metrics: Vec<_> = words.filter(|word| word.starts_with("peerpod_operator_")).collect();

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::Registry,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry},
 };
 
-use super::review::Outcome;
+use super::{certificates::expiry::Term, review::Outcome};
 use crate::runtime::metrics::Description;
 
 const REVIEWS: Description = Description {
@@ -24,6 +24,24 @@ const DURATION: Description = Description {
     help: "How long it took to read and answer a review.",
 };
 
+const EXPIRY: Description = Description {
+    name: "peerpod_operator_webhook_certificate_expiry_timestamp_seconds",
+    kind: "gauge",
+    labels: &[],
+    help: "When the certificate that is shown expires, in seconds since 1970; absent while there is none.",
+};
+
+const OVERDUE: Description = Description {
+    name: "peerpod_operator_webhook_certificate_overdue_timestamp_seconds",
+    kind: "gauge",
+    labels: &[],
+    help: "From when on that certificate should have been replaced, in seconds since 1970: in the last quarter of its life, \
+           at most 30 days long.",
+};
+
+/// Every metric, in the order in which they are scraped.
+pub const DESCRIPTIONS: [Description; 4] = [REVIEWS, DURATION, EXPIRY, OVERDUE];
+
 /// Upper bounds in seconds: from a review that is there at once to one that the API server no longer waits for.
 const BUCKETS: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.025, 0.1, 1.0, 10.0];
 
@@ -35,9 +53,6 @@ pub struct ReviewMetrics {
 }
 
 impl ReviewMetrics {
-    /// Every metric, in the order in which they are scraped.
-    pub const DESCRIPTIONS: [Description; 2] = [REVIEWS, DURATION];
-
     /// Adds the metrics to the registry, at whose root they belong.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self { reviews: Family::default(), duration: Histogram::new(BUCKETS) };
@@ -45,10 +60,8 @@ impl ReviewMetrics {
         for outcome in Outcome::ALL {
             drop(metrics.reviews.get_or_create(&labels(outcome)));
         }
-        // The registry appends the counters' suffix and every help text's full stop itself.
-        let help = |description: Description| description.help.trim_end_matches('.');
-        registry.register(REVIEWS.name.trim_end_matches("_total"), help(REVIEWS), metrics.reviews.clone());
-        registry.register(DURATION.name, help(DURATION), metrics.duration.clone());
+        register(registry, REVIEWS, metrics.reviews.clone());
+        register(registry, DURATION, metrics.duration.clone());
         metrics
     }
 
@@ -59,12 +72,52 @@ impl ReviewMetrics {
     }
 }
 
+/// Tells of the certificate that is shown. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CertificateMetrics {
+    expiry: Moment,
+    overdue: Moment,
+}
+
+/// A moment in seconds since 1970, if there is one.
+type Moment = Family<[(&'static str, &'static str); 0], Gauge>;
+
+impl CertificateMetrics {
+    /// Adds the metrics to the registry, at whose root they belong.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self { expiry: Moment::default(), overdue: Moment::default() };
+        register(registry, EXPIRY, metrics.expiry.clone());
+        register(registry, OVERDUE, metrics.overdue.clone());
+        metrics
+    }
+
+    /// This is the term of the certificate that is shown now, if there is one whose term is known.
+    pub fn shown(&self, term: Option<Term>) {
+        for (metric, moment) in
+            [(&self.expiry, term.map(|term| term.expires)), (&self.overdue, term.map(|term| term.overdue))]
+        {
+            match moment {
+                Some(moment) => drop(metric.get_or_create(&[]).set(moment.as_second())),
+                None => drop(metric.remove(&[])),
+            }
+        }
+    }
+}
+
+/// The registry appends the counters' suffix and every help text's full stop itself.
+fn register(registry: &mut Registry, description: Description, metric: impl Metric) {
+    let name = description.name.trim_end_matches("_total");
+    registry.register(name, description.help.trim_end_matches('.'), metric);
+}
+
 fn labels(outcome: Outcome) -> [(&'static str, &'static str); 1] {
     [("outcome", outcome.as_str())]
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     #[test]
@@ -72,19 +125,31 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = ReviewMetrics::new(&mut registry);
         metrics.answered(Outcome::Mutated, Duration::from_micros(30));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let certificate = CertificateMetrics::new(&mut registry);
+        let scrape = |registry| {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+            text
+        };
+        let second = |second| Timestamp::from_second(second).unwrap();
+        certificate.shown(Some(Term { overdue: second(7), expires: second(8) }));
+        let text = scrape(&registry);
         for line in [
+            "peerpod_operator_webhook_certificate_overdue_timestamp_seconds{} 7",
+            "peerpod_operator_webhook_certificate_expiry_timestamp_seconds{} 8",
             "peerpod_operator_admission_reviews_total{outcome=\"mutated\"} 1",
             "peerpod_operator_admission_reviews_total{outcome=\"malformed\"} 0",
             "peerpod_operator_admission_review_duration_seconds_count 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }
-        for Description { name, kind, help, .. } in ReviewMetrics::DESCRIPTIONS {
+        for Description { name, kind, help, .. } in DESCRIPTIONS {
             let base = name.trim_end_matches("_total");
             assert!(text.contains(&format!("# TYPE {base} {kind}\n")), "{name} in:\n{text}");
             assert!(text.contains(&format!("# HELP {base} {help}\n")), "{name} in:\n{text}");
         }
+        certificate.shown(None);
+        let text = scrape(&registry);
+        assert!(!text.lines().any(|line| line.starts_with(EXPIRY.name)), "there is none:\n{text}");
     }
 }

@@ -17,7 +17,7 @@ use peerpod_operator::{
     provider::ErrorClass,
     runtime::{Metrics, metrics::Description, process},
     settings::{Key, Kind, Libvirt},
-    webhook::metrics::ReviewMetrics,
+    webhook,
 };
 
 /// The README with every generated table brought up to date.
@@ -32,7 +32,7 @@ pub(crate) fn update(readme: &str) -> Result<String> {
             "metrics",
             families(Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS))?,
         ),
-        ("review-metrics", families(&ReviewMetrics::DESCRIPTIONS)?),
+        ("review-metrics", families(&webhook::metrics::DESCRIPTIONS)?),
         ("policy", policy()?),
         ("alerts", alerts()?),
     ];

@@ -14,11 +14,15 @@ pub(super) fn expiry(pem: &[u8]) -> Option<Timestamp> {
 
 /// From when until when the first certificate is good. `None` if it cannot be read.
 pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
-    parsed(pem, |certificate| {
-        let validity = certificate.validity();
-        let moment = |seconds| Timestamp::from_second(seconds).ok();
-        moment(validity.not_before.timestamp()).zip(moment(validity.not_after.timestamp()))
-    })
+    validity_of(&CertificateDer::from_pem_slice(pem).ok()?)
+}
+
+/// From when until when a certificate is good. `None` if it cannot be read.
+pub(super) fn validity_of(certificate: &CertificateDer) -> Option<(Timestamp, Timestamp)> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let validity = certificate.validity();
+    let moment = |seconds| Timestamp::from_second(seconds).ok();
+    moment(validity.not_before.timestamp()).zip(moment(validity.not_after.timestamp()))
 }
 
 /// Whether the first certificate is signed with this authority's key.

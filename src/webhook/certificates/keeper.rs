@@ -62,7 +62,7 @@ pub const CLUSTER_PERMISSIONS: &[Permission] = &[Permission::new(
 )];
 
 /// The longest pause: wall clocks are set, and timers know nothing of it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_secs(2);

@@ -5,19 +5,19 @@
 //! | two [files] | whoever mounts them; read again when they change |
 //! | a Secret | somebody else, such as cert-manager; or the replica that leads, where it is [to be filled](kept::blank) |
 //!
-//! A new certificate is shown to whoever connects from then on; open connections go on as they are.
+//! A new certificate is shown to whoever connects from then on; open connections go on as they are. Whoever writes it, its
+//! [expiry] is told.
 
+pub mod expiry;
 mod facts;
 pub mod files;
 pub mod keeper;
 pub mod kept;
 pub mod secret;
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{fmt, sync::Arc};
 
+use tokio::sync::watch;
 use tokio_rustls::rustls::{
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -27,7 +27,7 @@ use tokio_rustls::rustls::{
 
 /// The certificate that is shown now, if there is one. It can be replaced at any time.
 #[derive(Default)]
-pub struct Serving(RwLock<Option<Arc<CertifiedKey>>>);
+pub struct Serving(watch::Sender<Option<Arc<CertifiedKey>>>);
 
 /// Why a certificate cannot be shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,14 +57,18 @@ impl Serving {
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| CertificateError::Key)?;
         let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
             .map_err(|problem| CertificateError::Pair(problem.to_string()))?;
-        let mut shown = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let news = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
-        *shown = Some(Arc::new(pair));
-        Ok(news)
+        Ok(self.0.send_if_modified(|shown| {
+            // One certificate has one key.
+            let news = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
+            if news {
+                *shown = Some(Arc::new(pair));
+            }
+            news
+        }))
     }
 
     fn shown(&self) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().clone()
     }
 }
 

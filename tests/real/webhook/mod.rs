@@ -1,5 +1,6 @@
 //! The admission webhook, called by the real API server: on this machine, under its own `ServiceAccount`, by its URL.
 
+mod expiry;
 mod injector;
 mod service;
 mod trust;

@@ -11,7 +11,7 @@ use tokio::{net::TcpStream, time::timeout};
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Status and body of the answer to `GET http://ADDRESS/PATH`.
-pub(crate) async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+pub async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let what = || format!("GET http://{address}{path}");
     timeout(DEADLINE, ask(address, path))
         .await

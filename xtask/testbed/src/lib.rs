@@ -17,7 +17,7 @@
 mod audit;
 mod caa;
 mod disk;
-mod http;
+pub mod http;
 mod installation;
 mod kubelet;
 mod metrics;

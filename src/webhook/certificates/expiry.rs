@@ -1,0 +1,93 @@
+//! Tells when the certificate that is shown expires: in metrics, and in the log when it should have been replaced.
+
+use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use super::{Serving, facts, keeper::LONGEST_PAUSE};
+use crate::webhook::metrics::CertificateMetrics;
+
+/// How long a certificate of a long life may be good for yet when it should have been replaced.
+const LONGEST_REST: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// How long a certificate is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// From when on another one should be shown: when a quarter of its life is left, at most 30 days. What is renewed after
+    /// two thirds, as here and by cert-manager, has been by then.
+    pub overdue: Timestamp,
+    /// From when on nobody takes it.
+    pub expires: Timestamp,
+}
+
+impl Term {
+    fn new((from, expires): (Timestamp, Timestamp)) -> Self {
+        let rest = (expires.duration_since(from) / 4).min(LONGEST_REST);
+        Self { overdue: expires.saturating_sub(rest).unwrap_or(expires), expires }
+    }
+}
+
+/// Tells of whatever `serving` shows until `stop`. `source`: where it comes from, for people.
+pub async fn tell(
+    serving: Arc<Serving>,
+    source: String,
+    metrics: CertificateMetrics,
+    stop: CancellationToken,
+) {
+    let mut shown = serving.0.subscribe();
+    loop {
+        let pair = shown.borrow_and_update().clone();
+        let certificate = pair.as_ref().and_then(|pair| pair.cert.first());
+        let term = certificate.and_then(facts::validity_of).map(Term::new);
+        metrics.shown(term);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = shown.changed() => if changed.is_err() { return },
+            never = warn_in_time(term, &source) => match never {},
+        }
+    }
+}
+
+/// Says of one certificate what is wrong when it is, each once.
+async fn warn_in_time(term: Option<Term>, source: &str) -> Infallible {
+    let Some(Term { overdue, expires }) = term else { return pending().await };
+    until(overdue).await;
+    if Timestamp::now() < expires {
+        warn!(
+            source, %expires,
+            "the certificate should have been replaced by now; once it has expired no peer pod is admitted. Whoever filled \
+             its source has to replace it; where the webhook itself did, the log of the replica that leads says why not"
+        );
+    }
+    until(expires).await;
+    error!(source, %expires, "the certificate has expired, so API servers refuse all peer pods; replace it at its source");
+    pending().await
+}
+
+async fn until(moment: Timestamp) {
+    while let Ok(left) = Duration::try_from(moment.duration_since(Timestamp::now()))
+        && !left.is_zero()
+    {
+        // Wall clocks are set, and timers know nothing of it.
+        sleep(left.min(LONGEST_PAUSE)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_overdue_in_the_last_quarter_of_its_life_and_its_last_month() {
+        let after = |hours| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        for (from, expires, overdue) in
+            [(2400, 3120, 2940), (0, 40 * 24, 30 * 24), (0, 365 * 24, 335 * 24), (5, 5, 5)]
+        {
+            let term = Term::new((after(from), after(expires)));
+            assert_eq!(term, Term { overdue: after(overdue), expires: after(expires) });
+        }
+    }
+}
