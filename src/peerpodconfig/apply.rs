@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
 
-use super::build::{CONFIG_LABEL, differs};
+use super::build::{CONFIG_LABEL, MANAGED_BY, MANAGER, differs};
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     runtime::api_call::{self, ApiError},
@@ -187,6 +187,28 @@ pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result
     Ok(false)
 }
 
+/// All objects of this kind that this operator made, for whatever configurations. What only bears the label stays
+/// unmentioned.
+pub(super) async fn made(client: &Client, kind: &Kind) -> Result<Vec<DynamicObject>, ApiError> {
+    let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+    let params = ListParams::default().labels(&format!("{CONFIG_LABEL},{MANAGED_BY}={MANAGER}"));
+    let objects = api_call::bounded(of_kind.list(&params)).await?;
+    Ok(objects.into_iter().filter(is_ours).map(|object| typed(object, &kind.resource)).collect())
+}
+
+/// Removes an object, unless it changed since it was read.
+pub(super) async fn remove_unchanged(
+    client: &Client,
+    kind: &Kind,
+    object: &DynamicObject,
+) -> Result<(), ApiError> {
+    let resource_version = object.resource_version();
+    let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
+    let how = DeleteParams { preconditions, ..DeleteParams::background() };
+    remove(&api(client, &kind.resource, kind.namespace.as_deref()), object, how).await
+}
+
+/// Removes an object, if it is still the same one.
 async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeleteParams) -> Result<(), ApiError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -196,10 +218,10 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeletePar
         name = object.name_any(),
         "removing"
     );
-    let preconditions = Preconditions { uid: object.uid(), resource_version: None };
-    let params = DeleteParams { preconditions: Some(preconditions), ..how };
+    let same = || Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: how.preconditions.or_else(|| Some(same())), ..how };
     match api_call::bounded(api.delete(&object.name_any(), &params)).await {
-        // It is gone, or another one has its name.
+        // It is gone, or another one by now.
         Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
         _ => Ok(()),
     }

@@ -7,6 +7,7 @@
 //! hold.rs      the finalizer, and what is taken back before it goes
 //! handover.rs  which admission stays until another one's stands
 //! watches.rs   what of the objects that are watched asks for a pass
+//! sweep.rs     what is left of configurations that nobody took back
 //! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
@@ -34,6 +35,7 @@ mod policies;
 mod report;
 mod settings;
 pub mod shared;
+mod sweep;
 pub mod verdict;
 mod watches;
 mod withheld;
@@ -58,7 +60,7 @@ use kube::{
         watcher,
     },
 };
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
@@ -136,6 +138,8 @@ struct Context {
     configs: Store<PeerPodConfig>,
     daemon_sets: Store<DaemonSet>,
     capacity: Capacity,
+    /// A pass and a sweep do not go together.
+    turn: Mutex<()>,
     /// Whether the API server has admission policies, as far as is known.
     policies_served: watch::Sender<bool>,
     backoff: Backoff<ObjectRef<PeerPodConfig>>,
@@ -158,7 +162,7 @@ pub async fn run(
     let own = options.namespace.clone();
     let config = || watcher::Config::default();
     let (configs, writer) = kube::runtime::reflector::store();
-    let (asking, others_ask) = watches::configurations(&client, writer);
+    let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
     let controller = Controller::for_stream(asking, configs.clone())
         .with_config(controller::Config::default().concurrency(1));
     let (daemon_sets, writer) = kube::runtime::reflector::store();
@@ -170,6 +174,7 @@ pub async fn run(
         configs: configs.clone(),
         daemon_sets,
         capacity,
+        turn: Mutex::default(),
         policies_served,
         backoff: Backoff::default(),
         leadership: leadership.clone(),
@@ -178,6 +183,11 @@ pub async fn run(
         options,
     });
 
+    let sweeping = {
+        let (context, asked) = (context.clone(), stream::select(gone, leadership.changes()));
+        // It is large, and waits most of the time.
+        Box::pin(async move { context.keep_swept(asked).await })
+    };
     let everything = Everything { configs: configs.clone(), namespace: own.clone() };
     let labelled = |everything: &Everything| {
         let namespace = everything.namespace.clone();
@@ -243,6 +253,7 @@ pub async fn run(
     futures::pin_mut!(all_seen, controller);
     futures::select_biased! {
         () = controller.fuse() => {}
+        never = sweeping.fuse() => match never {},
         never = all_seen.fuse() => match never {},
     }
 }

@@ -79,6 +79,7 @@ impl Tally {
 
 impl Context {
     pub(super) async fn pass(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+        let _turn = self.turn.lock().await;
         let deleted = config.metadata.deletion_timestamp.is_some();
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         let here = config.namespace().as_ref() == Some(&self.options.namespace);

@@ -7,30 +7,54 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api, Client,
     api::ObjectMeta,
-    runtime::{PredicateConfig, WatchStreamExt, reflector::store::Writer, watcher},
+    runtime::{
+        PredicateConfig, WatchStreamExt,
+        reflector::store::Writer,
+        watcher::{self, Event, watcher},
+    },
 };
 use tokio::sync::watch;
 
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// Keeps all configurations in a store. Gives those that ask for something else than before, and as often a word to all
-/// others, whose nodes it may concern.
+/// What the watch of all configurations gives.
+pub(super) struct Configurations<A, O, G> {
+    /// Those that ask for something else than before.
+    pub(super) asking: A,
+    /// As often a word to all others, whose nodes it may concern.
+    pub(super) others_ask: O,
+    /// A word when one is gone, or some may be.
+    pub(super) gone: G,
+}
+
+/// Keeps all configurations in a store. `asking` must be polled for the others to come.
 pub(super) fn configurations(
     client: &Client,
     writer: Writer<PeerPodConfig>,
-) -> (
+) -> Configurations<
     impl Stream<Item = Result<PeerPodConfig, watcher::Error>> + Send + use<>,
     impl Stream<Item = ()> + Send + use<>,
-) {
+    impl Stream<Item = ()> + Send + use<>,
+> {
     let (word, words) = watch::channel(());
+    let (departure, departures) = watch::channel(());
     let asking = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default())
         .default_backoff()
         .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, Event::Delete(_) | Event::InitDone) {
+                departure.send_replace(());
+            }
+        })
         .touched_objects()
         .predicate_filter(|config: &PeerPodConfig| Some(what_is_asked(config)), PredicateConfig::default())
         .inspect_ok(move |_| word.send_replace(()));
-    let others = stream::unfold(words, async |mut words| words.changed().await.ok().map(|()| ((), words)));
-    (asking, others)
+    Configurations { asking, others_ask: each(words), gone: each(departures) }
+}
+
+/// One item for each change, or for several at once.
+fn each(changes: watch::Receiver<()>) -> impl Stream<Item = ()> + Send {
+    stream::unfold(changes, async |mut changes| changes.changed().await.ok().map(|()| ((), changes)))
 }
 
 /// Stands for what a configuration asks for. Its status is no part of it.

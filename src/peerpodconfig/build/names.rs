@@ -11,6 +11,11 @@ use crate::api::v1alpha1::PeerPodConfig;
 /// The label of every object that was made for a configuration: the configuration's name.
 pub const CONFIG_LABEL: &str = "peerpods.confidentialcontainers.org/config";
 
+/// The label of every object that says what made it, and the operator's name there.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// See [`MANAGED_BY`].
+pub const MANAGER: &str = "peerpod-operator";
+
 /// The names of one configuration's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
@@ -80,7 +85,7 @@ impl Part {
         let further = [
             ("app.kubernetes.io/instance", config.name_any()),
             ("app.kubernetes.io/part-of", "peer-pods".to_owned()),
-            ("app.kubernetes.io/managed-by", "peerpod-operator".to_owned()),
+            (MANAGED_BY, MANAGER.to_owned()),
         ];
         let further = further.map(|(key, value)| (key.to_owned(), value));
         further.into_iter().chain(self.selector_labels(config)).collect()

@@ -1,14 +1,13 @@
 //! What is left of a configuration that is gone: nothing.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    discovery::{Discovery, verbs},
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{
     NAMESPACE,
@@ -22,47 +21,11 @@ use peerpod_operator::{
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
-use super::stage::{Stage, configuring};
+use super::{
+    snapshot::{everything, until_as},
+    stage::{Stage, configuring},
+};
 use crate::support::{Alone, PROGRAM};
-
-/// Every object of the cluster, by kind, namespace and name. Events, and the leases of nodes, come and go by themselves.
-async fn everything(client: &Client) -> Result<BTreeMap<String, Value>> {
-    let mut all = BTreeMap::new();
-    let discovery = Discovery::new(client.clone()).run().await?;
-    for group in discovery.groups() {
-        for (resource, capabilities) in group.recommended_resources() {
-            if !capabilities.supports_operation(verbs::LIST)
-                || ["Event", "ComponentStatus"].contains(&resource.kind.as_str())
-            {
-                continue;
-            }
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-            let objects = api.list(&ListParams::default()).await;
-            for object in objects.with_context(|| format!("listing {}", resource.plural))? {
-                let namespace = object.namespace().unwrap_or_default();
-                if namespace == "kube-node-lease" {
-                    continue;
-                }
-                let name = format!("{}/{} {namespace}/{}", resource.group, resource.kind, object.name_any());
-                all.insert(name, lasting(&resource.kind, serde_json::to_value(object)?));
-            }
-        }
-    }
-    Ok(all)
-}
-
-/// What of an object nobody but its maker changes; of a node also what it has.
-fn lasting(kind: &str, mut object: Value) -> Value {
-    for field in ["resourceVersion", "managedFields", "generation"] {
-        object["metadata"].as_object_mut().expect("an object has metadata").remove(field);
-    }
-    if kind == "Lease" {
-        object["spec"].take();
-    }
-    let status = object.as_object_mut().expect("an object").remove("status").unwrap_or_default();
-    object["has"] = json!([status["capacity"], status["allocatable"]]);
-    object
-}
 
 #[test]
 fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
@@ -94,16 +57,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
 
         stage.configs.delete("config", &DeleteParams::default()).await?;
         wait::gone(&stage.configs, "config", DEADLINE).await?;
-        wait::eventually("the cluster is as it was", DEADLINE, async || {
-            let after = everything(&stage.client).await?;
-            let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-            let mut differences = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
-            if let Some(name) = differences.next() {
-                anyhow::bail!("{name} was {:?} and is {:?}", before.get(name), after.get(name));
-            }
-            Ok(())
-        })
-        .await?;
+        until_as(&stage.client, &before).await?;
         // All this time it was there to make again what is missing.
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
         stage.nodes.leave().await

@@ -1,0 +1,107 @@
+//! What is left of configurations whose finalizer somebody removed by force.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    api::v1alpha1::PeerPodConfig,
+    peerpodconfig::{
+        FINALIZER,
+        build::{CONFIG_LABEL, MANAGED_BY, MANAGER},
+    },
+};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use super::{
+    snapshot::{everything, until_as},
+    stage::{Stage, configuring},
+};
+
+/// Removes a configuration, however it is held.
+async fn remove_by_force(configs: &Api<PeerPodConfig>, name: &str) -> Result<()> {
+    let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    configs.patch(name, &PatchParams::default(), &released).await?;
+    configs.delete(name, &DeleteParams::default()).await?;
+    wait::gone(configs, name, DEADLINE).await
+}
+
+#[test]
+fn what_was_left_while_no_operator_ran_goes_at_the_next_start() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let before = everything(&stage.client).await?;
+        let account = json!({ "serviceAccountAnnotations": { "cloud.example.com/role": "adaptor" } });
+        let webhook = json!({ "limit": 4, "adaptor": account, "admission": { "mode": "Webhook" } });
+        stage.configure("webhook", webhook).await?;
+        let admission = json!({ "mode": "Policy", "runtimeClassName": "another" });
+        let nowhere = json!({ "test": "nowhere" });
+        stage
+            .configure("policy", json!({ "limit": 1, "nodeSelector": nowhere, "admission": admission }))
+            .await?;
+        stage.until("webhook", "AdmissionReady", "WebhookStarting").await?;
+        stage.until("policy", "AdmissionReady", "RuntimeClassMissing").await?;
+        stage.shares(&[Some(2), Some(2)]).await?;
+        let during = everything(&stage.client).await?;
+        for made in [
+            "MutatingWebhookConfiguration /peer-pods-webhook",
+            "MutatingAdmissionPolicy /peer-pods-policy",
+            "MutatingAdmissionPolicyBinding /peer-pods-policy",
+        ] {
+            ensure!(during.keys().any(|name| name.ends_with(made)), "no {made} in {:?}", during.keys());
+        }
+
+        alone.operator.kill().await?;
+        for name in ["webhook", "policy"] {
+            remove_by_force(&stage.configs, name).await?;
+        }
+        // That of somebody else, whatever it says.
+        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
+        let labels = json!({ CONFIG_LABEL: "webhook", MANAGED_BY: MANAGER });
+        let foreign = json!({ "metadata": { "name": "foreign", "labels": labels } });
+        let foreign = webhooks.create(&PostParams::default(), &serde_json::from_value(foreign)?).await?;
+
+        let mut expected = before;
+        let left = everything(&stage.client).await?;
+        expected.extend(left.into_iter().filter(|(name, _)| name.ends_with("/foreign")));
+        alone.operator.start_again()?;
+        until_as(&stage.client, &expected).await?;
+        ensure!(webhooks.get("foreign").await?.metadata.uid == foreign.metadata.uid, "it was replaced");
+        webhooks.delete("foreign", &DeleteParams::default()).await?;
+        stage.nodes.leave().await
+    })
+}
+
+#[test]
+fn what_may_be_for_a_configuration_elsewhere_stays_until_that_is_gone() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let before = everything(&stage.client).await?;
+        let elsewhere: Api<PeerPodConfig> = Api::namespaced(stage.client.clone(), &alone.namespace);
+        let of_that_name: PeerPodConfig = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config", "finalizers": [FINALIZER] }, "spec": {},
+        }))?;
+        stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Policy" } })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        alone.operator.kill().await?;
+        elsewhere.create(&PostParams::default(), &of_that_name).await?;
+        remove_by_force(&stage.configs, "config").await?;
+        alone.operator.start_again()?;
+        wait::eventually("it is said to be kept", DEADLINE, async || {
+            ensure!(
+                alone.operator.log()?.contains("kept: a PeerPodConfig config exists in another namespace")
+            );
+            Ok(())
+        })
+        .await?;
+        stage.shares(&[Some(2)]).await?;
+        // The operator runs when that one goes.
+        remove_by_force(&elsewhere, "config").await?;
+        until_as(&stage.client, &before).await?;
+        stage.nodes.leave().await
+    })
+}
