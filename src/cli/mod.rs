@@ -1,5 +1,6 @@
 //! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`.
 
+mod apply;
 mod check;
 mod client;
 mod drain;
@@ -12,6 +13,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 
+pub use apply::PERMISSIONS as APPLY_PERMISSIONS;
 pub use drain::PERMISSIONS as DRAIN_PERMISSIONS;
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
@@ -43,6 +45,12 @@ enum Command {
     /// their machines.
     #[command(after_help = drain::EXIT_CODES)]
     Drain(DrainArgs),
+    /// Bring a PeerPodConfig to the cluster as a file has it, also where its definition is being made.
+    ///
+    /// The fields that the file names become what it says, whoever wrote them; those that others wrote besides stay. One that
+    /// is being deleted is made anew.
+    #[command(after_help = apply::EXIT_CODES)]
+    Apply(ApplyArgs),
 }
 
 /// Where settings are: the same for all subcommands that use them.
@@ -91,11 +99,32 @@ pub struct DrainArgs {
         value_name = "DURATION",
         env = "PEERPOD_OPERATOR_TIMEOUT",
         default_value = "4m",
-        value_parser = |text: &str| duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
+        value_parser = patience
     )]
     pub timeout: Duration,
 
     /// The namespace that the operator runs in
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+}
+
+/// What `apply` is told.
+#[derive(Clone, Debug, Args)]
+pub struct ApplyArgs {
+    /// File with one PeerPodConfig, as YAML or JSON
+    pub file: PathBuf,
+
+    /// How long it may take, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_TIMEOUT",
+        default_value = "1m",
+        value_parser = patience
+    )]
+    pub timeout: Duration,
+
+    /// The namespace of the PeerPodConfig, where the file names none
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 }
@@ -201,7 +230,7 @@ pub struct RunArgs {
         value_name = "DURATION",
         env = "PEERPOD_OPERATOR_SLOW_AFTER",
         default_value = "5m",
-        value_parser = slow_after
+        value_parser = patience
     )]
     pub slow_after: Duration,
 
@@ -226,8 +255,8 @@ impl RunArgs {
     }
 }
 
-/// Reads `--slow-after`. Less than a second is no measure, as deletions have whole seconds.
-fn slow_after(text: &str) -> Result<Duration, String> {
+/// Reads how long something may take. Less than a second is no measure, as deletions have whole seconds.
+fn patience(text: &str) -> Result<Duration, String> {
     duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
 }
 
@@ -267,6 +296,7 @@ impl Cli {
             Command::Webhook(args) => webhook::webhook(*args),
             Command::Check(args) => check::check(args),
             Command::Drain(args) => drain::drain(&args),
+            Command::Apply(args) => apply::apply(&args),
         }
     }
 }
@@ -316,7 +346,7 @@ mod tests {
         for (text, seconds) in
             [("5m", 300), ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), ("2 minutes", 120)]
         {
-            assert_eq!(slow_after(text), Ok(Duration::from_secs(seconds)), "{text}");
+            assert_eq!(patience(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         for (text, words) in [
             ("", "as in 5m"),
@@ -328,7 +358,7 @@ mod tests {
             ("25h", "from 1s to 24h"),
             ("9999999999999h", "from 1s to 24h"),
         ] {
-            let problem = slow_after(text).unwrap_err();
+            let problem = patience(text).unwrap_err();
             assert!(problem.contains(words), "{text}: {problem}");
         }
         let problem = Cli::try_parse_from(["peerpod-operator", "run", "--slow-after=soon"]).unwrap_err();

@@ -78,7 +78,7 @@ fn pod(options: &Options) -> PodSpec {
 }
 
 /// The operator reads Secrets' files as one of their group.
-pub(super) fn pod_security() -> PodSecurityContext {
+fn pod_security() -> PodSecurityContext {
     PodSecurityContext { fs_group: Some(USER), ..own_pods::pod_security() }
 }
 

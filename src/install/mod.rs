@@ -3,8 +3,8 @@
 pub mod adaptor;
 mod certificate;
 mod deployment;
-mod drain;
 pub mod guard;
+mod jobs;
 mod metadata;
 pub mod monitoring;
 mod options;
@@ -25,7 +25,7 @@ use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
 
 pub use certificate::certificate;
 pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, deployment};
-pub use drain::{DRAIN_JOB, drain_job};
+pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
 pub use metadata::Component;
 pub use options::Options;
 pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};

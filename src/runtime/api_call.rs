@@ -16,11 +16,19 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     /// It answered with an error, or could not be reached.
-    #[error("the API server: {0}")]
+    #[error("the API server: {}", told(.0))]
     Failed(#[from] kube::Error),
     /// It did not answer in time.
     #[error("the API server did not answer within {DEADLINE:?}")]
     TimedOut,
+}
+
+/// What it answered, without all that comes with it.
+fn told(problem: &kube::Error) -> String {
+    match problem {
+        kube::Error::Api(status) => status.to_string(),
+        other => other.to_string(),
+    }
 }
 
 impl ApiError {

@@ -58,7 +58,6 @@ fn helm_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<(
     alone(async |installation| {
         installation.install(Way::Helm).await?;
         reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation).await?;
-        installation.enforce("privileged").await?;
         let (name, tag) = (stand_in::NAME, stand_in::TAG);
         let lines = format!("peerPodConfig: {{create: true}}\nimage: {{name: {name}, tag: '{tag}'}}\n");
         installation.shell.append("my-values.yaml", &lines)?;
@@ -67,9 +66,25 @@ fn helm_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<(
             "helm upgrade --install peerpod-operator helm/peerpod-operator --namespace {NAMESPACE} \
              --values my-values.yaml --wait --timeout 2m"
         );
+        // The Job that brings the PeerPodConfig needs no more than the profile `restricted` grants.
         installation.shell.run(&upgrade).await?;
+        installation.shell.run(&format!("{upgrade} --set limit=3")).await?;
+        ensure!(limit(installation).await? == "3");
+        installation.shell.run(&format!("helm rollback peerpod-operator --namespace {NAMESPACE}")).await?;
+        ensure!(limit(installation).await? == LIMIT);
+        installation.enforce("privileged").await?;
         works(installation).await
     })
+}
+
+/// How many VMs the PeerPodConfig asks for.
+async fn limit(installation: &Installation) -> Result<String> {
+    let output = "--output=jsonpath={.spec.limit}";
+    installation
+        .testbed
+        .cluster()
+        .kubectl(&["get", "peerpodconfig", "config", "--namespace", NAMESPACE, output])
+        .await
 }
 
 /// Fails unless the configuration is brought about on the real node, all of it; leaves nothing of it.

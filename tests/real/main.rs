@@ -5,6 +5,7 @@
 //! ([`support::alone`]).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod apply;
 mod built;
 mod capacity;
 mod check;

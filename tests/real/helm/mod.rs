@@ -1,5 +1,6 @@
 //! The generated chart, as the real helm renders it and the real API server takes it.
 
+mod hook;
 mod release;
 mod theirs;
 
@@ -191,7 +192,8 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         }
         let bindings = objects.iter().filter(|it| it["kind"] == "ValidatingAdmissionPolicyBinding");
         ensure!(bindings.filter(|it| it["spec"]["validationActions"][0] == "Deny").count() == 2);
-        let config: PeerPodConfig = serde_json::from_value(of_kind(&objects, "PeerPodConfig")?.clone())?;
+        let config = objects.iter().find_map(|it| it["data"]["peerpodconfig.yaml"].as_str());
+        let config: PeerPodConfig = serde_yaml::from_str(config.context("no PeerPodConfig")?)?;
         let spec = serde_json::to_value(&config.spec)?;
         ensure!(
             config.name_any() == "mine" && spec["limit"] == "7" && spec["instanceType"] == "large",

@@ -1,122 +1,139 @@
 //! What becomes of an installation by helm: upgrades, rollbacks, its end.
 
-use std::process::ExitStatus;
-
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{PeerPod, PeerPodConfig},
     install,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{
     Testbed,
     wait::{self, DEADLINE},
 };
-use tokio::process::Command;
 
-use super::{CHART, Helm, RELEASE};
+use super::{
+    CHART, Helm, RELEASE,
+    hook::{self, NOWHERE},
+};
 use crate::{
     kustomize::remove,
-    support::{PROGRAM, alone, without_operator},
+    support::{alone, without_operator},
 };
 
+/// What a PeerPodConfig asks for.
+async fn spec(configs: &Api<PeerPodConfig>) -> Result<Value> {
+    Ok(serde_json::to_value(configs.get("config").await?.spec)?)
+}
+
 #[test]
-fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() -> Result<()> {
+fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configuration_with_it() -> Result<()> {
     without_operator(async |testbed: &Testbed| {
         let cluster = testbed.cluster();
         remove(cluster).await?;
         let helm = Helm::of(cluster).await?;
         let values = format!("{CHART}/providers/libvirt.yaml");
-        let first = ["--values", &values, "--set", "peerPodConfig.create=true"];
-        let told = helm.upgrade(&first).await?;
+        let create = format!("{NOWHERE},peerPodConfig.create=true");
+        let first = ["--values", &values, "--set", &create];
+        let apply = async |work: &[&str]| {
+            let options = [&first[..], work].concat();
+            hook::during(testbed, install::APPLY_JOB, helm.upgrade(&options)).await
+        };
+        let told = apply(&[]).await?;
         ensure!(told.contains("wait --for=condition=Ready peerpodconfig/config"), "{told}");
         let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
         let made = configs.get("config").await.context("the hook makes it after its definition")?;
+        ensure!(spec(&configs).await?["limit"] == "10");
 
         let replicas = async || -> Result<String> {
             let deployment = ["get", "deployment", install::NAME, "--namespace", NAMESPACE];
             cluster.kubectl(&[&deployment[..], &["--output=jsonpath={.spec.replicas}"]].concat()).await
         };
         ensure!(replicas().await? == "2");
-        let told = helm.upgrade(&[&first[..], &["--set", "operator.replicas=1"]].concat()).await?;
-        ensure!(!told.contains("It differs"), "{told}");
+        // By hand: what a value says comes back, and what none says stays.
+        let edit = json!({ "spec": { "limit": 7, "instanceType": "large" } });
+        configs.patch("config", &PatchParams::default(), &Patch::Merge(edit)).await?;
+        apply(&["--set", "operator.replicas=1"]).await?;
         ensure!(replicas().await? == "1");
-        let told = helm.upgrade(&[&first[..], &["--set", "limit=5"]].concat()).await?;
-        ensure!(told.contains("It differs from the values"), "{told}");
-        let kept = configs.get("config").await?;
-        ensure!(kept.uid() == made.uid() && kept.spec == made.spec, "{kept:?}");
-        helm.run(&["rollback", RELEASE, "2"]).await?;
-        ensure!(replicas().await? == "1");
-        helm.run(&["rollback", RELEASE, "1"]).await?;
-        ensure!(replicas().await? == "2");
-        ensure!(configs.get("config").await?.uid() == made.uid(), "a rollback takes no PeerPodConfig away");
+        let now = spec(&configs).await?;
+        ensure!(now["limit"] == "10" && now["instanceType"] == "large", "{now}");
+        apply(&["--set", "limit=5"]).await?;
+        ensure!(spec(&configs).await?["limit"] == 5, "{}", spec(&configs).await?);
+        for (revision, expected) in [("2", "1"), ("1", "2")] {
+            let rollback = ["rollback", RELEASE, revision];
+            hook::during(testbed, install::APPLY_JOB, helm.run(&rollback)).await?;
+            ensure!(replicas().await? == expected);
+            let now = spec(&configs).await?;
+            ensure!(now["limit"] == "10" && now["instanceType"] == "large", "{now}");
+        }
+        // Values without it leave it, too.
+        helm.upgrade(&["--values", &values, "--set", NOWHERE]).await?;
+        ensure!(configs.get("config").await?.uid() == made.uid(), "it was made anew");
+        let left = "jobs,configmaps,serviceaccounts,roles,rolebindings";
+        let left = cluster.kubectl(&["get", left, "--namespace", NAMESPACE, "--output=name"]).await?;
+        ensure!(!left.contains(install::APPLY_JOB), "{left}");
 
-        // A fake node runs the Job that drains, so it ends well at once, and does nothing.
-        helm.run(&["uninstall", RELEASE, "--timeout=60s"]).await?;
+        let uninstall = ["uninstall", RELEASE, "--timeout=60s"];
+        hook::during(testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
         ensure!(replicas().await.is_err(), "the Deployment is there");
-        configs.get("config").await.context("its definition stays, so it does, too")?;
+        ensure!(configs.get_opt("config").await?.is_none(), "its definition stays, and it does not");
         let left =
             cluster.kubectl(&["get", "clusterroles,validatingadmissionpolicies", "--output=name"]).await?;
         ensure!(!left.contains("peerpod"), "{left}");
-        configs.delete("config", &kube::api::DeleteParams::default()).await?;
         // What stays is no obstacle for the next one.
-        helm.upgrade(&first).await?;
+        apply(&[]).await?;
         ensure!(configs.get("config").await?.uid() != made.uid());
-        helm.run(&["uninstall", RELEASE, "--timeout=60s"]).await?;
-        configs.delete("config", &kube::api::DeleteParams::default()).await?;
-        Ok(())
+        hook::during(testbed, install::DRAIN_JOB, helm.run(&uninstall)).await.map(drop)
     })
 }
 
-/// The Pod of the Job that drains, which no node has run yet.
-async fn drain_pod(testbed: &Testbed) -> Result<Pod> {
-    let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
-    let of_job = ListParams::default().labels(&format!("job-name={}", install::DRAIN_JOB));
-    wait::eventually("the Job has its Pod", DEADLINE, async || {
-        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
-        let mut pods = pods.list(&of_job).await?.items.into_iter();
-        pods.find(|pod| phase(pod).as_deref() == Some("Pending")).context("there is none")
-    })
-    .await
-}
+#[test]
+fn a_configuration_that_is_refused_fails_the_upgrade_by_name_and_changes_nothing() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let helm = Helm::of(testbed.cluster()).await?;
+        let create = format!("{NOWHERE},peerPodConfig.create=true");
+        let first = ["--take-ownership", "--set", &create];
+        hook::during(testbed, install::APPLY_JOB, helm.upgrade(&first)).await?;
+        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
+        let before = spec(&configs).await?;
 
-/// Does what a node would: runs the Pod's program as the operator, and tells how it ended.
-async fn run_drain(testbed: &Testbed, pod: &Pod) -> Result<(ExitStatus, String)> {
-    let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
-    let spec = pod.spec.as_ref().context("it has a spec")?;
-    ensure!(spec.service_account_name.as_deref() == Some(install::NAME));
-    let arguments = spec.containers[0].args.clone().context("it has arguments")?;
-    let kubeconfig = testbed.kubeconfig_of(install::NAME).await?;
-    let output = Command::new(PROGRAM)
-        .args(arguments)
-        .env("KUBECONFIG", kubeconfig)
-        .kill_on_drop(true)
-        .output()
+        let wrong = [&first[..], &["--set", "limit=3,peerPodConfig.spec.limt=5"]].concat();
+        let hook = async { hook::run(testbed, &hook::pod(testbed, install::APPLY_JOB).await?).await };
+        let (refused, ran) = tokio::join!(helm.upgrade(&wrong), hook);
+        let (status, told) = ran?;
+        ensure!(status.code() == Some(1) && told.contains(".spec.limt"), "{told}");
+        let refused = format!("{:#}", refused.err().context("it was upgraded")?);
+        ensure!(refused.contains(&format!("job {} failed", install::APPLY_JOB)), "{refused}");
+        ensure!(spec(&configs).await? == before);
+        // The failed one, which is there for its log, is no obstacle.
+        hook::during(
+            testbed,
+            install::APPLY_JOB,
+            helm.upgrade(&[&first[..], &["--set", "limit=3"]].concat()),
+        )
         .await?;
-    let phase = if output.status.success() { "Succeeded" } else { "Failed" };
-    let status = json!({ "status": { "phase": phase } });
-    pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok((output.status, String::from_utf8(output.stderr)?))
+        ensure!(spec(&configs).await?["limit"] == 3);
+        helm.run(&["uninstall", RELEASE, "--no-hooks"]).await?;
+        testbed.install_objects().await
+    })
 }
 
 #[test]
 fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() -> Result<()> {
     alone(async |alone| {
         let helm = Helm::of(alone.testbed.cluster()).await?;
-        // No node has it, so the test decides what becomes of Pods.
-        let nowhere = "operator.nodeSelector.nowhere=x,drain.timeout=20s";
-        helm.upgrade(&["--take-ownership", "--set", nowhere]).await?;
+        let values = format!("{NOWHERE},drain.timeout=20s");
+        helm.upgrade(&["--take-ownership", "--set", &values]).await?;
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
 
         let uninstall = ["uninstall", RELEASE, "--timeout=60s"];
-        let drain = async { run_drain(alone.testbed, &drain_pod(alone.testbed).await?).await };
+        let drain =
+            async { hook::run(alone.testbed, &hook::pod(alone.testbed, install::DRAIN_JOB).await?).await };
         let (refused, drained) = tokio::join!(helm.run(&uninstall), drain);
         let (status, told) = drained?;
         ensure!(status.code() == Some(1), "{told}");
@@ -136,9 +153,9 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
         wait::present(&peerpods, &vm.name(), "the PeerPod goes", DEADLINE, going).await?;
         let drain = async {
-            let pod = drain_pod(alone.testbed).await?;
+            let pod = hook::pod(alone.testbed, install::DRAIN_JOB).await?;
             alone.libvirtd.resume()?;
-            run_drain(alone.testbed, &pod).await
+            hook::run(alone.testbed, &pod).await
         };
         let (uninstalled, drained) = tokio::join!(helm.run(&uninstall), drain);
         let (status, told) = drained?;

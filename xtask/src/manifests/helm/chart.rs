@@ -12,12 +12,12 @@ use peerpod_operator::install::{self, Component, Manifest, NAME, Options, guard,
 use serde_json::{Value, json, to_value};
 
 use super::{
-    super::kustomize,
+    hooks,
     template::{Node, file},
 };
 
 /// A template, and when it is there.
-type Template = (Node, Option<String>);
+pub(super) type Template = (Node, Option<String>);
 
 /// Options that are no values but stand for them: what the objects show where, a user says.
 const NAMESPACE: &str = "<namespace>";
@@ -27,13 +27,14 @@ const CONFIG_MAP: &str = "<config-map>";
 const SECRET: &str = "<secret>";
 const SSH_KEY_SECRET: &str = "<ssh-key-secret>";
 
-const MARKS: [(&str, &str); 6] = [
+const MARKS: [(&str, &str); 7] = [
     (NAMESPACE, ".Release.Namespace"),
     (IMAGE, "include \"peerpod-operator.image\" . | quote"),
     (ADAPTOR_IMAGE, "include \"peerpod-operator.adaptorImage\" . | quote"),
     (CONFIG_MAP, "include \"peerpod-operator.configMapName\" . | quote"),
     (SECRET, "include \"peerpod-operator.secretName\" . | quote"),
     (SSH_KEY_SECRET, "include \"peerpod-operator.sshKeySecretName\" . | quote"),
+    (hooks::CONFIG, "include \"peerpod-operator.peerPodConfig\" . | toYaml | indent 4 | trim"),
 ];
 
 /// The annotation by which helm leaves an object where it is.
@@ -65,14 +66,15 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
     }
     files.insert("settings", settings(&options)?);
     files.insert("monitoring", monitoring(&options)?);
-    files.insert("peerpodconfig", vec![peer_pod_config(&options)?]);
-    files.insert("drain", vec![drain(&options)?]);
+    files.insert("peerpodconfig", hooks::apply(&options)?);
+    files.insert("drain", vec![hooks::drain(&options)?]);
     let printed =
         files.into_iter().map(|(name, templates)| Ok((format!("templates/{name}.yaml"), file(&templates)?)));
-    printed.collect()
+    let config = ("templates/_peerpodconfig.tpl".to_owned(), hooks::config(&options)?);
+    printed.chain([Ok(config)]).collect()
 }
 
-fn tree(object: &Value) -> Result<Node> {
+pub(super) fn tree(object: &Value) -> Result<Node> {
     let mut node = Node::of(object, &MARKS)?;
     node.extend("/metadata/labels", ".Values.commonLabels")?;
     Ok(node)
@@ -196,7 +198,7 @@ fn settings(options: &Options) -> Result<Vec<Template>> {
     Ok(templates)
 }
 
-fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K) -> Result<Value> {
+pub(super) fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K) -> Result<Value> {
     let value = to_value(object)?;
     anyhow::ensure!(value["kind"] == K::KIND, "an object says its kind");
     Ok(value)
@@ -213,44 +215,6 @@ fn monitoring(options: &Options) -> Result<Vec<Template>> {
         Ok((node, Some(format!("{values}.enabled"))))
     });
     templates.collect()
-}
-
-/// A PeerPodConfig, made once, after everything else.
-fn peer_pod_config(options: &Options) -> Result<Template> {
-    let mut object = kustomize::peer_pod_config(options)?;
-    object["metadata"]["annotations"] =
-        json!({ "helm.sh/hook": "post-install,post-upgrade", "helm.sh/hook-delete-policy": "hook-failed" });
-    let mut node = tree(&object)?;
-    node.set("/metadata/name", Node::Scalar(".Values.peerPodConfig.name".to_owned()))?;
-    node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
-    let is_new = "and .Values.peerPodConfig.create (not (include \"peerpod-operator.livePeerPodConfig\" .))";
-    Ok((node, Some(is_new.to_owned())))
-}
-
-/// What is waited for before the release is uninstalled.
-fn drain(options: &Options) -> Result<Template> {
-    const CONTAINER: &str = "/spec/template/spec/containers/0";
-    let mut job = install::drain_job(options);
-    job.metadata.annotations = Some(
-        [
-            ("helm.sh/hook", "pre-delete"),
-            ("helm.sh/hook-delete-policy", "before-hook-creation,hook-succeeded"),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into(),
-    );
-    let arguments = "printf \"--timeout=%s\" .Values.drain.timeout | quote";
-    let mut node = tree(&with_kind(&job)?)?;
-    node.add(&format!("{CONTAINER}/args"), None, Node::Scalar(arguments.to_owned()), "true")?;
-    node.set(
-        &format!("{CONTAINER}/imagePullPolicy"),
-        Node::Scalar(".Values.operator.image.pullPolicy".to_owned()),
-    )?;
-    node.set(&format!("{CONTAINER}/resources"), Node::Yaml("toYaml .Values.operator.resources".to_owned()))?;
-    for key in ["imagePullSecrets", "nodeSelector", "tolerations", "affinity"] {
-        node.optional("/spec/template/spec", key, &format!(".Values.operator.{key}"))?;
-    }
-    Ok((node, Some(".Values.drain.enabled".to_owned())))
 }
 
 /// What more than one template needs, or a value alone does not say: templates that are no objects.

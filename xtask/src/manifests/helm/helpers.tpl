@@ -110,15 +110,3 @@
 {{- $_ := set $spec "cloudSecretName" (include "peerpod-operator.secretName" .) -}}
 {{- toYaml (mergeOverwrite $spec (deepCopy .Values.peerPodConfig.spec)) -}}
 {{- end }}
-
-{{- /*
-The spec of the PeerPodConfig that is there. helm refuses an object beside its new definition, so it is a hook, made once; and a
-hook cannot be changed but by deleting it, which would take cloud-api-adaptor from running Pods.
-*/ -}}
-{{- define "peerpod-operator.livePeerPodConfig" -}}
-{{- if .Capabilities.APIVersions.Has "confidentialcontainers.org/v1alpha1/PeerPodConfig" -}}
-{{- with lookup "confidentialcontainers.org/v1alpha1" "PeerPodConfig" .Release.Namespace .Values.peerPodConfig.name -}}
-{{- toYaml .spec -}}
-{{- end -}}
-{{- end -}}
-{{- end }}

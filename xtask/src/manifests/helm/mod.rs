@@ -4,11 +4,13 @@
 //! values/      what users can say, with defaults and documentation
 //! document.rs  values.yaml, values.schema.json, a values file for each provider, and the README's table, from these
 //! chart.rs     which value takes which place
+//! hooks.rs     what runs before and after
 //! template.rs  an object as a template
 //! ```
 
 mod chart;
 mod document;
+mod hooks;
 mod template;
 mod values;
 
@@ -69,8 +71,9 @@ without effect, and helm names it after an installation or upgrade. Settings and
 `secrets.mode: reference`).
 
 With `peerPodConfig.create` the release has a PeerPodConfig, by which the operator deploys cloud-api-adaptor and the admission.
-It is made once: values that change later do not change it (helm says where they differ, and how to apply them), nor is it
-deleted by an upgrade or a rollback. It is deleted before the chart is uninstalled.
+After an installation, an upgrade and a rollback a Job brings it to what the values say; fields that no value names stay as
+somebody else wrote them. Where the Job fails, helm does, and `kubectl logs job/peerpod-operator-apply` says why. The
+PeerPodConfig is deleted before the chart is uninstalled, and not by an upgrade or a rollback.
 
 `helm uninstall` first waits for deletions under way, and fails where PeerPods of running Pods are left: delete these Pods. The
 custom resource definitions stay.

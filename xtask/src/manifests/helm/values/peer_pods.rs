@@ -143,9 +143,10 @@ pub(super) struct Admission {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PeerPodConfig {
-    /// Whether there is one. It is made once, and not changed or deleted until the chart is uninstalled.
+    /// Whether there is one. An installation, an upgrade and a rollback bring it to what the values say; it is deleted when the chart
+    /// is uninstalled, and not before.
     create: bool,
-    /// Its name.
+    /// Its name. Another name is another PeerPodConfig: the former one stays.
     #[schemars(length(min = 1, max = 40))]
     name: String,
     /// Further fields of its `spec`, which overrule what other values say.

@@ -1,0 +1,182 @@
+//! `apply`: brings a PeerPodConfig to the cluster as a file has it, also where its definition is being made.
+
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use kube::{
+    Api, CustomResourceExt, Resource,
+    api::{Patch, PatchParams},
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{ApplyArgs, client::client, serving::block_on};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    permissions::Permission,
+    runtime::{
+        api_call::{ApiError, bounded},
+        backoff::delay,
+    },
+};
+
+/// For `--help`.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  the PeerPodConfig says what the file says
+  1  it does not: the file cannot be used, or the API server refuses it or could not be asked in time
+  2  the arguments cannot work";
+
+/// What it may do in the operator's namespace. Not among the operator's own rights.
+pub const PERMISSIONS: &[Permission] =
+    &[Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["create", "get", "patch"])];
+
+/// Whose the fields are that the file names. What it names no more goes; what others wrote stays.
+const FIELD_MANAGER: &str = "peerpod-operator-apply";
+
+/// How long an API server may judge by a definition that was replaced a moment ago.
+const SETTLES: Duration = Duration::from_secs(10);
+
+/// The pauses between tries, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+
+pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
+    block_on(bring(args), tell)
+}
+
+fn tell(problem: &str) {
+    // Where even this cannot be written, the exit code has to do.
+    let _ = writeln!(io::stderr(), "peerpod-operator apply: {problem}");
+}
+
+async fn bring(args: &ApplyArgs) -> Result<(), String> {
+    let started = Instant::now();
+    let deadline = started + args.timeout;
+    let text = fs::read_to_string(&args.file)
+        .map_err(|problem| format!("reading {}: {problem}", args.file.display()))?;
+    let config = Config::parse(&text, &args.namespace)
+        .map_err(|problem| format!("{}: {problem}", args.file.display()))?;
+    let client = client().await?;
+    let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
+    let (mut tries, mut random, mut told) = (0, fastrand::Rng::new(), String::new());
+    loop {
+        let obstacle = match timeout_at(deadline, attempt(&api, &config)).await {
+            Ok(Ok(())) => {
+                // Whoever does not read has the exit code.
+                let _ = writeln!(io::stdout(), "{config} is as {} has it.", args.file.display());
+                return Ok(());
+            }
+            Ok(Err(obstacle)) => obstacle,
+            Err(_) => Obstacle::Later("the API server does not answer".to_owned()),
+        };
+        let (until, problem) = match obstacle {
+            Obstacle::Later(problem) => (deadline, problem),
+            Obstacle::Invalid(problem) => (deadline.min(started + SETTLES), problem),
+        };
+        tries += 1;
+        let next = Instant::now() + delay(PAUSES.0, PAUSES.1, tries, &mut random);
+        if next >= until {
+            return Err(format!("{config} was not applied: {problem}"));
+        }
+        if told != problem {
+            tell(&format!("trying again: {problem}"));
+            told = problem;
+        }
+        sleep_until(next).await;
+    }
+}
+
+/// Why it did not work yet.
+enum Obstacle {
+    /// Something that passes.
+    Later(String),
+    /// The API server takes it for invalid.
+    Invalid(String),
+}
+
+impl From<ApiError> for Obstacle {
+    fn from(problem: ApiError) -> Self {
+        match problem.code() {
+            Some(400 | 422) => Self::Invalid(problem.to_string()),
+            // What is asked of an object that is not there yet; there is none to find, so it is its kind, or the namespace.
+            Some(404) => Self::Later(format!(
+                "the definition {} or the namespace is not there: {problem}",
+                PeerPodConfig::crd_name()
+            )),
+            _ => Self::Later(problem.to_string()),
+        }
+    }
+}
+
+async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstacle> {
+    let found = bounded(api.get_opt(&config.name)).await?;
+    if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
+        // How it was is how the nodes are put back.
+        return Err(Obstacle::Later(
+            "it is being deleted, and comes back when the operator has put the nodes back".to_owned(),
+        ));
+    }
+    let params = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER).validation_strict() };
+    bounded(api.patch(&config.name, &params, &Patch::Apply(&config.object))).await?;
+    Ok(())
+}
+
+/// A `PeerPodConfig` as a file has it: no field more than it names.
+struct Config {
+    name: String,
+    namespace: String,
+    object: Value,
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the PeerPodConfig {}/{}", self.namespace, self.name)
+    }
+}
+
+impl Config {
+    fn parse(text: &str, namespace: &str) -> Result<Self, String> {
+        let object: Value = serde_saphyr::from_str(text).map_err(|problem| problem.to_string())?;
+        let (version, kind) = (PeerPodConfig::api_version(&()), PeerPodConfig::kind(&()));
+        if object["apiVersion"] != *version || object["kind"] != *kind {
+            return Err(format!("it is no {kind} of {version}"));
+        }
+        let metadata = |field: &str| object["metadata"][field].as_str();
+        let name = metadata("name").ok_or("it has no metadata.name")?.to_owned();
+        let namespace = metadata("namespace").unwrap_or(namespace).to_owned();
+        Ok(Self { name, namespace, object })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_one_configuration_and_no_more_fields_than_it_has() {
+        let text = "apiVersion: confidentialcontainers.org/v1alpha1\nkind: PeerPodConfig\nmetadata: {name: a}\nspec: {limit: '5'}\n";
+        let config = Config::parse(text, "here").unwrap();
+        assert_eq!(config.to_string(), "the PeerPodConfig here/a");
+        assert_eq!(config.object["spec"], serde_json::json!({ "limit": "5" }));
+        let elsewhere = text.replace("{name: a}", "{name: a, namespace: there}");
+        assert_eq!(Config::parse(&elsewhere, "here").unwrap().namespace, "there");
+        for (text, told) in [
+            (
+                text.replace("PeerPodConfig", "PeerPod"),
+                "no PeerPodConfig of confidentialcontainers.org/v1alpha1",
+            ),
+            (text.replace("v1alpha1", "v1"), "no PeerPodConfig"),
+            (text.replace("name: a", "nam: a"), "no metadata.name"),
+            (format!("{text}---\n{text}"), "multiple"),
+            (String::new(), "no PeerPodConfig"),
+            ("{".to_owned(), ""),
+        ] {
+            let problem = Config::parse(&text, "here").err().unwrap();
+            assert!(problem.contains(told), "{problem}");
+        }
+    }
+}

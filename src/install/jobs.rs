@@ -1,0 +1,114 @@
+//! What runs once, where something runs it at the right time: helm, by its hooks.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    batch::v1::{Job, JobSpec},
+    core::v1::{ConfigMap, ConfigMapVolumeSource, Container, PodSpec, PodTemplateSpec, Volume, VolumeMount},
+};
+use kube::api::ObjectMeta;
+
+use super::{Component, NAME, Options, deployment, rights::Rights};
+use crate::{cli::APPLY_PERMISSIONS, peerpodconfig::build::own_pods};
+
+/// The name of the Job that drains.
+pub const DRAIN_JOB: &str = "peerpod-operator-drain";
+
+/// The name of the Job that applies a `PeerPodConfig`, of the `ConfigMap` that has it, and of the Job's ServiceAccount.
+pub const APPLY_JOB: &str = "peerpod-operator-apply";
+
+/// Where the Job finds the `ConfigMap`.
+const APPLY_DIR: &str = "/etc/peerpod-operator/apply";
+
+/// The key of the `ConfigMap`.
+const APPLY_KEY: &str = "peerpodconfig.yaml";
+
+/// The rights of the Job that applies a `PeerPodConfig`: the operator itself shall make none.
+pub const APPLY_RIGHTS: Rights = Rights {
+    name: APPLY_JOB,
+    component: Component::Operator,
+    cluster: &[],
+    namespaces: &[(None, APPLY_PERMISSIONS)],
+};
+
+/// Runs `drain` once, as the operator. A failed one stays for its log.
+pub fn drain_job(options: &Options) -> Job {
+    let container =
+        Container { name: "drain".to_owned(), args: Some(vec!["drain".to_owned()]), ..Container::default() };
+    job(DRAIN_JOB, NAME, container, None, options)
+}
+
+/// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`. A failed one stays for its log.
+pub fn apply_job(options: &Options) -> Job {
+    const VOLUME: &str = "peerpodconfig";
+    let container = Container {
+        name: "apply".to_owned(),
+        args: Some(vec!["apply".to_owned(), format!("{APPLY_DIR}/{APPLY_KEY}")]),
+        volume_mounts: Some(vec![VolumeMount {
+            name: VOLUME.to_owned(),
+            mount_path: APPLY_DIR.to_owned(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        }]),
+        ..Container::default()
+    };
+    let volume = Volume {
+        name: VOLUME.to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: APPLY_JOB.to_owned(),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    job(APPLY_JOB, APPLY_JOB, container, Some(volume), options)
+}
+
+/// What the Job applies: a `PeerPodConfig` as YAML.
+pub fn apply_config_map(config: &str, options: &Options) -> ConfigMap {
+    ConfigMap {
+        metadata: Component::Operator.namespaced(APPLY_JOB, options),
+        data: Some(BTreeMap::from([(APPLY_KEY.to_owned(), config.to_owned())])),
+        ..ConfigMap::default()
+    }
+}
+
+/// Runs this container once, with the operator's image.
+fn job(
+    name: &str,
+    service_account: &str,
+    container: Container,
+    volume: Option<Volume>,
+    options: &Options,
+) -> Job {
+    let operator = deployment::container(options);
+    Job {
+        metadata: Component::Operator.namespaced(name, options),
+        spec: Some(JobSpec {
+            backoff_limit: Some(0),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    // None of those by which the operators' Pods are selected.
+                    labels: Some(BTreeMap::from([("app.kubernetes.io/name".to_owned(), name.to_owned())])),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(PodSpec {
+                    restart_policy: Some("Never".to_owned()),
+                    service_account_name: Some(service_account.to_owned()),
+                    security_context: Some(own_pods::pod_security()),
+                    containers: vec![Container {
+                        image: operator.image,
+                        image_pull_policy: operator.image_pull_policy,
+                        env: Some(vec![own_pods::namespace_variable()]),
+                        resources: operator.resources,
+                        security_context: operator.security_context,
+                        ..container
+                    }],
+                    volumes: volume.map(|volume| vec![volume]),
+                    ..PodSpec::default()
+                }),
+            },
+            ..JobSpec::default()
+        }),
+        status: None,
+    }
+}

@@ -1,0 +1,91 @@
+//! `apply`, where a `PeerPodConfig` cannot be applied yet.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
+use serde_json::json;
+use testbed::{
+    Testbed,
+    wait::{self, DEADLINE},
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{
+    kustomize::remove,
+    support::{PROGRAM, without_operator},
+};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts it with a file that is there.
+fn start(testbed: &Testbed, file: &Path, options: &[&str]) -> Result<Child> {
+    let mut apply = Command::new(PROGRAM);
+    apply.arg("apply").arg(file).args(options).env("KUBECONFIG", testbed.cluster().kubeconfig());
+    apply.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    Ok(apply.kill_on_drop(true).spawn()?)
+}
+
+/// The next line in which it says that it waits.
+async fn complaint(apply: &mut Child) -> Result<String> {
+    let errors = apply.stderr.take().context("its errors are read once")?;
+    let line = timeout(PATIENCE, BufReader::new(errors).lines().next_line()).await??;
+    line.context("it ended without a word")
+}
+
+async fn succeeds(apply: Child) -> Result<()> {
+    let output = timeout(PATIENCE, apply.wait_with_output()).await??;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+#[test]
+fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.yaml");
+        std::fs::write(
+            &file,
+            "apiVersion: confidentialcontainers.org/v1alpha1\nkind: PeerPodConfig\nmetadata: {name: waits}\nspec: {limit: 1}\n",
+        )?;
+        remove(testbed.cluster()).await?;
+        let output = start(testbed, &file, &["--timeout=1s"])?.wait_with_output().await?;
+        let told = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1), "{told}");
+        ensure!(told.contains("waits was not applied: the definition peerpodconfigs."), "{told}");
+
+        let mut apply = start(testbed, &file, &[])?;
+        let told = complaint(&mut apply).await?;
+        ensure!(told.contains("trying again: the definition"), "{told}");
+        testbed.install_objects().await?;
+        succeeds(apply).await?;
+        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
+        let first = configs.get("waits").await?;
+
+        // Somebody has to put the nodes back before it may go.
+        let held = Patch::Merge(json!({ "metadata": { "finalizers": ["test.example/held"] } }));
+        configs.patch("waits", &PatchParams::default(), &held).await?;
+        configs.delete("waits", &DeleteParams::default()).await?;
+        let mut apply = start(testbed, &file, &[])?;
+        let told = complaint(&mut apply).await?;
+        ensure!(told.contains("it is being deleted"), "{told}");
+        let going = configs.get("waits").await?;
+        ensure!(going.metadata.generation == first.metadata.generation.map(|it| it + 1), "it was changed");
+        let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        configs.patch("waits", &PatchParams::default(), &released).await?;
+        succeeds(apply).await?;
+        let new = |config: &PeerPodConfig| config.uid() != first.uid();
+        wait::present(&configs, "waits", "it is made anew", DEADLINE, new).await?;
+        configs.delete("waits", &DeleteParams::default()).await?;
+        Ok(())
+    })
+}

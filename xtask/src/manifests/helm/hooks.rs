@@ -1,0 +1,82 @@
+//! What helm runs before and after what it does.
+
+use anyhow::Result;
+use peerpod_operator::install::{self, Options};
+use serde_json::{Value, json};
+
+use super::{
+    super::kustomize,
+    chart::{Template, tree, with_kind},
+    template::{Node, define},
+};
+
+const DRAIN: &str = ".Values.drain.enabled";
+
+const APPLY: &str = ".Values.peerPodConfig.create";
+
+/// What failed stays for its log until it runs again.
+const CLEANED: &str = "before-hook-creation,hook-succeeded";
+
+/// What is waited for before the release is uninstalled.
+pub(super) fn drain(options: &Options) -> Result<Template> {
+    let mut object = with_kind(&install::drain_job(options))?;
+    annotate(&mut object, "pre-delete", 0);
+    let mut node = tree(&object)?;
+    let arguments = "printf \"--timeout=%s\" .Values.drain.timeout | quote";
+    node.add("/spec/template/spec/containers/0/args", None, Node::Scalar(arguments.to_owned()), "true")?;
+    place(&mut node)?;
+    Ok((node, Some(DRAIN.to_owned())))
+}
+
+/// The PeerPodConfig, and what brings it to the cluster. It is no object of the release: helm refuses one beside its new
+/// definition, would delete it where a rollback goes back to a revision without it, and as a hook could not change it.
+pub(super) fn apply(options: &Options) -> Result<Vec<Template>> {
+    let config = install::apply_config_map(CONFIG, options);
+    let mut templates = vec![(tree(&with_kind(&config)?)?, Some(APPLY.to_owned()))];
+    let rights = install::APPLY_RIGHTS.objects(options)?;
+    let mut hooks: Vec<_> = rights.into_iter().map(|manifest| (manifest.object, -1)).collect();
+    hooks.push((with_kind(&install::apply_job(options))?, 0));
+    for (mut object, weight) in hooks {
+        annotate(&mut object, "post-install,post-upgrade,post-rollback", weight);
+        let mut node = tree(&object)?;
+        if object["kind"] == "Job" {
+            place(&mut node)?;
+        }
+        templates.push((node, Some(APPLY.to_owned())));
+    }
+    Ok(templates)
+}
+
+/// Stands for the PeerPodConfig as text.
+pub(super) const CONFIG: &str = "<peerpodconfig>";
+
+/// The template that gives it.
+pub(super) fn config(options: &Options) -> Result<String> {
+    let mut node = tree(&kustomize::peer_pod_config(options)?)?;
+    node.set("/metadata/name", Node::Scalar(".Values.peerPodConfig.name".to_owned()))?;
+    node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
+    define("peerpod-operator.peerPodConfig", &node)
+}
+
+/// Makes the object a hook for these events.
+fn annotate(object: &mut Value, events: &str, weight: i32) {
+    object["metadata"]["annotations"] = json!({
+        "helm.sh/hook": events,
+        "helm.sh/hook-weight": weight.to_string(),
+        "helm.sh/hook-delete-policy": CLEANED,
+    });
+}
+
+/// Has the Pods of a Job run where and as the operator does.
+fn place(job: &mut Node) -> Result<()> {
+    const POD: &str = "/spec/template/spec";
+    let container = |key: &str| format!("{POD}/containers/0/{key}");
+    let pull_policy = ".Values.operator.image.pullPolicy".to_owned();
+    job.set(&container("imagePullPolicy"), Node::Scalar(pull_policy))?;
+    let resources = "toYaml .Values.operator.resources".to_owned();
+    job.set(&container("resources"), Node::Yaml(resources))?;
+    for key in ["imagePullSecrets", "nodeSelector", "tolerations", "affinity"] {
+        job.optional(POD, key, &format!(".Values.operator.{key}"))?;
+    }
+    Ok(())
+}
