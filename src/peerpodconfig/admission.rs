@@ -18,14 +18,12 @@ use super::{
     apply::{self, Found, Kind, Wanted},
     build::{AdaptorSettings, Inputs, Names, policy, webhook},
     pass::{Part, PassError, name_taken},
+    shared::Use,
     verdict::{self, Finding, Reason},
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
-    runtime::{
-        api_call::{self, ApiError},
-        conditions::is_true,
-    },
+    runtime::{api_call::ApiError, conditions::is_true},
     webhook::tls::{TlsError, TlsOptions},
 };
 
@@ -40,7 +38,7 @@ impl Context {
         let settings = AdaptorSettings::read(None, None, "");
         let inputs = &self.inputs(config, &settings);
         let admission = &config.spec.admission;
-        let served = self.serves_policies().await?;
+        let served = self.policies.ask(&self.client).await?;
         // One that leaves the admission to others does not care which of them has it.
         let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
         if sharing.is_none() && admission.mode == AdmissionMode::Policy && !served {
@@ -93,6 +91,9 @@ impl Context {
             let former: Vec<_> = former.into_iter().rev().collect();
             apply::clear(&self.client, &name, &former, &DeleteParams::background()).await?;
         }
+        if takes_over && means != Means::Webhook {
+            self.share(config, Use::Over).await?;
+        }
         // Whoever turns Pods into peer pods, without it there are none.
         part.findings.push(if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
             let message = format!(
@@ -122,14 +123,6 @@ impl Context {
         let in_force = deployment.as_ref().map(webhook::tls_of_deployment).unwrap_or_default();
         let refused = problem.map(|problem| tls_refused(name, &problem, &in_force));
         Ok((in_force, refused))
-    }
-
-    /// Whether the API server has mutating admission policies.
-    pub(super) async fn serves_policies(&self) -> Result<bool, ApiError> {
-        let resources = self.client.list_api_group_resources(policy::GROUP_VERSION);
-        let served = policy::served(&api_call::bounded(resources).await?);
-        self.policies_served.send_if_modified(|known| std::mem::replace(known, served) != served);
-        Ok(served)
     }
 
     /// All that an admission may consist of, in the order in which it is made.

@@ -70,7 +70,7 @@ impl Context {
     /// What is left, and when to look again; `None` if nothing is.
     async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<Part>, PassError> {
         let name = config.name_any();
-        let mut kinds = self.admission_kinds(self.serves_policies().await?);
+        let mut kinds = self.admission_kinds(self.policies.ask(&self.client).await?);
         // Without its server the webhook would refuse every peer pod, so its registration goes first.
         kinds.reverse();
         let told = self.hand_over(config);

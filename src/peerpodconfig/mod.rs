@@ -15,7 +15,7 @@
 //! report.rs    the status and the events
 //! settings.rs  what is told of cloud-api-adaptor's settings (pure)
 //! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
-//! policies.rs  what happens to admission policies, where the API server has them
+//! policies.rs  whether the API server has admission policies, and what happens to them
 //! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
 //! ```
 //!
@@ -60,7 +60,7 @@ use kube::{
         watcher,
     },
 };
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
@@ -69,7 +69,6 @@ use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
     runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
-    webhook::certificates::keeper,
 };
 
 pub use self::settings::Mounted;
@@ -140,8 +139,8 @@ struct Context {
     capacity: Capacity,
     /// A pass and a sweep do not go together.
     turn: Mutex<()>,
-    /// Whether the API server has admission policies, as far as is known.
-    policies_served: watch::Sender<bool>,
+    policies: policies::Served,
+    shared: shared::Watched,
     backoff: Backoff<ObjectRef<PeerPodConfig>>,
     leadership: Leadership,
     metrics: Metrics,
@@ -167,7 +166,9 @@ pub async fn run(
         .with_config(controller::Config::default().concurrency(1));
     let (daemon_sets, writer) = kube::runtime::reflector::store();
     let daemon_sets_seen = daemon_sets.clone();
-    let (policies_served, served) = watch::channel(false);
+    let policies = policies::Served::default();
+    let policy_changes = policies::changes(&client, &policies.told(), &own);
+    let (shared, shared_changes) = shared::Watched::watch(&client, &own);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
         reporter: Reporter { publisher: Publisher::new(client.clone(), "Configuring") },
@@ -175,7 +176,8 @@ pub async fn run(
         daemon_sets,
         capacity,
         turn: Mutex::default(),
-        policies_served,
+        policies,
+        shared,
         backoff: Backoff::default(),
         leadership: leadership.clone(),
         metrics,
@@ -217,13 +219,13 @@ pub async fn run(
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
         .watches(Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), &own), config(), move |it| {
-            let certificate = it.name_any() == keeper::SECRET;
-            secrets.using(|spec| certificate || spec.cloud_secret_name == it.name_any())
+            secrets.using(|spec| spec.cloud_secret_name == it.name_any())
         })
         .watches(Api::<RuntimeClass>::all(client.clone()), config(), move |it| {
             classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
         })
-        .reconcile_on(policies::changes(&client, &served, &own))
+        .reconcile_on(policy_changes)
+        .reconcile_all_on(shared_changes)
         .reconcile_all_on(stream::select(nodes_changed, leadership.changes()))
         .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())

@@ -17,7 +17,6 @@ use super::build::{AdaptorSettings, CONFIG_LABEL};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     runtime::api_call::{self, ApiError},
-    webhook::certificates::keeper,
 };
 
 /// Where facts come from.
@@ -85,18 +84,11 @@ impl Observer {
         Ok(api_call::bounded(api.get_metadata_opt(name)).await?.is_some())
     }
 
-    /// Whom the API server is to trust when it calls the webhook: the authorities in the certificate's Secret. While there is
-    /// no Secret, those that the configuration of this name trusts already: somebody who deletes the Secret wants another
-    /// certificate, and until there is one the old one is shown.
-    pub(super) async fn webhook_authorities(
+    /// The authorities that the webhook configuration of this name trusts.
+    pub(super) async fn trusted_authorities(
         &self,
         configuration: &str,
     ) -> Result<Option<ByteString>, ApiError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let secret = api_call::bounded(secrets.get_opt(keeper::SECRET)).await?;
-        if let Some(authorities) = secret.as_ref().and_then(keeper::authorities) {
-            return Ok(Some(authorities.clone()));
-        }
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let configuration = api_call::bounded(configurations.get_opt(configuration)).await?;
         let mut webhooks = configuration.into_iter().flat_map(|it| it.webhooks.unwrap_or_default());

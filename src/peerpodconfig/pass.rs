@@ -83,14 +83,21 @@ impl Context {
         let deleted = config.metadata.deletion_timestamp.is_some();
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         let here = config.namespace().as_ref() == Some(&self.options.namespace);
-        match (here, deleted, held) {
+        let outcome = match (here, deleted, held) {
             (true, false, true) => self.look_after(config).await,
             (true, false, false) if self.hold(config).await? => self.look_after(config).await,
             (true, true, true) => self.put_back(config).await,
             (false, ..) => self.elsewhere(config).await,
             // It is gone, or changed since it was read, which brings it back.
             (true, _, false) => Ok(Action::await_change()),
+        };
+        if let Err(PassError::Api(error)) = &outcome
+            && error.code() == Some(404)
+        {
+            // It may have been restarted as one that has no policies.
+            self.policies.doubt();
         }
+        outcome
     }
 
     async fn look_after(&self, config: &PeerPodConfig) -> Result<Action, PassError> {

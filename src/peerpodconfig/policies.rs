@@ -1,6 +1,10 @@
 //! What happens to admission policies *(client required)*. An API server that has none is not asked for them again and again.
 
-use std::future::pending;
+use std::{
+    future::pending,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use futures::{Stream, StreamExt, future::ready, stream};
 use kube::{
@@ -12,7 +16,53 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::build::{CONFIG_LABEL, policy};
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    runtime::api_call::{self, ApiError},
+};
+
+/// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
+const BELIEVED: Duration = Duration::from_secs(200);
+
+/// Whether the API server has admission policies, as far as is known.
+#[derive(Default)]
+pub(super) struct Served {
+    told: watch::Sender<bool>,
+    asked: Mutex<Option<Instant>>,
+}
+
+impl Served {
+    /// Asks the API server, if it was not asked of late.
+    pub(super) async fn ask(&self, client: &Client) -> Result<bool, ApiError> {
+        if self.is_believed(Instant::now()) {
+            return Ok(*self.told.borrow());
+        }
+        let resources = client.list_api_group_resources(policy::GROUP_VERSION);
+        let served = policy::served(&api_call::bounded(resources).await?);
+        self.learn(served, Instant::now());
+        Ok(served)
+    }
+
+    /// Has it asked again: it knew something of them no more.
+    pub(super) fn doubt(&self) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What is told of it from now on.
+    pub(super) fn told(&self) -> watch::Receiver<bool> {
+        self.told.subscribe()
+    }
+
+    fn is_believed(&self, now: Instant) -> bool {
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.is_some_and(|asked| now.saturating_duration_since(asked) < BELIEVED)
+    }
+
+    fn learn(&self, served: bool, now: Instant) {
+        self.told.send_if_modified(|known| std::mem::replace(known, served) != served);
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+}
 
 /// The configurations in `namespace` whose policy or binding was made, changed or removed, while these are `served`.
 pub(super) fn changes(
@@ -57,5 +107,22 @@ async fn until(mut served: watch::Receiver<bool>, expected: bool) {
     if served.wait_for(|served| *served == expected).await.is_err() {
         // Nobody will tell any more.
         pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_believed_for_a_while_and_until_it_is_in_doubt() {
+        let (served, now) = (Served::default(), Instant::now());
+        assert!(!served.is_believed(now));
+        served.learn(true, now);
+        assert!(*served.told().borrow());
+        assert!(served.is_believed(now + BELIEVED / 2));
+        assert!(!served.is_believed(now + BELIEVED));
+        served.doubt();
+        assert!(!served.is_believed(now));
     }
 }

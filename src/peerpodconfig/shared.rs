@@ -2,50 +2,74 @@
 //!
 //! The operator makes both, empty, since no right to make a Secret is a small one: by it one gets the token of any
 //! ServiceAccount in the namespace. (The operator's own is for this name, which only server-side apply can use.) They are
-//! owned by the configurations that ask for a webhook, so the garbage collector removes them after the last one. A Secret that
+//! owned by the configurations that have a webhook, and go with the last one, or when it has none any more. A Secret that
 //! somebody else filled stays theirs.
+
+mod watched;
 
 use std::fmt::Debug;
 
 use k8s_openapi::{NamespaceResourceScope, api::coordination::v1::Lease};
 use kube::{
     Api, Resource, ResourceExt,
-    api::{ObjectMeta, Patch, PatchParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tracing::info;
 
+pub(super) use self::watched::Watched;
 use super::{Context, pass::PassError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     permissions::Permission,
-    runtime::api_call::bounded,
+    runtime::api_call::{ApiError, bounded},
     webhook::certificates::{
         keeper::{LEASE, SECRET},
         kept::{self, Kept},
     },
 };
 
-/// What the operator may do to have them there. `delete` is for clusters that let nobody say who owns an object without it.
+/// What the operator may do to have them there. `delete` is also for clusters that let nobody say who owns an object without
+/// it.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["secrets"], &["get", "create", "patch", "delete"]).named(&[SECRET]),
-    Permission::new("coordination.k8s.io", &["leases"], &["get", "create", "patch", "delete"])
-        .named(&[LEASE]),
+    Permission::new(
+        "coordination.k8s.io",
+        &["leases"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    )
+    .named(&[LEASE]),
 ];
 
+/// Whether a configuration has a webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It has one: what is missing is made, and owned by it.
+    Needed,
+    /// It has none: it owns neither, and what nobody owns any more goes.
+    Over,
+}
+
 impl Context {
-    /// Makes what the webhook of a configuration needs, if it is missing, and lets the configuration own it.
-    pub(super) async fn share(&self, config: &PeerPodConfig) -> Result<(), PassError> {
-        let lease = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
-        self.own(config, Lease { metadata: lease, ..Lease::default() }, |_| true).await?;
-        self.own(config, kept::blank(SECRET), Kept::is_ours).await
+    /// Makes the two be as a configuration needs them. Asks the API server only where they are not.
+    pub(super) async fn share(&self, config: &PeerPodConfig, use_: Use) -> Result<(), PassError> {
+        let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
+        if !self.shared.lease_is_so(&owner.uid, use_) {
+            let lease = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
+            self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await?;
+        }
+        if !self.shared.secret_is_so(&owner.uid, use_) {
+            self.own(config, use_, kept::blank(SECRET), Kept::is_ours).await?;
+        }
+        Ok(())
     }
 
     async fn own<K>(
         &self,
         config: &PeerPodConfig,
-        mut wanted: K,
+        use_: Use,
+        mut blank: K,
         is_ours: impl Fn(&K) -> bool,
     ) -> Result<(), PassError>
     where
@@ -57,24 +81,46 @@ impl Context {
     {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.options.namespace);
-        let name = wanted.name_any();
+        let (name, kind) = (blank.name_any(), K::kind(&()));
         let Some(there) = bounded(api.get_opt(&name)).await? else {
-            info!(kind = %K::kind(&()), name, "making what the webhooks share");
-            wanted.meta_mut().owner_references = Some(vec![owner]);
-            // Without force: what somebody else makes at the same time stays.
-            let params = PatchParams::apply(FIELD_MANAGER);
-            bounded(api.patch(&name, &params, &Patch::Apply(&wanted))).await?;
+            if use_ == Use::Needed {
+                info!(%kind, name, "making what the webhooks share");
+                blank.meta_mut().owner_references = Some(vec![owner]);
+                // Without force: what somebody else makes at the same time stays.
+                let params = PatchParams::apply(FIELD_MANAGER);
+                let made = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
+                unless_changed(made)?;
+            }
             return Ok(());
         };
-        let held = there.owner_references().iter().any(|it| it.uid == owner.uid);
-        let owners = match (is_ours(&there), held) {
+        let (ours, others): (Vec<_>, Vec<_>) =
+            there.owner_references().iter().partition(|it| it.uid == owner.uid);
+        let (held, ours) = (!ours.is_empty(), is_ours(&there));
+        let owners = match (use_ == Use::Needed && ours, held) {
             (true, false) => json!([owner]),
+            (false, true) if ours && others.is_empty() => {
+                info!(%kind, name, "removing what the webhooks shared");
+                // As it was seen: what somebody else has filled meanwhile stays.
+                let preconditions =
+                    Preconditions { uid: there.uid(), resource_version: there.resource_version() };
+                let params =
+                    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+                return Ok(unless_changed(bounded(api.delete(&name, &params)).await)?);
+            }
             (false, true) => json!([{ "uid": owner.uid, "$patch": "delete" }]),
             (true, true) | (false, false) => return Ok(()),
         };
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
-        bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await?;
-        Ok(())
+        let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
+        Ok(unless_changed(patched)?)
+    }
+}
+
+/// What changed meanwhile, or is gone, brings the next pass.
+fn unless_changed<T>(written: Result<T, ApiError>) -> Result<(), ApiError> {
+    match written {
+        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+        _ => Ok(()),
     }
 }

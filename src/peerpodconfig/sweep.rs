@@ -61,7 +61,7 @@ impl Context {
         let _turn = self.turn.lock().await;
         let mut made = Vec::new();
         // What leads API servers to the others goes first.
-        for kind in self.admission_kinds(self.serves_policies().await?).into_iter().rev() {
+        for kind in self.admission_kinds(self.policies.ask(&self.client).await?).into_iter().rev() {
             if kind.namespace.is_none() {
                 let objects = apply::made(&self.client, &kind).await?;
                 made.extend(objects.into_iter().map(|object| (kind.clone(), object)));

@@ -10,6 +10,7 @@ use super::{
         apply::{self, Found, Kind, Wanted},
         build::{Inputs, Names, webhook},
         pass::PassError,
+        shared::Use,
         verdict::{Finding, Reason},
     },
     is_taken_up,
@@ -26,7 +27,7 @@ impl Context {
         former: &[Kind],
     ) -> Result<Found, PassError> {
         let config = inputs.config;
-        self.share(config).await?;
+        self.share(config, Use::Needed).await?;
         let (name, names) = (config.name_any(), Names::of(config));
         let servers = [
             Wanted::of(&webhook::deployment(inputs, tls))?,
@@ -36,7 +37,11 @@ impl Context {
         let (registrations, kinds): (Vec<_>, Vec<_>) =
             kinds.iter().cloned().partition(|kind| !servers.iter().any(|server| server.is_a(kind)));
         let mut found = apply::bring(&self.client, &name, &kinds, &servers).await?;
-        let authorities = self.observer.webhook_authorities(&names.cluster_scoped).await?;
+        let authorities = match self.shared.authorities() {
+            // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown.
+            None => self.observer.trusted_authorities(&names.cluster_scoped).await?,
+            authorities => authorities,
+        };
         let answers = available(found.get(&names.webhook).as_ref()) > 0 && authorities.is_some();
         // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
         // better; without any, they would run as no peer pods.

@@ -31,7 +31,7 @@ use crate::support::{Alone, alone_on};
 const NAME: &str = "peer-pods-config";
 
 /// Long before a configuration is looked at without being told to.
-const AT_ONCE: Duration = Duration::from_secs(10);
+pub const AT_ONCE: Duration = Duration::from_secs(10);
 
 pub fn mode(mode: &str) -> Value {
     json!({ "limit": 2, "admission": { "mode": mode } })
@@ -215,6 +215,8 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         never_without(client, async {
             stage.configure("config", mode("Webhook")).await?;
             stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+            // Pods that it could not answer for would be refused.
+            until_there_is(client, &[&WEBHOOK[..3], &POLICY].concat()).await?;
             trust(client).await?;
             stage.until("config", "AdmissionReady", "WebhookRunning").await?;
             until_there_is(client, &WEBHOOK).await

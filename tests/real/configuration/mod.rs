@@ -6,6 +6,7 @@ mod handover;
 mod overlap;
 mod quiet;
 mod settings;
+mod shared;
 mod snapshot;
 mod stage;
 mod status;

@@ -1,0 +1,160 @@
+//! What is known of the two objects that all webhooks share, by watching them.
+
+use std::fmt::Debug;
+
+use futures::{Stream, StreamExt, future::ready, stream};
+use k8s_openapi::{
+    ByteString, NamespaceResourceScope,
+    api::{coordination::v1::Lease, core::v1::Secret},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::PartialObjectMeta,
+    runtime::{WatchStreamExt, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::Use;
+use crate::webhook::certificates::{
+    keeper::{self, LEASE, SECRET},
+    kept::Kept,
+};
+
+/// What is known of the Secret and of the Lease.
+#[derive(Clone)]
+pub(in crate::peerpodconfig) struct Watched {
+    secret: watch::Sender<Seen>,
+    lease: watch::Sender<Seen>,
+}
+
+/// What was seen of one of them. Of a private key nothing is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Seen {
+    #[default]
+    NotYet,
+    Absent,
+    There {
+        /// By uid.
+        owners: Vec<String>,
+        ours: bool,
+        authorities: Option<ByteString>,
+    },
+}
+
+impl Watched {
+    /// Gives beside what will be known a word whenever that changes.
+    pub(in crate::peerpodconfig) fn watch(
+        client: &Client,
+        namespace: &str,
+    ) -> (Self, impl Stream<Item = ()> + Send + use<>) {
+        let (secret, lease) = (watch::Sender::default(), watch::Sender::default());
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let leases: Api<PartialObjectMeta<Lease>> = Api::namespaced(client.clone(), namespace);
+        let changes = stream::select(
+            changes(secrets, SECRET, secret.clone(), |secret| Seen::There {
+                owners: owners(secret),
+                ours: Kept::is_ours(secret),
+                authorities: keeper::authorities(secret).cloned(),
+            }),
+            // It is written every few seconds, by whoever holds it.
+            changes(leases, LEASE, lease.clone(), |lease| Seen::There {
+                owners: owners(lease),
+                ours: true,
+                authorities: None,
+            }),
+        );
+        (Self { secret, lease }, changes)
+    }
+
+    /// Whether the Secret is known to be as it is to be for a configuration of this uid.
+    pub(super) fn secret_is_so(&self, uid: &str, use_: Use) -> bool {
+        self.secret.borrow().is_so(uid, use_)
+    }
+
+    /// Whether the Lease is.
+    pub(super) fn lease_is_so(&self, uid: &str, use_: Use) -> bool {
+        self.lease.borrow().is_so(uid, use_)
+    }
+
+    /// The authorities in the Secret, if there are some.
+    pub(in crate::peerpodconfig) fn authorities(&self) -> Option<ByteString> {
+        match &*self.secret.borrow() {
+            Seen::There { authorities, .. } => authorities.clone(),
+            Seen::NotYet | Seen::Absent => None,
+        }
+    }
+}
+
+impl Seen {
+    fn is_so(&self, uid: &str, use_: Use) -> bool {
+        match self {
+            Self::NotYet => false,
+            Self::Absent => use_ == Use::Over,
+            Self::There { owners, ours, .. } => {
+                owners.iter().any(|owner| owner == uid) == (*ours && use_ == Use::Needed)
+            }
+        }
+    }
+}
+
+fn owners(object: &impl ResourceExt) -> Vec<String> {
+    object.owner_references().iter().map(|owner| owner.uid.clone()).collect()
+}
+
+fn changes<K, F>(
+    api: Api<K>,
+    name: &str,
+    known: watch::Sender<Seen>,
+    see: F,
+) -> impl Stream<Item = ()> + Send + use<K, F>
+where
+    F: Fn(&K) -> Seen + Send + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static,
+{
+    watcher::watch_object(api, name).default_backoff().filter_map(move |object| {
+        let changed = match object {
+            Ok(object) => {
+                let seen = object.as_ref().map_or(Seen::Absent, &see);
+                known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
+            }
+            Err(error) => {
+                warn!(%error, "watching what the webhooks share failed; trying again");
+                false
+            }
+        };
+        ready(changed.then_some(()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_asked_where_both_are_known_to_be_as_they_are_to_be() {
+        let there = |owners: &[&str], ours| {
+            let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
+            Seen::There { owners, ours, authorities: None }
+        };
+        for (seen, needed, over) in [
+            (Seen::NotYet, false, false),
+            (Seen::Absent, false, true),
+            (there(&[], true), false, true),
+            (there(&["other"], true), false, true),
+            (there(&["other", "own"], true), true, false),
+            // One that somebody else filled is not owned.
+            (there(&["own"], false), false, false),
+            (there(&["other"], false), true, true),
+        ] {
+            assert_eq!(seen.is_so("own", Use::Needed), needed, "{seen:?}");
+            assert_eq!(seen.is_so("own", Use::Over), over, "{seen:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The Secret and the Lease that all webhooks share: there while one needs them, and never anybody else's.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    webhook::certificates::keeper::{LEASE, SECRET},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use testbed::{
+    Request,
+    wait::{self, DEADLINE},
+};
+
+use super::{
+    admission::{AT_ONCE, mode, trust},
+    stage::{Stage, configuring},
+};
+use crate::support::Alone;
+
+/// Their owners by name, `None` if one of the two is missing.
+async fn owners(client: &Client) -> Result<[Option<BTreeSet<String>>; 2]> {
+    async fn of<K>(client: &Client, name: &str) -> Result<Option<BTreeSet<String>>>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let found = Api::<K>::namespaced(client.clone(), NAMESPACE).get_metadata_opt(name).await?;
+        Ok(found.map(|it| it.owner_references().iter().map(|owner| owner.name.clone()).collect()))
+    }
+    Ok([of::<Secret>(client, SECRET).await?, of::<Lease>(client, LEASE).await?])
+}
+
+/// Waits until both are owned by these.
+async fn until_owned(client: &Client, expected: &[&str]) -> Result<()> {
+    let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
+    wait::eventually(&format!("both are owned by {expected:?}"), AT_ONCE, async || {
+        let found = owners(client).await?;
+        ensure!(found.iter().all(|it| it.as_ref() == Some(&expected)), "{found:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until both are gone.
+async fn until_gone(client: &Client) -> Result<()> {
+    wait::eventually("both are gone", DEADLINE, async || {
+        let found = owners(client).await?;
+        ensure!(found == [None, None], "{found:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// What the operator asks for while it looks at everything five times.
+async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request>> {
+    let audit = alone.testbed.audit().context("the cluster keeps an audit log")?;
+    let reconciles = async || -> Result<f64> {
+        let metrics = alone.operator.metrics().await?;
+        Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
+    };
+    let settings: Api<ConfigMap> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let before = audit.of_operator()?.len();
+    for look in 0..5 {
+        let first = reconciles().await?;
+        let mark = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
+        settings.patch("peer-pods-cm", &PatchParams::default(), &Patch::Merge(mark)).await?;
+        wait::eventually("it was looked at", DEADLINE, async || {
+            ensure!(reconciles().await? > first);
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(audit.of_operator()?.split_off(before))
+}
+
+#[test]
+fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_are_deleted() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        stage.configure("config", mode("Webhook")).await?;
+        trust(client).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        until_owned(client, &["config"]).await?;
+        let asked = asked_meanwhile(alone, &stage).await?;
+        let settings = asked.iter().filter(|it| it.verb == "get" && it.name == "peer-pods-cm").count();
+        ensure!(settings >= 5, "it did not look: {asked:#?}");
+        // A request for no resource asks what the API server serves.
+        let needless = |it: &&Request| [SECRET, LEASE].contains(&&*it.name) || it.resource.is_empty();
+        let needless: Vec<_> = asked.iter().filter(needless).collect();
+        ensure!(needless.is_empty(), "{needless:#?}");
+
+        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+        leases.delete(LEASE, &DeleteParams::default()).await?;
+        until_owned(client, &["config"]).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        secrets.delete(SECRET, &DeleteParams::default()).await?;
+        until_owned(client, &["config"]).await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        stage.configure("config", mode("Webhook")).await?;
+        let other = |mode: &str| {
+            json!({ "nodeSelector": { "nowhere": "yes" },
+                "admission": { "mode": mode, "runtimeClassName": "another" } })
+        };
+        stage.configure("other", other("Webhook")).await?;
+        until_owned(client, &["config", "other"]).await?;
+        trust(client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        // While its webhook stands beside the policy it needs them.
+        stage.configure("config", mode("Policy")).await?;
+        stage.until("config", "AdmissionReady", "PolicyStarting").await?;
+        until_owned(client, &["config", "other"]).await?;
+        stage.until("config", "AdmissionReady", "PolicyInForce").await?;
+        until_owned(client, &["other"]).await?;
+        stage.configure("other", other("None")).await?;
+        until_gone(client).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        until_owned(client, &["config"]).await?;
+        stage.configure("config", mode("None")).await?;
+        until_gone(client).await?;
+        stage.configs.delete("other", &DeleteParams::default()).await?;
+        stage.clear("config").await
+    })
+}
