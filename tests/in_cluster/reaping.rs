@@ -48,7 +48,7 @@ fn the_operator_has_no_more_than_the_restricted_profile_grants() -> Result<()> {
         installation.testbed.cluster().kubectl(&["label", "namespace", &namespace, enforce]).await?;
         let restricted: Api<Pod> = Api::namespaced(installation.testbed.client(), &namespace);
         let dry = PostParams { dry_run: true, ..PostParams::default() };
-        let pods = installation.operators().await?;
+        let pods = installation.operators().list().await?;
         ensure!(pods.len() == 2, "{} Pods of the operator are there", pods.len());
         for pod in pods {
             let spec = pod.spec.context("a spec")?;

@@ -33,7 +33,7 @@ fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a
         let libvirt = socket.parent().map(ToOwned::to_owned);
         let options = sshd::Options { libvirt, address: Some(host), ..sshd::Options::default() };
         let sshd = Sshd::start(&installation.dir.join("sshd"), &options).await?;
-        let before = lives(&installation.operators().await?);
+        let before = lives(&installation.operators().list().await?);
         let tcp = format!("test+tcp://{host}/default");
 
         // The names are those that cloud-api-adaptor finds there: ~/.ssh is where the Secret is mounted.
@@ -59,7 +59,7 @@ fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a
         // Back, for the tests after this one.
         installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
         outcome?;
-        assert_eq!(lives(&installation.operators().await?), before);
+        assert_eq!(lives(&installation.operators().list().await?), before);
         Ok(())
     })
 }

@@ -10,23 +10,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
-use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, Pod, Secret},
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{
-    Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    Api,
+    api::{Patch, PatchParams},
 };
-use peerpod_operator::{
-    NAMESPACE,
-    api::v1alpha1::PeerPod,
-    install::{CONFIG_MAP, NAME},
-};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::CONFIG_MAP};
 use peers::libvirt::{Host, Libvirtd};
 use serde_json::{Value, json};
 use testbed::{
-    Caa, Metrics, Pods, RealNode, Shell, Testbed, Vm, stand_in,
+    Caa, Metrics, OperatorPods, Pods, RealNode, Shell, Testbed, Vm, stand_in,
     wait::{self, DEADLINE},
 };
 use tokio::{
@@ -42,9 +35,6 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
 /// No test takes longer, whatever it waits for.
 const LIMIT: Duration = Duration::from_secs(180);
-
-/// The operator's Pods, and nobody else's.
-pub const OPERATORS: &str = "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=operator";
 
 /// All tests of the process run on it, so that a connection which one test opened is of use to the next.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -101,24 +91,9 @@ impl Installation {
         }
     }
 
-    /// Waits until all replicas of the newest Deployment are available, and no others are there.
-    pub async fn available(&self) -> Result<()> {
-        let api: Api<Deployment> = Api::namespaced(self.testbed.client(), NAMESPACE);
-        wait::present(&api, NAME, "the operator's Deployment is available", DEADLINE, |deployment| {
-            let Some(status) = &deployment.status else { return false };
-            let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-            let counts = [status.replicas, status.updated_replicas, status.available_replicas];
-            status.observed_generation == deployment.metadata.generation
-                && counts.iter().all(|it| *it == wanted)
-        })
-        .await
-        .map(drop)
-    }
-
     /// The operator's Pods.
-    pub async fn operators(&self) -> Result<Vec<Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.testbed.client(), NAMESPACE);
-        Ok(api.list(&ListParams::default().labels(OPERATORS)).await?.items)
+    pub fn operators(&self) -> OperatorPods {
+        OperatorPods::new(self.testbed.client())
     }
 
     /// Changes the settings, as `kubectl edit configmap` does, and waits until all operators have them.
@@ -138,17 +113,10 @@ impl Installation {
 
     /// How often each of the operators took on settings.
     async fn reloads(&self) -> Result<BTreeMap<String, f64>> {
-        let mut reloads = BTreeMap::new();
-        for pod in self.operators().await? {
-            let name = pod.name_any();
-            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8080/proxy/metrics");
-            let metrics = Metrics::parse(self.testbed.cluster().kubectl(&["get", "--raw", &path]).await?)?;
-            reloads.insert(
-                name,
-                metrics.sum("peerpod_operator_settings_reloads_total", &[("result", "accepted")]),
-            );
-        }
-        Ok(reloads)
+        let metrics = self.operators().metrics().await?.into_iter();
+        let reloads =
+            |it: &Metrics| it.sum("peerpod_operator_settings_reloads_total", &[("result", "accepted")]);
+        Ok(metrics.map(|(pod, metrics)| (pod, reloads(&metrics))).collect())
     }
 
     /// Makes or replaces a Secret beside the operator.
@@ -187,17 +155,11 @@ impl Installation {
         Ok(())
     }
 
-    /// What the operator's Pods say, for error messages.
+    /// What there is to see of the operator's Pods, for error messages.
     async fn logs(&self) -> String {
-        let mut text = String::new();
         let namespace = format!("--namespace={NAMESPACE}");
-        for arguments in [
-            vec!["get", "pods,events", "--output=wide", &namespace],
-            vec!["logs", "--prefix", "--tail=5", "--selector", OPERATORS, &namespace],
-        ] {
-            let said = self.testbed.cluster().kubectl(&arguments).await;
-            text += &said.unwrap_or_else(|error| format!("{error:#}"));
-        }
-        text
+        let arguments = ["get", "pods,events", "--output=wide", &namespace];
+        let seen = self.testbed.cluster().kubectl(&arguments).await;
+        seen.unwrap_or_else(|error| format!("{error:#}")) + &self.operators().log_tail().await
     }
 }

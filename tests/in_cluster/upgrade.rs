@@ -43,7 +43,7 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
         let deployment = format!("deployment/{NAME}");
         let upgrade = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
         installation.testbed.cluster().kubectl(&upgrade).await?;
-        installation.available().await?;
+        installation.operators().available().await?;
         for vm in &vms {
             wait::gone(&peerpods, &vm.name(), DEADLINE).await?;
         }

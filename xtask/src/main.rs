@@ -18,7 +18,7 @@ enum Task {
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
-    /// Plays four stories with the operator on a real control plane, told as they happen
+    /// Plays five stories with the operator on a real control plane and node, told as they happen
     Demo(demo::Task),
     /// Writes the operator's image as an OCI archive, and what it is made of
     Image(image::Task),

@@ -1,12 +1,19 @@
 //! `cargo xtask demo` as its users see it.
 
+use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use cluster::node;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use tempfile::TempDir;
+use testbed::{OperatorPods, readme};
 
 /// A folder for all that demos write, and the promise that none is left in it.
 struct Demos(TempDir);
@@ -19,8 +26,13 @@ impl Demos {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
         xtask.arg("demo").args(arguments).env("RUST_BACKTRACE", "0");
-        xtask.env("XDG_STATE_HOME", self.0.path()).env("TMPDIR", self.0.path());
+        self.contain(&mut xtask);
         xtask
+    }
+
+    /// Has whatever the command starts write into the folder.
+    fn contain(&self, command: &mut Command) {
+        command.env("XDG_STATE_HOME", self.0.path()).env("TMPDIR", self.0.path());
     }
 
     fn run(&self, arguments: &[&str]) -> Result<Output> {
@@ -77,16 +89,65 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-#[test]
-fn a_kept_demo_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<()> {
-    let demos = Demos::new()?;
-    let kept = demos.run(&["--keep"])?;
+/// Plays a demo that stays; gives what it said and its kubeconfig.
+fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
+    let kept = demos.run(&[&["--keep"], arguments].concat())?;
     let (said, problems) = (text(&kept.stdout), text(&kept.stderr));
     ensure!(kept.status.success(), "{said}\n{problems}");
     assert_eq!(said.matches("as told").count(), 5, "{said}");
     assert!(!said.contains('\x1b'), "no colours where there is no terminal: {said}");
     let kubeconfig = said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG="));
-    assert!(kubeconfig.is_some_and(|path| Path::new(path).exists()), "{said}");
+    let kubeconfig = PathBuf::from(kubeconfig.context("it says how to look around")?);
+    Ok((said, kubeconfig))
+}
+
+/// The nodes on which Pods of the operator run, in the cluster of this kubeconfig.
+async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let pods = OperatorPods::new(Client::try_from(config)?).list().await?;
+    Ok(pods.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
+}
+
+#[test]
+fn the_demo_goes_as_readme_tells_it() -> Result<()> {
+    let demos = Demos::new()?;
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &readme::block("demo")?]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    demos.contain(&mut shell);
+    // What cargo tells this test of its package is not for the cargo that is asked now: it would build much anew.
+    for (name, _) in env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|it| name.to_string_lossy().starts_with(it)) {
+            shell.env_remove(name);
+        }
+    }
+    let output = shell.output()?;
+    let said = text(&output.stdout);
+    ensure!(output.status.success(), "{said}\n{}", text(&output.stderr));
+    assert_eq!(said.matches("as told").count(), 5, "{said}");
+    assert!(said.contains("Everything is ended"), "{said}");
+    demos.ensure_nothing_is_left()
+}
+
+/// A real node needs root, as this test does.
+#[tokio::test]
+async fn a_kept_demo_on_a_real_node_goes_as_told_and_leaves_nothing() -> Result<()> {
+    let demos = Demos::new()?;
+    let (said, kubeconfig) = keep(&demos, &[])?;
+    assert!(!said.contains("not as a Pod"), "{said}");
+    assert_eq!(nodes_of_operators(&kubeconfig).await?, [node::NAME; 2]);
+    assert!(!processes(demos.0.path())?.iter().any(|command| command.contains("peerpod-operator run")));
+
+    assert!(text(&demos.run(&["--down"])?.stdout).contains("is gone"));
+    demos.ensure_nothing_is_left()
+}
+
+#[tokio::test]
+async fn a_kept_demo_without_a_node_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<()> {
+    let demos = Demos::new()?;
+    let (said, kubeconfig) = keep(&demos, &["--no-node"])?;
+    assert!(said.contains("a process of this machine, not as a Pod: --no-node"), "{said}");
+    assert!(nodes_of_operators(&kubeconfig).await?.is_empty());
     assert!(processes(demos.0.path())?.iter().any(|command| command.contains("peerpod-operator run")));
 
     let second = demos.run(&[])?;
@@ -102,7 +163,7 @@ fn a_kept_demo_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<
 
 #[test]
 fn a_demo_that_is_interrupted_leaves_nothing() -> Result<()> {
-    for arguments in [[].as_slice(), &["--keep"]] {
+    for arguments in [[].as_slice(), &["--keep"], &["--keep", "--no-node"]] {
         let demos = Demos::new()?;
         let mut demo = demos.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let stdout = demo.stdout.take().context("its output was asked for")?;

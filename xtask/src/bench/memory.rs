@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{node::PodMemory, process::Lifetime, progress::Progress};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, ResourceExt as _,
-    api::{DeleteParams, ListParams},
-};
+use kube::{ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{NAMESPACE, install::NAME};
-use testbed::{RealNode, Shell, wait};
+use testbed::{OperatorPods, RealNode, Shell, wait};
 use tokio::time::sleep;
 
 use super::{figures::Figures, peerpods};
@@ -37,7 +33,7 @@ pub(super) async fn run() -> Result<Figures> {
     let shell = Shell::new(dir.path().join("user"), node.testbed.cluster(), node.uri.clone()).await?;
     shell.readme("helm").await?;
     let bench = peerpods::Bench::new(&node.testbed, node.libvirtd.host()).await?;
-    let operators = Operators { node: &node, shell: &shell };
+    let operators = Operators { node: &node, shell: &shell, pods: OperatorPods::new(node.testbed.client()) };
 
     progress.step(format!("{LIVING} PeerPods arrive, one by one"));
     bench.populate(LIVING).await?;
@@ -83,15 +79,10 @@ fn mebibytes(bytes: u64) -> Result<f64> {
 struct Operators<'a> {
     node: &'a RealNode,
     shell: &'a Shell,
+    pods: OperatorPods,
 }
 
 impl Operators<'_> {
-    async fn pods(&self) -> Result<Vec<Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.node.testbed.client(), NAMESPACE);
-        let labels = format!("app.kubernetes.io/name={NAME},app.kubernetes.io/component=operator");
-        Ok(api.list(&ListParams::default().labels(&labels)).await?.items)
-    }
-
     /// Has so many of them, and none else.
     async fn scale(&self, replicas: usize) -> Result<()> {
         let commands = format!(
@@ -100,7 +91,7 @@ impl Operators<'_> {
         );
         self.shell.run(&commands).await?;
         wait::eventually("the operators are as many as asked for", DEADLINE, async || {
-            let pods = self.pods().await?.len();
+            let pods = self.pods.list().await?.len();
             ensure!(pods == replicas, "there are {pods}");
             Ok(())
         })
@@ -110,7 +101,7 @@ impl Operators<'_> {
     /// The most that one of them takes. A restart counts as a kill: the cgroup of what was killed is gone with it.
     async fn memory(&self) -> Result<PodMemory> {
         let mut most = PodMemory { anonymous: 0, peak: 0, kills: 0 };
-        for pod in self.pods().await? {
+        for pod in self.pods.list().await? {
             let memory = self.node.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
             let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
             let restarts: i32 = containers.map(|it| it.restart_count).sum();
@@ -126,7 +117,7 @@ impl Operators<'_> {
     /// Notes the most anonymous memory that one of them has, until it is dropped; gives why it cannot go on.
     async fn follow(&self, most: &mut u64) -> anyhow::Error {
         loop {
-            let pods = match self.pods().await.context("looking for the operators' Pods") {
+            let pods = match self.pods.list().await.context("looking for the operators' Pods") {
                 Ok(pods) => pods,
                 Err(error) => return error,
             };

@@ -14,7 +14,7 @@ use cluster::{
     process::{Identity, Process},
 };
 use peers::libvirt::Libvirtd;
-use testbed::{Operator, Pods};
+use testbed::Pods;
 
 use super::{
     paint::{Paint, Style},
@@ -22,7 +22,7 @@ use super::{
     stories::{CONFIG_FILE, PODS_FILE},
 };
 
-/// Names the operator's process.
+/// Names the operator's process, where it is one of this machine.
 const NOTE: &str = "operator.json";
 /// How long the operator may take to end in order.
 const GRACE: Duration = Duration::from_secs(5);
@@ -74,8 +74,8 @@ pub(super) fn cluster_dir(dir: &Path) -> PathBuf {
     dir.join("testbed/cluster")
 }
 
-/// Notes the operator that stays. Cluster and libvirtd note their own processes.
-pub(super) fn note(dir: &Path, operator: &Operator) -> Result<()> {
+/// Notes an operator that stays as a process. Cluster and libvirtd note their own processes.
+pub(super) fn note(dir: &Path, operator: &testbed::Operator) -> Result<()> {
     let note = dir.join(NOTE);
     let identity = serde_json::to_vec(operator.process().identity())?;
     fs::write(&note, identity).with_context(|| format!("writing {}", note.display()))
@@ -151,7 +151,7 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
     writeln!(stdout, "  kubectl apply -f {}", stage.dir.join(CONFIG_FILE).display())?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} create -f {}", stage.dir.join(PODS_FILE).display())?;
     writeln!(stdout, "\n{}", heading("Logs:"))?;
-    writeln!(stdout, "  operator       {}", stage.operator.process().log().display())?;
+    writeln!(stdout, "  operator       {}", stage.operator.log())?;
     writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;
     writeln!(stdout, "\n{}\n  cargo xtask demo --down", heading("End it all:"))?;
     Ok(())

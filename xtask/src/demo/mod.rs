@@ -5,6 +5,7 @@ mod columns;
 mod fact;
 mod kept;
 mod observers;
+mod operator;
 mod paint;
 mod stage;
 mod stories;
@@ -18,7 +19,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use cluster::{process::Lifetime, progress::Progress, tools::Tools};
+use cluster::{node, process::Lifetime, progress::Progress, tools::Tools};
 use peers::libvirt::Libvirtd;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -35,6 +36,9 @@ pub(crate) struct Task {
     /// Leaves everything up at the end, to look around
     #[arg(long)]
     keep: bool,
+    /// Runs the operator as a process of this machine, beside fake nodes alone: the way where there is no root
+    #[arg(long, conflicts_with = "down")]
+    no_node: bool,
     /// Ends what --keep left up
     #[arg(long, conflicts_with = "keep")]
     down: bool,
@@ -43,13 +47,18 @@ pub(crate) struct Task {
 const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor makes the VM and \
     records it in a PeerPod object, which the Pod owns. When the Pod goes and its VM does not, this operator deletes the \
     VM. Four stories show when it does, and when it must not; a fifth, how nodes come to run as many peer pods as they \
-    should.\n\
-    Real: etcd, API server, controller manager with its garbage collector, libvirtd, and the operator under its own \
-    ServiceAccount's token. Played: the kubelets, and cloud-api-adaptor under its own rights. The VMs are those of \
-    libvirt's test driver: domains and volumes without a guest inside.\n\
-    Every line of a timeline was observed: by watches of the API server, in its audit log, or by virsh.\n\
-    The first run builds the programs of Kubernetes from source: about a quarter of an hour. Later ones take less than \
-    half a minute.";
+    should.";
+const PLAYED: &str = "Played: the Pods' kubelets, and cloud-api-adaptor under its own rights. The VMs are those of libvirt's test driver: \
+    domains and volumes without a guest inside. Every line of a timeline was observed: by watches of the API server, in \
+    its audit log, or by virsh.\n\
+    The first run builds the programs of Kubernetes from source: about a quarter of an hour. Later ones take about half a \
+    minute.";
+/// What is real, with a node and without.
+const WITH_NODE: &str = "Real: etcd, API server, scheduler, controller manager with its garbage collector, libvirtd, and a \
+    node with kubelet and containerd. The operator is two Pods of its own image on that node, let in under the profile \
+    `restricted`; they come to libvirt by TCP.";
+const WITHOUT_NODE: &str = "Real: etcd, API server, scheduler, controller manager with its garbage collector, libvirtd, and \
+    the operator under its own ServiceAccount's token.";
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
     if task.down {
@@ -60,7 +69,16 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     kept::ensure_none()?;
     let paint = Paint::for_stdout();
     writeln!(io::stdout(), "{}\n", paint.paint(Style::Bold, "peerpod-operator: the demo"))?;
-    paragraphs(INTRODUCTION)?;
+    let obstacle = if task.no_node { Some("--no-node".to_owned()) } else { node::obstacle() };
+    let with_node = obstacle.is_none();
+    let real = if with_node { WITH_NODE } else { WITHOUT_NODE };
+    paragraphs(&[INTRODUCTION, real, PLAYED].join("\n"))?;
+    if let Some(obstacle) = obstacle {
+        writeln!(
+            io::stdout(),
+            "  The operator runs as a process of this machine, not as a Pod: {obstacle}.\n"
+        )?;
+    }
 
     // Ctrl-C ends all of this by itself, and nothing is left.
     let mut progress = Progress::new(4);
@@ -68,12 +86,15 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     Libvirtd::install()?;
     progress.step("programs of the control plane");
     Tools::ensure().await?;
+    if with_node {
+        node::install().await?;
+    }
     progress.step("building the operator");
     let program = build::operator(&mut progress).await?;
 
     if !task.keep {
         let dir = tempfile::Builder::new().prefix("peerpod-demo-").tempdir()?;
-        let starting = Box::pin(Stage::start(dir.path(), Lifetime::Owned, program));
+        let starting = Box::pin(Stage::start(dir.path(), Lifetime::Owned, program, with_node));
         perform(starting, progress, paint).await?.result?;
         writeln!(io::stdout(), "\n  Everything is ended. To look around: cargo xtask demo --keep")?;
         return Ok(());
@@ -81,7 +102,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     let _lock = kept::lock().await?;
     kept::ensure_none()?;
     let dir = kept::dir()?;
-    let starting = Box::pin(Stage::start(&dir, Lifetime::Detached, program));
+    let starting = Box::pin(Stage::start(&dir, Lifetime::Detached, program, with_node));
     match perform(starting, progress, paint).await {
         Ok(played) => {
             Box::pin(kept::invite(played.stage, paint)).await?;
@@ -161,7 +182,7 @@ async fn play(stage: &Stage, paint: Paint) -> Result<()> {
     }
     let mut stdout = io::stdout().lock();
     if failure.is_some() {
-        writeln!(stdout, "\n{}", stage.operator.log_tail())?;
+        writeln!(stdout, "\n{}", stage.operator.log_tail().await)?;
     }
     write!(stdout, "\n{}", summary::table(paint, &results))?;
     failure.map_or(Ok(()), Err)

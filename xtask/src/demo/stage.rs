@@ -8,16 +8,18 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{Api, api::PostParams};
 use peerpod_operator::{
     api::v1alpha1::{PeerPod, RUNTIME_CLASS},
+    install,
     peerpodconfig::capacity::selection::WORKER_LABEL,
 };
 use peers::libvirt::Libvirtd;
 use serde_json::json;
 use testbed::{
-    Caa, FakeNodes, Kubelet, Operator, OperatorOptions, Options, Settings, Testbed, peerpod_object,
+    Caa, FakeNodes, Kubelet, OperatorOptions, OperatorPods, Options, RealNode, Settings, Testbed,
+    peerpod_object,
     wait::{self, DEADLINE},
 };
 
-use super::kept;
+use super::{kept, operator::Operator};
 
 /// How many nodes are to run peer pods.
 const WORKERS: usize = 3;
@@ -39,29 +41,74 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Sets it up with all its files in `dir`. One that is to stay is noted there, so that it can be ended later.
-    pub(super) async fn start(dir: &Path, lifetime: Lifetime, program: PathBuf) -> Result<Self> {
-        let libvirtd = Libvirtd::start(&dir.join("libvirtd"), lifetime).await?;
-        let options = Options { lifetime, audit: true, ..Options::new(dir.join("testbed")) };
-        let testbed = Testbed::start(&options).await?;
+    pub(super) async fn start(
+        dir: &Path,
+        lifetime: Lifetime,
+        program: PathBuf,
+        real_node: bool,
+    ) -> Result<Self> {
+        let (testbed, libvirtd, operator) = if real_node {
+            Box::pin(with_pods(dir, lifetime, &program)).await?
+        } else {
+            Box::pin(with_process(dir, lifetime, program)).await?
+        };
         let caa = Caa::install(&testbed).await?;
-        let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-        let options = OperatorOptions::new(program, kept::operator_dir(dir), settings);
-        let arguments = vec!["--controllers=peerpod,peerpodconfig".to_owned()];
-        let options = OperatorOptions { lifetime, arguments, ..options };
-        let operator = Operator::spawn(&testbed, &options).await?;
-        if lifetime == Lifetime::Detached {
-            kept::note(dir, &operator)?;
-        }
-        operator.ready().await?;
         make_namespace(&testbed).await?;
         admit_a_peerpod(&testbed).await.context("trying whether PeerPods can be made")?;
-        prepare_for_configurations(&testbed).await?;
         let kubelet = Kubelet::join(testbed.client(), "node").await?;
         let worker = [(WORKER_LABEL.to_owned(), String::new())].into();
         let workers = FakeNodes::join(testbed.client(), "worker", WORKERS, &worker).await?;
         let dir = dir.to_owned();
         Ok(Self { dir, operator, libvirtd, testbed, caa, kubelet, workers })
     }
+}
+
+/// The operator as its users have it: Pods of its Deployment on a real node, which come to libvirt by TCP.
+async fn with_pods(dir: &Path, lifetime: Lifetime, program: &Path) -> Result<(Testbed, Libvirtd, Operator)> {
+    let RealNode { mut testbed, libvirtd, uri } = RealNode::start(dir, program, lifetime).await?;
+    testbed.install_objects().await.context("installing the operator's objects")?;
+    testbed.collect_new_kinds().await?;
+    prepare_for_configurations(&testbed, Settings::libvirt(&uri)).await?;
+    // The namespace is for cloud-api-adaptor, too, which is privileged. The operator's own Pods are not.
+    let enforce = async |profile: &str| {
+        let namespace = peerpod_operator::NAMESPACE;
+        let label = format!("pod-security.kubernetes.io/enforce={profile}");
+        testbed.cluster().kubectl(&["label", "--overwrite", "namespace", namespace, &label]).await.map(drop)
+    };
+    enforce("restricted").await?;
+    let mut objects = Vec::new();
+    for manifest in install::objects(&install::Options::default())? {
+        if manifest.object["kind"] == "Deployment" {
+            objects.push(manifest.object);
+        }
+    }
+    testbed.apply("operator", &objects).await?;
+    let operator = OperatorPods::new(testbed.client());
+    operator.available().await?;
+    enforce("privileged").await?;
+    Ok((testbed, libvirtd, Operator::Pods(operator)))
+}
+
+/// The operator as a process of this machine, beside fake nodes alone.
+async fn with_process(
+    dir: &Path,
+    lifetime: Lifetime,
+    program: PathBuf,
+) -> Result<(Testbed, Libvirtd, Operator)> {
+    let libvirtd = Libvirtd::start(&dir.join("libvirtd"), lifetime).await?;
+    let options = Options { lifetime, audit: true, ..Options::new(dir.join("testbed")) };
+    let testbed = Testbed::start(&options).await?;
+    let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+    prepare_for_configurations(&testbed, settings.clone()).await?;
+    let options = OperatorOptions::new(program, kept::operator_dir(dir), settings);
+    let arguments = vec!["--controllers=peerpod,peerpodconfig".to_owned()];
+    let options = OperatorOptions { lifetime, arguments, ..options };
+    let operator = testbed::Operator::spawn(&testbed, &options).await?;
+    if lifetime == Lifetime::Detached {
+        kept::note(dir, &operator)?;
+    }
+    operator.ready().await?;
+    Ok((testbed, libvirtd, Operator::Process(Box::new(operator))))
 }
 
 async fn make_namespace(testbed: &Testbed) -> Result<()> {
@@ -72,14 +119,14 @@ async fn make_namespace(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Makes what is there before anybody makes a `PeerPodConfig`: settings for cloud-api-adaptor, and the runtime class that
-/// comes with Kata Containers.
-async fn prepare_for_configurations(testbed: &Testbed) -> Result<()> {
+/// Makes what is there before anybody makes a `PeerPodConfig`: the settings, which are cloud-api-adaptor's and the operator's,
+/// and the runtime class that comes with Kata Containers.
+async fn prepare_for_configurations(testbed: &Testbed, settings: Settings) -> Result<()> {
     let metadata = |name: &str| json!({ "name": name, "namespace": peerpod_operator::NAMESPACE });
     let objects = [
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("peer-pods-cm"),
-            "data": { "CLOUD_PROVIDER": "libvirt" },
+            "data": settings.config_map,
         }),
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata("peer-pods-secret") }),
         json!({

@@ -5,7 +5,7 @@
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes no VMs.
-//! - [`RealNode`]: what an operator that is a Pod needs around it.
+//! - [`RealNode`]: what an operator that is a Pod needs around it; [`OperatorPods`]: that operator.
 //! - [`Shell`]: commands as a user types them; [`readme`]: those of README.md.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
@@ -23,6 +23,7 @@ mod kubelet;
 mod metrics;
 mod nodes;
 mod operator;
+mod operator_pods;
 mod pod_runner;
 mod pods;
 pub mod readme;
@@ -41,6 +42,7 @@ pub use kubelet::Kubelet;
 pub use metrics::{Family, Metrics};
 pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
+pub use operator_pods::OperatorPods;
 pub use pod_runner::PodRunner;
 pub use pods::Pods;
 pub use real_node::RealNode;

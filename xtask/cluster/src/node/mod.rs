@@ -38,6 +38,11 @@ pub fn obstacle() -> Option<String> {
     cgroups::usable().err().map(|error| format!("a real node needs cgroups: {error:#}"))
 }
 
+/// Makes sure that all programs of a node are there, so that no start has to.
+pub async fn install() -> Result<()> {
+    NodeTools::ensure().await.map(drop)
+}
+
 /// All that a node's command lines are made of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Node {

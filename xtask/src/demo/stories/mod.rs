@@ -12,7 +12,10 @@ use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use peers::libvirt::POOL;
-use testbed::{Request, Vm, wait::DEADLINE};
+use testbed::{
+    Metrics, Request, Vm,
+    wait::{self, DEADLINE},
+};
 
 pub(super) use self::capacity::{CONFIG_FILE, PODS_FILE};
 use super::{
@@ -118,18 +121,21 @@ impl Scene<'_> {
     /// Waits until the operator's own count of PeerPods is this.
     async fn operator_knows(&self, count: f64) -> Result<()> {
         let what = format!("the operator has seen that there are {count} PeerPods");
-        let probe = || async {
-            let seen = self.stage.operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
-            ensure!((seen - count).abs() < 0.5, "it counts {seen}");
+        wait::eventually(&what, DEADLINE, async || {
+            for metrics in self.stage.operator.metrics().await? {
+                let seen = metrics.sum("peerpod_operator_peerpods", &[]);
+                ensure!((seen - count).abs() < 0.5, "it counts {seen}");
+            }
             Ok(())
-        };
-        self.stage.operator.process().wait_until(&what, DEADLINE, probe).await
+        })
+        .await
     }
 
     /// How many times the operator has told a cloud to delete something.
     async fn deletions(&self) -> Result<f64> {
         let metrics = self.stage.operator.metrics().await?;
-        Ok(metrics.sum("peerpod_operator_provider_calls_total", &[("call", "delete")]))
+        let deletions = |it: &Metrics| it.sum("peerpod_operator_provider_calls_total", &[("call", "delete")]);
+        Ok(metrics.iter().map(deletions).sum())
     }
 
     /// Tells all that has happened, then runs kubectl and tells so; gives what it printed.
