@@ -1,31 +1,21 @@
 //! What the subcommands that go on until told to stop have in common.
 
-use std::{fmt::Display, net::SocketAddr, process::ExitCode};
+use std::{fmt::Display, process::ExitCode};
 
 use clap::Args;
 
-use crate::runtime::telemetry::LogFormat;
+use crate::runtime::{ListenAt, telemetry::LogFormat};
 
 /// Where a process tells how it is, and how it logs.
 #[derive(Clone, Debug, Args)]
 pub struct ServingArgs {
-    /// Where /healthz and /readyz are served, without TLS
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_HEALTH_ADDR",
-        default_value = "0.0.0.0:8081"
-    )]
-    pub health_addr: SocketAddr,
+    /// Where /healthz and /readyz are served, without TLS; :PORT is at every address, by IPv6 and IPv4
+    #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_HEALTH_ADDR", default_value = ":8081")]
+    pub health_addr: ListenAt,
 
     /// Where /metrics is served
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "PEERPOD_OPERATOR_METRICS_ADDR",
-        default_value = "0.0.0.0:8080"
-    )]
-    pub metrics_addr: SocketAddr,
+    #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_METRICS_ADDR", default_value = ":8080")]
+    pub metrics_addr: ListenAt,
 
     /// How log lines look
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]

@@ -1,8 +1,6 @@
 //! `webhook`: serves the admission of peer pods until told to stop.
 
-use std::{
-    convert::Infallible, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
-};
+use std::{convert::Infallible, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures::{FutureExt, future::join3};
@@ -19,7 +17,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
-    runtime::{Metrics, http, lease::Election, process, shutdown, telemetry},
+    runtime::{ListenAt, Metrics, http, lease::Election, process, shutdown, telemetry},
     webhook::{
         Options,
         certificates::{
@@ -38,9 +36,9 @@ use crate::{
 /// What `webhook` is told.
 #[derive(Clone, Debug, Args)]
 pub struct WebhookArgs {
-    /// Where reviews are served, by TLS
-    #[arg(long, value_name = "IP:PORT", env = "PEERPOD_OPERATOR_ADDR", default_value = "0.0.0.0:9443")]
-    pub addr: SocketAddr,
+    /// Where reviews are served, by TLS; :PORT is at every address, by IPv6 and IPv4
+    #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_ADDR", default_value = ":9443")]
+    pub addr: ListenAt,
 
     /// File with the certificate to show, in PEM; read again when it changes. Without it, the Secret's is shown
     #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_CERT", requires = "tls_key")]

@@ -20,5 +20,5 @@ pub(crate) mod text;
 
 pub use backoff::Backoff;
 pub use leadership::Leadership;
-pub use listener::ListenError;
+pub use listener::{ListenAt, ListenAtError, ListenError};
 pub use metrics::Metrics;

@@ -40,7 +40,7 @@ use super::{
     mutate::Options,
     review::{Answer, Outcome, review, status},
 };
-use crate::runtime::{ListenError, http::Readiness, listener::Listener};
+use crate::runtime::{ListenAt, ListenError, http::Readiness, listener::Listener};
 
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
@@ -162,12 +162,12 @@ impl Server {
 /// Serves reviews until `stop`: then whatever was asked is answered, and clients are told to go elsewhere. The address is
 /// bound when this returns.
 pub async fn serve(
-    address: SocketAddr,
+    at: ListenAt,
     tls: ServerConfig,
     webhook: Webhook,
     stop: CancellationToken,
 ) -> Result<Server, ListenError> {
-    let listener = Listener::bind(address, "--addr").await?;
+    let listener = Listener::bind(at, "--addr").await?;
     let address = listener.address();
     info!(%address, path = PATH, "serving");
     let mut tasks = JoinSet::new();

@@ -194,9 +194,9 @@ fn container(inputs: &Inputs, tls: &TlsOptions) -> Container {
     let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
     let mut args = vec![
         "webhook".to_owned(),
-        format!("--addr=0.0.0.0:{PORT}"),
-        format!("--health-addr=0.0.0.0:{HEALTH_PORT}"),
-        format!("--metrics-addr=0.0.0.0:{METRICS_PORT}"),
+        format!("--addr=:{PORT}"),
+        format!("--health-addr=:{HEALTH_PORT}"),
+        format!("--metrics-addr=:{METRICS_PORT}"),
         format!("--runtime-class={}", admission.runtime_class_name),
         format!("--extended-resource={}", admission.extended_resource),
         format!("--sizing={sizing}"),

@@ -29,7 +29,7 @@ use tracing::{debug, info};
 
 pub use readiness::{Condition, Readiness};
 
-use super::listener::{ListenError, Listener};
+use super::listener::{ListenAt, ListenError, Listener};
 
 /// Connections at once for each address: a few kubelet probes and scrapes, with room for people. Further ones wait in
 /// the system's backlog.
@@ -67,15 +67,15 @@ impl Servers {
 /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
 /// conditions, a line for each.
 pub async fn serve(
-    health: SocketAddr,
-    metrics: SocketAddr,
+    health: ListenAt,
+    metrics: ListenAt,
     readiness: Readiness,
     registry: Registry,
     stop: CancellationToken,
 ) -> Result<Servers, ListenError> {
     let mut tasks = JoinSet::new();
-    let mut start = async |address, flag, routes: Routes| {
-        let listener = Listener::bind(address, flag).await?;
+    let mut start = async |at, flag, routes: Routes| {
+        let listener = Listener::bind(at, flag).await?;
         let address = listener.address();
         info!(%address, paths = routes.paths().join(" "), "serving");
         tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
@@ -200,7 +200,8 @@ mod tests {
         let mut registry = Registry::default();
         Metrics::new(&mut registry);
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-        let servers = serve(health, metrics, readiness.clone(), registry, stop.clone()).await.unwrap();
+        let servers =
+            serve(health.into(), metrics.into(), readiness.clone(), registry, stop.clone()).await.unwrap();
         (servers, readiness, stop)
     }
 
@@ -288,8 +289,14 @@ mod tests {
     async fn a_port_in_use_is_reported_with_the_flag_to_change() {
         let taken = TcpListener::bind(LOCAL).await.unwrap();
         let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
-        let result =
-            serve(LOCAL, taken.1, Readiness::default(), Registry::default(), CancellationToken::new()).await;
+        let result = serve(
+            LOCAL.into(),
+            taken.1.into(),
+            Readiness::default(),
+            Registry::default(),
+            CancellationToken::new(),
+        )
+        .await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
     }

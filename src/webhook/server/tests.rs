@@ -60,7 +60,7 @@ impl Fixture {
         );
         let serving = Arc::new(Serving::default());
         let tls = options.server_config(serving.clone()).unwrap();
-        let server = serve(LOCAL, tls, webhook, stop.clone()).await.unwrap();
+        let server = serve(LOCAL.into(), tls, webhook, stop.clone()).await.unwrap();
         let mut fixture = Self { server, readiness, serving, trusted: RootCertStore::empty(), stop };
         fixture.rotate();
         fixture

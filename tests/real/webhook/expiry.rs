@@ -23,7 +23,7 @@ const EXPIRY: &str = "peerpod_operator_webhook_certificate_expiry_timestamp_seco
 const OVERDUE: &str = "peerpod_operator_webhook_certificate_overdue_timestamp_seconds";
 
 /// Shows a certificate that was made so long ago and is good for so long yet, in seconds. Gives when it expires.
-fn show(dir: &Path, age: u64, left: u64) -> Result<u64> {
+pub(super) fn show(dir: &Path, age: u64, left: u64) -> Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let moment = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
     let mut params = CertificateParams::new(["localhost".to_owned()])?;

@@ -2,6 +2,7 @@
 
 mod expiry;
 mod injector;
+mod listening;
 mod service;
 mod trust;
 

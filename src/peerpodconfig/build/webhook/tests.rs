@@ -98,9 +98,9 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
     assert_eq!(container["image"], "operator");
     let arguments = json!([
         "webhook",
-        "--addr=0.0.0.0:9443",
-        "--health-addr=0.0.0.0:8081",
-        "--metrics-addr=0.0.0.0:8080",
+        "--addr=:9443",
+        "--health-addr=:8081",
+        "--metrics-addr=:8080",
         "--runtime-class=kata-remote",
         "--extended-resource=a.b/c",
         "--sizing=sum",

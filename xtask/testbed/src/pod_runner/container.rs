@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::{
     api::{
         authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-        core::v1::{ConfigMap, Container, EnvVar, Pod, ServiceAccount},
+        core::v1::{Container, EnvVar, Pod, ServiceAccount},
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -46,9 +46,9 @@ pub(super) async fn command(
     ensure!(container.command.is_none(), "only the image's own program is run here");
     let mut command = Command::new(program);
     let arguments = container.args.iter().flatten();
-    command.args(arguments.map(|argument| argument.replace("0.0.0.0:", &format!("{address}:"))));
+    command.args(arguments.map(|argument| argument.replace("=:", &format!("={address}:"))));
     for variable in container.env.iter().flatten() {
-        if let Some(value) = value(client, pod, variable).await? {
+        if let Some(value) = value(pod, variable)? {
             command.env(&variable.name, value);
         }
     }
@@ -59,23 +59,16 @@ pub(super) async fn command(
     Ok(command)
 }
 
-/// What a variable is; none if it is optional and not there.
-async fn value(client: &Client, pod: &Pod, variable: &EnvVar) -> Result<Option<String>> {
+/// What a variable is, if anything.
+fn value(pod: &Pod, variable: &EnvVar) -> Result<Option<String>> {
     let Some(source) = &variable.value_from else { return Ok(variable.value.clone()) };
-    if let Some(field) = &source.field_ref {
-        return match &*field.field_path {
-            "metadata.name" => Ok(Some(pod.name_any())),
-            "metadata.namespace" => Ok(pod.namespace()),
-            path => bail!("{}: the field {path} is not known here", variable.name),
-        };
+    let field = source.field_ref.as_ref();
+    let field = field.with_context(|| format!("{}: its source is not known here", variable.name))?;
+    match &*field.field_path {
+        "metadata.name" => Ok(Some(pod.name_any())),
+        "metadata.namespace" => Ok(pod.namespace()),
+        path => bail!("{}: the field {path} is not known here", variable.name),
     }
-    let reference = source.config_map_key_ref.as_ref();
-    let reference = reference.with_context(|| format!("{}: its source is not known here", variable.name))?;
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-    let map = maps.get_opt(&reference.name).await?;
-    let value = map.and_then(|map| map.data).and_then(|mut data| data.remove(&reference.key));
-    ensure!(value.is_some() || reference.optional == Some(true), "{}: not there", variable.name);
-    Ok(value)
 }
 
 /// A token that is good for as long as the Pod exists.
