@@ -22,7 +22,10 @@ use super::{DrainArgs, client::client, serving::block_on};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     permissions::Permission,
-    runtime::api_call::{ApiError, bounded},
+    runtime::{
+        api_call::{ApiError, bounded},
+        text::listed,
+    },
 };
 
 /// For `--help`.
@@ -35,9 +38,6 @@ Exit codes:
 /// What it may do in the operator's namespace, beside what the controllers may.
 pub const PERMISSIONS: &[Permission] =
     &[Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"])];
-
-/// How many objects are named.
-const NAMED: usize = 20;
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
     block_on(prepare(args), |problem| {
@@ -141,8 +141,5 @@ fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
         .map(|object| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()))
         .collect();
     names.sort();
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
-    let names = names.join(", ");
-    if more == 0 { names } else { format!("{names} and {more} more") }
+    listed(&names)
 }

@@ -1,6 +1,6 @@
 //! The part of a pass that is about cloud-api-adaptor on the nodes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -15,7 +15,7 @@ use super::{
     settings,
     verdict::{Finding, Reason},
 };
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::{api::v1alpha1::PeerPodConfig, runtime::text::listed};
 
 /// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
 const PENDING_RESYNC: Duration = Duration::from_secs(20);
@@ -134,29 +134,40 @@ fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<Str
     let Some(status) = observed else {
         return told(Reason::AdaptorStarting, "its DaemonSet is new or has changed".into());
     };
-    let wanted = status.desired_number_scheduled;
-    let ready = status.number_available.unwrap_or(0);
-    let updated = status.updated_number_scheduled.unwrap_or(0);
-    let kept_off = summary.kept_off();
-    if wanted == 0 && kept_off.is_none() {
+    let [wanted, ready, updated] =
+        [Some(status.desired_number_scheduled), status.number_available, status.updated_number_scheduled]
+            .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
+    let (kept_off, lost) = (summary.kept_off(), summary.lost.len());
+    if wanted == 0 && lost == 0 && kept_off.is_none() {
         return told(Reason::NoNodes, "no node is selected that takes its Pods".into());
     }
-    if ready < wanted || updated < wanted {
-        let message = format!("of {wanted} Pods {ready} are ready and {updated} are up to date");
+    // In a large cluster some node is always lost, and a configuration that waits for it never ready. Its Pod cannot be
+    // told from others in these numbers, but whether others are missing can.
+    let open = summary.nodes - summary.tainted.len();
+    let expected = wanted.max(open).saturating_sub(lost);
+    if ready < expected || updated < expected {
+        let message = format!(
+            "of {wanted} Pods {ready} are ready and {updated} are up to date, on {open} selected nodes{}",
+            not_counted(&summary.lost)
+        );
         return told(Reason::AdaptorStarting, message);
     }
     if let Some(message) = kept_off {
         return told(Reason::NodesTainted, message);
     }
-    let selected = i32::try_from(summary.nodes).unwrap_or(i32::MAX);
-    if wanted < selected {
-        let message = format!(
-            "{} of {selected} selected nodes do not take its Pods yet: they are not ready",
-            selected - wanted
-        );
-        return told(Reason::AdaptorStarting, message);
+    if lost > 0 && lost == open {
+        return told(Reason::NodesNotReady, format!("no selected node is ready: {}", listed(&summary.lost)));
     }
-    told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {wanted} nodes"))
+    let message = format!("cloud-api-adaptor runs on {expected} nodes{}", not_counted(&summary.lost));
+    told(Reason::AdaptorRunning, message)
+}
+
+/// What to tell of nodes that are lost, behind something else.
+fn not_counted(lost: &[Arc<str>]) -> String {
+    if lost.is_empty() {
+        return String::new();
+    }
+    format!("; not counted, as they are not ready: {}", listed(lost))
 }
 
 #[cfg(test)]
@@ -167,10 +178,16 @@ mod tests {
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]
-    fn it_is_ready_when_it_runs_on_every_node_that_is_selected() {
+    fn it_is_ready_when_it_runs_on_every_node_that_is_selected_and_ready() {
         let config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
         let summary = Summary { nodes: 3, ..Summary::of(&Claim::of(&config)) };
-        let tainted = Summary { tainted: vec![("a".into(), "x:NoSchedule".into())], ..summary.clone() };
+        let taint = |node: &str| (node.into(), "x:NoSchedule".into());
+        let tainted = Summary { tainted: vec![taint("a")], ..summary.clone() };
+        let all_tainted = Summary { tainted: ["a", "b", "c"].map(taint).into(), ..summary.clone() };
+        let lost = Summary { lost: vec!["b".into()], ..summary.clone() };
+        let lost_and_tainted = Summary { lost: vec!["b".into()], ..tainted.clone() };
+        let all_lost = Summary { lost: ["a", "b", "c"].map(Into::into).into(), ..summary.clone() };
+        let none = Summary { nodes: 0, ..summary.clone() };
         let daemon_set = |(desired, available, updated): (i32, i32, i32)| -> DaemonSet {
             let status = json!({
                 "observedGeneration": 2, "desiredNumberScheduled": desired, "numberAvailable": available,
@@ -185,13 +202,27 @@ mod tests {
             ((3, 3, 2), &summary, "AdaptorStarting"),
             ((2, 2, 2), &summary, "AdaptorStarting"),
             ((2, 2, 2), &tainted, "NodesTainted"),
-            ((0, 0, 0), &tainted, "NodesTainted"),
+            ((0, 0, 0), &all_tainted, "NodesTainted"),
             ((2, 1, 2), &tainted, "AdaptorStarting"),
             ((0, 0, 0), &summary, "NoNodes"),
+            ((2, 2, 2), &none, "AdaptorRunning"),
+            ((3, 3, 3), &lost, "AdaptorRunning"),
+            ((3, 2, 3), &lost, "AdaptorRunning"),
+            ((3, 2, 2), &lost, "AdaptorRunning"),
+            ((2, 2, 2), &lost, "AdaptorRunning"),
+            ((3, 1, 3), &lost, "AdaptorStarting"),
+            ((3, 3, 1), &lost, "AdaptorStarting"),
+            ((1, 1, 1), &lost, "AdaptorStarting"),
+            ((2, 1, 1), &lost_and_tainted, "NodesTainted"),
+            ((2, 0, 2), &lost_and_tainted, "AdaptorStarting"),
+            ((3, 0, 0), &all_lost, "NodesNotReady"),
+            ((0, 0, 0), &all_lost, "NodesNotReady"),
         ] {
             let found = rollout(Some(&daemon_set(pods)), summary, None);
-            assert_eq!(found.reason.as_str(), expected, "{pods:?}");
+            assert_eq!(found.reason.as_str(), expected, "{pods:?} of {summary:?}");
         }
+        let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, None).message;
+        assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; not counted, as they are not ready: b");
         assert_eq!(rollout(None, &summary, None).reason.as_str(), "AdaptorStarting");
     }
 }

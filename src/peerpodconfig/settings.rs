@@ -9,14 +9,11 @@ use super::{
     observe::Sources,
     verdict::{Finding, Reason},
 };
-use crate::api::v1alpha1::PeerPodConfigSpec;
+use crate::{api::v1alpha1::PeerPodConfigSpec, runtime::text::listed};
 
 /// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
 const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
 const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
-
-/// How many Pods a message names.
-const NAMED: usize = 10;
 
 /// The settings that the operator itself has, with which it deletes machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +80,9 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
 
 /// What to tell of Pods that run on older settings. `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
 pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
-    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let named = match pods.len() {
-        0 => "no Pod runs on older settings".to_owned(),
-        1..=NAMED => format!("running on older settings: {named}"),
-        all => format!("running on older settings: {named} and {} more", all - NAMED),
+    let named = match pods {
+        [] => "no Pod runs on older settings".to_owned(),
+        pods => format!("running on older settings: {}", listed(pods)),
     };
     let what_then = match misfit {
         None if restarts => "they are being replaced".to_owned(),

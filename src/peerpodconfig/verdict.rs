@@ -10,7 +10,7 @@ use crate::runtime::conditions::{condition, reasons};
 pub enum Kind {
     /// All of the following is as it should be.
     Ready,
-    /// cloud-api-adaptor runs on every selected node.
+    /// cloud-api-adaptor runs on every selected node that is ready.
     AdaptorReady,
     /// Pods of the runtime class become peer pods.
     AdmissionReady,
@@ -51,12 +51,14 @@ reasons! {
     Deleting => Ready(false), Normal;
     /// Only a PeerPodConfig in the operator's own namespace is honoured: its DaemonSet is privileged. Make it there.
     WrongNamespace => Ready(false), Warning;
-    /// cloud-api-adaptor runs on every selected node.
+    /// cloud-api-adaptor runs on every selected node that is ready; the message names the others.
     AdaptorRunning => AdaptorReady(true), Normal;
-    /// cloud-api-adaptor is not up to date and ready on every selected node yet.
+    /// cloud-api-adaptor is not up to date and ready on every selected node yet that is ready itself.
     AdaptorStarting => AdaptorReady(false), Normal;
     /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
     NoNodes => AdaptorReady(false), Warning;
+    /// No selected node is ready that could run cloud-api-adaptor; `kubectl describe node` says why.
+    NodesNotReady => AdaptorReady(false), Warning;
     /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate; tolerate them in `adaptor.tolerations`,
     /// or select other nodes.
     NodesTainted => AdaptorReady(false), Warning;

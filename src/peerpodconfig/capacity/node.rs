@@ -45,6 +45,14 @@ pub(super) struct SpecView {
 pub(super) struct StatusView {
     pub(super) capacity: BTreeMap<String, Quantity>,
     pub(super) allocatable: BTreeMap<String, Quantity>,
+    pub(super) conditions: Vec<ConditionView>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ConditionView {
+    #[serde(rename = "type")]
+    pub(super) type_: String,
+    pub(super) status: String,
 }
 
 /// What is kept of a node.
@@ -59,6 +67,7 @@ pub struct Node {
     mark: Option<Arc<str>>,
     /// Those that keep Pods off.
     taints: Box<[Arc<str>]>,
+    is_ready: bool,
 }
 
 /// How much of an extended resource a node has. Numbers that are none of ours, such as those beyond 32 bits, are
@@ -83,7 +92,7 @@ impl Node {
         let metadata = &view.metadata;
         let labels = metadata.labels.iter().flatten();
         let mark = metadata.annotations.as_ref().and_then(|all| all.get(MARK));
-        let StatusView { capacity, allocatable } = &view.status;
+        let StatusView { capacity, allocatable, conditions } = &view.status;
         let mut resources = BTreeMap::<_, Level>::new();
         for (name, quantity) in capacity.iter().filter(|(name, _)| is_extended(name)) {
             resources.entry(name).or_default().capacity = Some(whole(quantity));
@@ -99,6 +108,7 @@ impl Node {
             resources: resources.into_iter().map(|(name, level)| (texts.share(name), level)).collect(),
             mark: mark.map(|mark| texts.share(mark)),
             taints: view.spec.taints.iter().filter_map(taints::text).map(|it| texts.share(&it)).collect(),
+            is_ready: conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True"),
         }
     }
 
@@ -143,11 +153,16 @@ impl Node {
         &self.taints
     }
 
+    /// Whether its kubelet answers and is ready. Pods that run on one that is not cannot be seen to.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
     /// Whether anything that is kept differs, but for the time it was read.
     pub(super) fn differs(&self, other: &Self) -> bool {
-        let Self { name, uid, version: _, labels, resources, mark, taints } = self;
-        (name, uid, labels, resources, mark, taints)
-            != (&other.name, &other.uid, &other.labels, &other.resources, &other.mark, &other.taints)
+        let Self { name, uid, version: _, labels, resources, mark, taints, is_ready } = self;
+        (name, uid, labels, resources) != (&other.name, &other.uid, &other.labels, &other.resources)
+            || (mark, taints, is_ready) != (&other.mark, &other.taints, &other.is_ready)
     }
 
     /// Whether this is a newer state of the same node than the other one. Where that cannot be told, it is.
@@ -241,6 +256,7 @@ pub(super) mod tests {
             "status": {
                 "capacity": fields.get("capacity").cloned().unwrap_or(json!({})),
                 "allocatable": fields.get("allocatable").or(fields.get("capacity")).cloned().unwrap_or(json!({})),
+                "conditions": [{ "type": "Ready", "status": fields["ready"].as_str().unwrap_or("True") }],
             },
         }))
         .unwrap()
@@ -313,6 +329,10 @@ pub(super) mod tests {
             "status": {
                 "capacity": { "cpu": "4", "x.y/vm": "3", "kubernetes.io/z": "1" },
                 "allocatable": { "cpu": "3900m", "x.y/vm": "2" },
+                "conditions": [
+                    { "type": "DiskPressure", "status": "False", "reason": "KubeletHasNoDiskPressure" },
+                    { "type": "Ready", "status": "True" },
+                ],
                 "images": [{ "names": ["n"] }],
             },
         }))
@@ -324,8 +344,18 @@ pub(super) mod tests {
         assert_eq!((node.level("cpu"), node.resources.len()), (Level::default(), 1));
         assert_eq!(node.mark(), Some("x.y/vm"));
         assert_eq!(node.taints(), ["for=db:NoSchedule".into()]);
+        assert!(node.is_ready());
         let bare = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
-        assert_eq!(Node::new(&bare, &mut Texts::default()).label("zone"), None);
+        let bare = Node::new(&bare, &mut Texts::default());
+        assert_eq!((bare.label("zone"), bare.is_ready()), (None, false));
+    }
+
+    #[test]
+    fn a_node_is_ready_when_its_kubelet_says_so() {
+        for (status, ready) in [("True", true), ("False", false), ("Unknown", false)] {
+            let node = Node::new(&view("a", &json!({ "ready": status })), &mut Texts::default());
+            assert_eq!(node.is_ready(), ready, "{status}");
+        }
     }
 
     #[test]

@@ -47,8 +47,8 @@ type Table = BTreeMap<Arc<str>, Arc<Node>>;
 impl Nodes {
     /// The nodes, and the watch that keeps them *(client required)*: a stream without end that must be polled. It yields
     /// when all nodes have been seen, and then whenever something changed that is kept of one: it joined, left, was
-    /// recreated, or has other labels, taints, extended resources or another [mark](super::MARK). Heartbeats, readiness and
-    /// cordons are no such changes, nor is what was [written](Self::wrote) meanwhile.
+    /// recreated, became ready or not, or has other labels, taints, extended resources or another [mark](super::MARK).
+    /// Heartbeats and cordons are no such changes, nor is what was [written](Self::wrote) meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
@@ -183,6 +183,7 @@ mod tests {
             ("stripped", json!({ "labels": { "zone": "x" } })),
             ("marked", json!({ "labels": { "zone": "x" }, "mark": VM })),
             ("tainted", json!({ "taints": [{ "key": "a", "effect": "NoSchedule" }], "mark": VM })),
+            ("lost", json!({ "labels": { "zone": "x" }, "mark": VM, "ready": "Unknown" })),
             ("recreated", json!({ "labels": { "zone": "x" }, "mark": VM, "uid": "another" })),
         ]) {
             let mut fields = fields;

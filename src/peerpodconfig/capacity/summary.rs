@@ -37,6 +37,8 @@ pub struct Summary {
     pub tainted: Vec<(Arc<str>, Arc<str>)>,
     /// How many of its other nodes are among them.
     pub closed: usize,
+    /// The other selected nodes that are not ready: of their Pods nothing can be asked.
+    pub lost: Vec<Arc<str>>,
     /// How many VMs its other nodes advertise now, together.
     pub advertised: u64,
     /// How many of these nodes have no share, as the limit is less than their number.
@@ -77,6 +79,7 @@ impl Summary {
             overlaps: BTreeMap::new(),
             tainted: Vec::new(),
             closed: 0,
+            lost: Vec::new(),
             advertised: 0,
             without: 0,
             beyond: 0,
@@ -92,6 +95,8 @@ impl Summary {
         self.nodes += 1;
         if let Some(taint) = claim.kept_off(node) {
             self.tainted.push((node.name().clone(), taint.clone()));
+        } else if !node.is_ready() {
+            self.lost.push(node.name().clone());
         }
     }
 

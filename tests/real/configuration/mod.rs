@@ -3,6 +3,7 @@
 mod admission;
 mod deletion;
 mod handover;
+mod lost;
 mod overlap;
 mod quiet;
 mod settings;

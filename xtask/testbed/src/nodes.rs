@@ -11,7 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -24,6 +24,9 @@ use crate::wait::DEADLINE;
 
 /// The label of every node with its own name.
 const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The annotation of every node whose kubelet is played.
+const FAKE: &str = "kwok.x-k8s.io/node";
 
 /// How much longer each node may make the wait.
 const EACH: Duration = Duration::from_millis(30);
@@ -57,7 +60,7 @@ impl FakeNodes {
             let node: Node = serde_json::from_value(json!({
                 "metadata": {
                     "name": name,
-                    "annotations": { "kwok.x-k8s.io/node": "fake" },
+                    "annotations": { FAKE: "fake" },
                     "labels": labels,
                 },
             }))?;
@@ -115,6 +118,25 @@ impl FakeNodes {
             Ok(capacity)
         };
         self.names.iter().map(of).collect()
+    }
+
+    /// Has the kubelet of one say that it is not ready, and then nothing more.
+    pub async fn lose(&self, name: &str) -> Result<()> {
+        let params = PatchParams::default();
+        self.api
+            .patch(name, &params, &Patch::Merge(json!({ "metadata": { "annotations": { FAKE: null } } })))
+            .await?;
+        let ready = json!({ "type": "Ready", "status": "False", "reason": "Test", "message": "it is lost" });
+        let status = json!({ "status": { "conditions": [ready] } });
+        self.api.patch_status(name, &params, &Patch::Strategic(status)).await?;
+        Ok(())
+    }
+
+    /// Has the kubelet of one that was [lost](Self::lose) answer again. The Pods there stay unready.
+    pub async fn find(&self, name: &str) -> Result<()> {
+        let found = json!({ "metadata": { "annotations": { FAKE: "fake" } } });
+        self.api.patch(name, &PatchParams::default(), &Patch::Merge(found)).await?;
+        Ok(())
     }
 
     /// Takes the nodes away. Their Pods should be gone, or go with them.
