@@ -54,10 +54,13 @@ fn say(text: &str) {
 async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
     let client = client().await?;
-    no_peerpods(&client, deadline).await?;
+    no_peerpods(&client, deadline).await.map_err(|problem| format!("{problem}. Nothing was removed"))?;
     say("There are no PeerPods.");
     no_configurations(&client, &args.namespace, deadline).await?;
-    say("There are no PeerPodConfigs. The operator may go.");
+    say("There are no PeerPodConfigs.");
+    // A peer pod that was made meanwhile is not to be forgotten.
+    no_peerpods(&client, deadline).await?;
+    say("The operator may go.");
     Ok(())
 }
 
@@ -71,14 +74,13 @@ async fn no_peerpods(client: &Client, deadline: Instant) -> Result<(), String> {
     let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
     if !going.is_empty() {
         return Err(format!(
-            "the time is over, and PeerPods are still being deleted: {}. `kubectl get peerpods -A` says why; nothing was \
-             removed",
+            "the time is over, and PeerPods are still being deleted: {}. `kubectl get peerpods -A` says why",
             names(&going)
         ));
     }
     Err(format!(
         "there are PeerPods of running Pods: {}. Delete these Pods first, and drain again: without the operator nobody might \
-         delete their machines. Nothing was removed",
+         delete their machines",
         names(&left)
     ))
 }

@@ -9,7 +9,7 @@ mod quiet;
 mod settings;
 mod shared;
 mod snapshot;
-mod stage;
+pub mod stage;
 mod status;
 mod sweep;
 mod taints;

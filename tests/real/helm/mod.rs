@@ -2,6 +2,7 @@
 
 mod hook;
 mod release;
+mod removal;
 mod theirs;
 
 use std::{path::PathBuf, process::Stdio};

@@ -1,0 +1,115 @@
+//! Uninstalling where a PeerPodConfig is in force.
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    install,
+};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use super::{
+    Helm, RELEASE,
+    hook::{self, NOWHERE},
+};
+use crate::{
+    configuration::stage::{Stage, configuring},
+    support::Alone,
+};
+
+/// Has the release take over what is there, and bring a configuration for the nodes of the stage.
+async fn install(alone: &Alone<'_>, helm: &Helm, stage: &Stage) -> Result<()> {
+    let spec = json!({ "nodeSelector": stage.label });
+    let spec = format!("peerPodConfig.spec={spec}");
+    let values = format!("{NOWHERE},peerPodConfig.create=true,limit=5,admission.mode=Policy");
+    let options = ["--take-ownership", "--set", &values, "--set-json", &spec];
+    hook::during(alone.testbed, install::APPLY_JOB, helm.upgrade(&options)).await?;
+    stage.until("config", "Ready", "AllReady").await?;
+    stage.shares(&[Some(2), Some(3)]).await
+}
+
+#[test]
+fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_machines_of_running_pods()
+-> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let helm = Helm::of(alone.testbed.cluster()).await?;
+        install(alone, &helm, &stage).await?;
+        let scene = alone.scene();
+        let (stays, goes) = (scene.pod_with_vm("stays").await?, scene.pod_with_vm("goes").await?);
+
+        // One machine goes and takes its time; another one lives.
+        alone.libvirtd.pause()?;
+        scene.pods.delete("goes").await?;
+        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        wait::present(&scene.peerpods, &goes.name(), "the PeerPod goes", DEADLINE, going).await?;
+        let uninstall = ["uninstall", RELEASE, "--timeout=120s"];
+        let drain = async {
+            let pod = hook::pod(alone.testbed, install::DRAIN_JOB).await?;
+            alone.libvirtd.resume()?;
+            hook::run(alone.testbed, &pod).await
+        };
+        let (refused, drained) = tokio::join!(helm.run(&uninstall), drain);
+        let (status, told) = drained?;
+        ensure!(status.code() == Some(1) && refused.is_err(), "{told}");
+        ensure!(told.contains(&stays.name()) && !told.contains(&goes.name()), "{told}");
+        ensure!(told.contains("Nothing was removed"), "{told}");
+        ensure!(scene.peerpods.get_opt(&goes.name()).await?.is_none(), "it did not wait for what goes");
+        scene.vanished(&goes).await?;
+        scene.lives(&stays).await?;
+        ensure!(stage.configs.get("config").await?.metadata.deletion_timestamp.is_none());
+        stage.shares(&[Some(2), Some(3)]).await?;
+
+        // Then none is left, but one comes while the configuration goes.
+        scene.pods.delete("stays").await?;
+        scene.released(&stays.name()).await?;
+        alone.operator.pause()?;
+        let drain =
+            async { hook::run(alone.testbed, &hook::pod(alone.testbed, install::DRAIN_JOB).await?).await };
+        let comes = async {
+            let going = |config: &PeerPodConfig| config.metadata.deletion_timestamp.is_some();
+            wait::present(&stage.configs, "config", "the configuration goes", DEADLINE, going).await?;
+            let late = scene.pod_with_vm("late").await;
+            alone.operator.resume()?;
+            late
+        };
+        let (refused, drained, late) = tokio::join!(helm.run(&uninstall), drain, comes);
+        let ((status, told), late) = (drained?, late?);
+        ensure!(status.code() == Some(1) && refused.is_err(), "{told}");
+        ensure!(told.contains(&late.name()) && !told.contains("Nothing was removed"), "{told}");
+        ensure!(stage.configs.get_opt("config").await?.is_none());
+        stage.shares(&[None, None]).await?;
+        scene.lives(&late).await?;
+
+        // The operator is there still, so this machine goes, and then the operator may.
+        scene.pods.delete("late").await?;
+        scene.released(&late.name()).await?;
+        scene.vanished(&late).await?;
+        hook::during(alone.testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
+        for definition in ["peerpods", "peerpodconfigs"] {
+            let name = format!("{definition}.confidentialcontainers.org");
+            ensure!(alone.testbed.crds().get_opt(&name).await?.is_some(), "{name} is gone");
+        }
+        let kinds = "daemonsets,deployments,mutatingadmissionpolicies,validatingadmissionpolicies";
+        let kinds = ["get", kinds, "--namespace", NAMESPACE, "--output=name"];
+        let left = alone.testbed.cluster().kubectl(&kinds).await?;
+        ensure!(left.is_empty(), "{left}");
+        // Neither namespace waits for anything.
+        let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
+        for name in [&*alone.namespace, NAMESPACE] {
+            // An API server knows a moment later that the policy which kept the operator's is gone.
+            wait::eventually("the namespace may be deleted", DEADLINE, async || {
+                alone.testbed.cluster().kubectl(&["delete", "namespace", name, "--wait=false"]).await
+            })
+            .await?;
+        }
+        for name in [&*alone.namespace, NAMESPACE] {
+            wait::gone(&namespaces, name, DEADLINE).await.context(name.to_owned())?;
+        }
+        stage.nodes.leave().await?;
+        alone.testbed.install_objects().await
+    })
+}
