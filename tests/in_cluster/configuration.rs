@@ -93,10 +93,14 @@ fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_i
         let namespace = installation.testbed.namespace("test").await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         admits_peer_pods(installation, &namespace).await?;
+        ensure!(
+            installation.enforced().await? == "restricted",
+            "the webhook's Pods are let in by any profile"
+        );
         pods.create(&PostParams::default(), &peer_pod()?).await?;
         let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Running"));
         let pod = wait::present(&pods, "web", "the peer pod runs", DEADLINE, runs).await?;
-        let vm = installation.start_vm(&pod).await?;
+        let vm = installation.start_vm(&pod, installation.host()).await?;
 
         installation.testbed.cluster_mut().restart(Component::Kubelet).await?;
         wait::present(&nodes, node::NAME, "the node advertises VMs still", SOON, advertises).await?;

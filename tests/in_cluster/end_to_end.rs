@@ -13,6 +13,11 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{EXTENDED_RESOURCE, PeerPodConfig},
+    install::SSH_KEY_SECRET,
+};
+use peers::{
+    libvirt::QemuLibvirtd,
+    sshd::{self, Sshd},
 };
 use serde_json::json;
 use testbed::{
@@ -37,7 +42,7 @@ const LIMIT: &str = "10";
 fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
     alone(async |installation| {
         installation.install(Way::Kustomize).await?;
-        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation).await?;
+        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, installation.host()).await?;
         // The namespace is of this installation: applied again, it grants what cloud-api-adaptor needs.
         let image = format!("{}:{}", stand_in::NAME, stand_in::TAG);
         let patch = json!([{ "op": "add", "path": "/spec/adaptor", "value": { "image": image } }]);
@@ -54,10 +59,17 @@ fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Res
 }
 
 #[test]
-fn helm_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
+fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config() -> Result<()> {
     alone(async |installation| {
+        let (libvirtd, sshd) = qemu_behind_ssh(installation).await?;
+        installation.remove().await?;
+        prepare_namespace(installation, &sshd).await?;
+        let tcp = installation.shell.set_libvirt(format!("qemu+ssh://root@{}/system", sshd.authority()));
         installation.install(Way::Helm).await?;
-        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation).await?;
+        // No Pod of the operator was ever let in by more.
+        ensure!(installation.enforced().await? == "restricted");
+        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, libvirtd.host()).await?;
+        ensure!(sshd.sessions()? > 0, "it did not go by ssh");
         let (name, tag) = (stand_in::NAME, stand_in::TAG);
         let lines = format!("peerPodConfig: {{create: true}}\nimage: {{name: {name}, tag: '{tag}'}}\n");
         installation.shell.append("my-values.yaml", &lines)?;
@@ -73,8 +85,39 @@ fn helm_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<(
         installation.shell.run(&format!("helm rollback peerpod-operator --namespace {NAMESPACE}")).await?;
         ensure!(limit(installation).await? == LIMIT);
         installation.enforce("privileged").await?;
-        works(installation).await
+        works(installation).await?;
+        // As the tests after this one have it.
+        installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
+        installation.shell.set_libvirt(tcp);
+        Ok(())
     })
+}
+
+/// A libvirtd whose machines are real processes, and an sshd in front of it that Pods reach.
+async fn qemu_behind_ssh(installation: &Installation) -> Result<(QemuLibvirtd, Sshd)> {
+    let libvirtd = QemuLibvirtd::start(&installation.dir.join("qemu")).await?;
+    let socket = libvirtd.host().uri().socket().context("this libvirtd has a socket")?;
+    let options = sshd::Options {
+        libvirt: socket.parent().map(ToOwned::to_owned),
+        address: installation.testbed.cluster().host_address(),
+        ..sshd::Options::default()
+    };
+    let sshd = Sshd::start(&installation.dir.join("qemu-sshd"), &options).await?;
+    Ok((libvirtd, sshd))
+}
+
+/// Makes the operator's namespace, which lets Pods in under the profile `restricted` alone, and in it the key for ssh: under
+/// the names that an ssh client looks for unless a URI says others.
+async fn prepare_namespace(installation: &Installation, sshd: &Sshd) -> Result<()> {
+    let commands = format!(
+        "kubectl create namespace {NAMESPACE} --dry-run=client --output=yaml | kubectl apply -f -\n\
+         kubectl label --overwrite namespace {NAMESPACE} pod-security.kubernetes.io/enforce=restricted\n\
+         kubectl create secret generic {SSH_KEY_SECRET} --namespace {NAMESPACE} \
+         --from-file=id_ed25519={} --from-file=known_hosts={}",
+        sshd.key("ed25519").display(),
+        sshd.known_hosts("ed25519")?.display(),
+    );
+    installation.shell.run(&commands).await.map(drop)
 }
 
 /// How many VMs the PeerPodConfig asks for.

@@ -27,6 +27,21 @@ impl Installation {
         if self.way == Some(way) {
             return Ok(());
         }
+        self.remove().await?;
+        self.shell
+            .readme(match way {
+                Way::Kustomize => "kustomize",
+                Way::Helm => "helm",
+            })
+            .await?;
+        self.way = Some(way);
+        self.testbed.collect_new_kinds().await?;
+        self.caa = Some(Caa::install(&self.testbed).await?);
+        self.enforce("restricted").await
+    }
+
+    /// Removes the operator in the way in which it was installed.
+    pub async fn remove(&mut self) -> Result<()> {
         match self.way {
             Some(Way::Kustomize) => {
                 self.end_peer_pods().await?;
@@ -42,17 +57,8 @@ impl Installation {
             }
             None => {}
         }
-        self.way = None;
-        self.shell
-            .readme(match way {
-                Way::Kustomize => "kustomize",
-                Way::Helm => "helm",
-            })
-            .await?;
-        self.way = Some(way);
-        self.testbed.collect_new_kinds().await?;
-        self.caa = Some(Caa::install(&self.testbed).await?);
-        self.enforce("restricted").await
+        (self.way, self.caa) = (None, None);
+        Ok(())
     }
 
     /// Deletes all Pods that have a machine, which others may have left, and waits until no machine is recorded.
@@ -81,5 +87,11 @@ impl Installation {
         let enforce = format!("pod-security.kubernetes.io/enforce={profile}");
         self.testbed.cluster().kubectl(&["label", "--overwrite", "namespace", NAMESPACE, &enforce]).await?;
         Ok(())
+    }
+
+    /// What Pods of the operator's namespace are granted.
+    pub async fn enforced(&self) -> Result<String> {
+        let label = r"jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}";
+        self.testbed.cluster().kubectl(&["get", "namespace", NAMESPACE, "--output", label]).await
     }
 }

@@ -6,13 +6,21 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
+use peerpod_operator::api::v1alpha1::PeerPod;
+use peers::libvirt::Host;
 use serde_json::json;
-use testbed::wait::{self, DEADLINE};
+use testbed::{
+    Pods,
+    wait::{self, DEADLINE},
+};
 
 use crate::support::{Installation, beside_others};
 
-/// Fails unless the machine of a Pod that the kubelet runs goes with it, and no other machine.
-pub async fn reaps_the_machine_of_a_pod_on_the_real_node(installation: &Installation) -> Result<()> {
+/// Fails unless the machine of a Pod that the kubelet runs goes with it, and no other machine of the host.
+pub async fn reaps_the_machine_of_a_pod_on_the_real_node(
+    installation: &Installation,
+    host: &Host,
+) -> Result<()> {
     let namespace = installation.testbed.namespace("test").await?;
     let pods: Api<Pod> = Api::namespaced(installation.testbed.client(), &namespace);
     let pod: Pod = serde_json::from_value(json!({
@@ -30,12 +38,15 @@ pub async fn reaps_the_machine_of_a_pod_on_the_real_node(installation: &Installa
     pods.create(&PostParams::default(), &pod).await?;
     let runs = |pod: &Pod| pod.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Running"));
     let pod = wait::present(&pods, "web", "the Pod runs", DEADLINE, runs).await?;
-    let vm = installation.start_vm(&pod).await?;
-    let other = installation.pod_with_vm(&namespace, "other").await?;
+    let vm = installation.start_vm(&pod, host).await?;
+    let other = Pods::new(installation.testbed.client(), &namespace).run("other").await?;
+    let other = installation.start_vm(&other, host).await?;
     pods.delete("web", &DeleteParams::default()).await?;
     wait::gone(&pods, "web", DEADLINE).await?;
-    installation.reaped(&namespace, &vm).await?;
-    let domains = installation.host().virsh().domains().await?;
+    let peerpods: Api<PeerPod> = Api::namespaced(installation.testbed.client(), &namespace);
+    wait::gone(&peerpods, &vm.name(), DEADLINE).await?;
+    let domains = host.virsh().domains().await?;
+    ensure!(!domains.contains(&vm.machine.domain.name), "the machine is there");
     ensure!(domains.contains(&other.machine.domain.name), "another Pod's machine is gone");
     Ok(())
 }

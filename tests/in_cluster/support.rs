@@ -138,12 +138,12 @@ impl Installation {
     /// A new Pod in this namespace, and its machine.
     pub async fn pod_with_vm(&self, namespace: &str, name: &str) -> Result<Vm> {
         let pod = Pods::new(self.testbed.client(), namespace).run(name).await?;
-        self.start_vm(&pod).await
+        self.start_vm(&pod, self.host()).await
     }
 
-    /// Makes the machine of a Pod.
-    pub async fn start_vm(&self, pod: &Pod) -> Result<Vm> {
-        self.caa.as_ref().context("nothing is installed")?.start_vm(pod, self.host()).await
+    /// Makes the machine of a Pod at this host.
+    pub async fn start_vm(&self, pod: &Pod, host: &Host) -> Result<Vm> {
+        self.caa.as_ref().context("nothing is installed")?.start_vm(pod, host).await
     }
 
     /// Waits until the machine of a Pod that was deleted is gone, and what recorded it.

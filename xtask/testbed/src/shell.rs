@@ -4,6 +4,7 @@ use std::{
     env,
     ffi::OsString,
     fs,
+    mem::replace,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Stdio,
@@ -28,7 +29,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Makes the folder, for an administrator of this cluster; `libvirt` is the URI of the libvirtd to use.
+    /// Makes the folder, for an administrator of this cluster; `libvirt` is the URI of the libvirtd that commands use.
     pub async fn new(dir: PathBuf, cluster: &Cluster, libvirt: String) -> Result<Self> {
         let programs = dir.join("bin");
         fs::create_dir_all(&programs).with_context(|| format!("creating {}", programs.display()))?;
@@ -40,6 +41,11 @@ impl Shell {
         let others = env::var_os("PATH").unwrap_or_default();
         let path = env::join_paths([programs].into_iter().chain(env::split_paths(&others)))?;
         Ok(Self { dir, path, kubeconfig: cluster.kubeconfig(), libvirt })
+    }
+
+    /// Has further commands use the libvirtd of this URI; gives that of the one before.
+    pub fn set_libvirt(&mut self, uri: String) -> String {
+        replace(&mut self.libvirt, uri)
     }
 
     /// Runs the block of README.md with this mark.
