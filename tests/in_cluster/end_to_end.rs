@@ -42,7 +42,8 @@ const LIMIT: &str = "10";
 fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
     alone(async |installation| {
         installation.install(Way::Kustomize).await?;
-        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, installation.host()).await?;
+        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, installation.host()))
+            .await?;
         // The namespace is of this installation: applied again, it grants what cloud-api-adaptor needs.
         let image = format!("{}:{}", stand_in::NAME, stand_in::TAG);
         let patch = json!([{ "op": "add", "path": "/spec/adaptor", "value": { "image": image } }]);
@@ -68,7 +69,7 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         installation.install(Way::Helm).await?;
         // No Pod of the operator was ever let in by more.
         ensure!(installation.enforced().await? == "restricted");
-        reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, libvirtd.host()).await?;
+        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, libvirtd.host())).await?;
         ensure!(sshd.sessions()? > 0, "it did not go by ssh");
         let (name, tag) = (stand_in::NAME, stand_in::TAG);
         let lines = format!("peerPodConfig: {{create: true}}\nimage: {{name: {name}, tag: '{tag}'}}\n");
