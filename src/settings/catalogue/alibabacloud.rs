@@ -1,6 +1,9 @@
 //! The settings of Alibaba Cloud ECS.
 
-use super::super::Key;
+use super::{
+    super::Key,
+    shared::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
+};
 
 pub(super) const KEYS: &[Key] = &[
     Key::secret(
@@ -30,9 +33,7 @@ pub(super) const KEYS: &[Key] = &[
     Key::text("PODVM_INSTANCE_TYPE", "Instance type of a pod VM.").default("ecs.g8i.xlarge"),
     Key::text("KEYNAME", "Key pair for logging in to pod VMs."),
     Key::text("SYSTEM_DISK_SIZE", "Size of the system disk in GiB.").default("40"),
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
-        .default("false"),
-    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
-        .default("false"),
-    Key::text("TAGS", "Tags of pod VMs, as in a=b,c=d."),
+    USE_PUBLIC_IP,
+    DISABLE_CVM,
+    TAGS,
 ];

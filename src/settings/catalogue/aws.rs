@@ -1,6 +1,9 @@
 //! The settings of Amazon EC2.
 
-use super::super::Key;
+use super::{
+    super::Key,
+    shared::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
+};
 
 pub(super) const KEYS: &[Key] = &[
     Key::secret(
@@ -30,10 +33,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::switch("USE_PODVM_LAUNCHTEMPLATE", "Whether pod VMs are made from a launch template.")
         .default("false"),
     Key::text("PODVM_LAUNCHTEMPLATE_NAME", "Name of the launch template.").default("kata"),
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
-        .default("false"),
+    USE_PUBLIC_IP,
     Key::text("ROOT_VOLUME_SIZE", "Size of the root volume in GiB.").default("30"),
-    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
-        .default("false"),
-    Key::text("TAGS", "Tags of pod VMs, as in a=b,c=d."),
+    DISABLE_CVM,
+    TAGS,
 ];

@@ -1,6 +1,9 @@
 //! The settings of Azure.
 
-use super::super::Key;
+use super::{
+    super::Key,
+    shared::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
+};
 
 pub(super) const KEYS: &[Key] = &[
     Key::secret("AZURE_CLIENT_ID", "Application (client) that acts, or the managed identity.").required(),
@@ -24,10 +27,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::text("AZURE_AUTHORITY_HOST", "Where tokens are asked for, in clouds other than the public one."),
     Key::text("SSH_USERNAME", "User for logging in to pod VMs.").default("peerpod"),
     Key::switch("ENABLE_SECURE_BOOT", "Whether pod VMs start with secure boot.").default("false"),
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
-        .default("false"),
+    USE_PUBLIC_IP,
     Key::text("ROOT_VOLUME_SIZE", "Size of the root disk in GB; 0 is that of the image.").default("0"),
-    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
-        .default("false"),
-    Key::text("TAGS", "Tags of pod VMs, as in a=b,c=d."),
+    DISABLE_CVM,
+    TAGS,
 ];

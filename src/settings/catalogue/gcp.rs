@@ -1,6 +1,9 @@
 //! The settings of Google Compute Engine.
 
-use super::super::Key;
+use super::{
+    super::Key,
+    shared::{DISABLE_CVM, USE_PUBLIC_IP},
+};
 
 pub(super) const KEYS: &[Key] = &[
     Key::secret("GCP_CREDENTIALS", "Key of the service account that acts: the whole JSON document.")
@@ -24,10 +27,8 @@ pub(super) const KEYS: &[Key] = &[
         "GCP_CONFIDENTIAL_TYPE",
         "Kind of confidential VM (TDX, SEV or SEV_SNP) where DISABLECVM is false; the machine type must have it.",
     ),
-    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
-        .default("false"),
+    DISABLE_CVM,
     Key::text("ROOT_VOLUME_SIZE", "Size of the root disk in GiB.").default("10"),
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
-        .default("false"),
+    USE_PUBLIC_IP,
     Key::text("TAGS", "Resource-manager tags of pod VMs, as in a=b,c=d; the project must have them."),
 ];

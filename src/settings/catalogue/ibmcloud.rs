@@ -1,6 +1,9 @@
 //! The settings of IBM Cloud: virtual servers for VPC, and Power Virtual Servers.
 
-use super::super::Key;
+use super::{
+    super::Key,
+    shared::{DISABLE_CVM, USE_PUBLIC_IP},
+};
 
 const API_KEY: &str = "IBMCLOUD_API_KEY";
 
@@ -46,8 +49,7 @@ pub(super) const VPC_KEYS: &[Key] = &[
     ),
     Key::text("IBMCLOUD_IAM_ENDPOINT", "Where tokens are asked for.")
         .default("https://iam.cloud.ibm.com/identity/token"),
-    Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")
-        .default("true"),
+    DISABLE_CVM.default("true"),
     Key::text("TAGS", "Further tags of pod VMs, separated by commas."),
 ];
 
@@ -66,6 +68,5 @@ pub(super) const POWERVS_KEYS: &[Key] = &[
         .default("0.5"),
     Key::text("POWERVS_BUILD_TIMEOUT", "How long the making of a pod VM may take, as a Go duration.")
         .default("150s"),
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
-        .default("false"),
+    USE_PUBLIC_IP,
 ];

@@ -10,6 +10,7 @@ mod byom;
 mod docker;
 mod gcp;
 mod ibmcloud;
+mod shared;
 mod vsphere;
 
 use std::fmt;

@@ -41,15 +41,6 @@ async fn until_told(stage: &Stage, expected: &str, generation: i64) -> Result<()
     .await
 }
 
-async fn until_nothing_is_refused(stage: &Stage) -> Result<()> {
-    wait::eventually("no setting is refused", DEADLINE, async || {
-        let conditions = stage.configs.get("config").await?.status.unwrap_or_default().conditions;
-        ensure!(conditions.iter().all(|it| it.type_ != "SettingsRefused"), "{conditions:#?}");
-        Ok(())
-    })
-    .await
-}
-
 #[test]
 fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_change_nothing() -> Result<()> {
     configuring(async |alone| {
@@ -70,7 +61,7 @@ fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_chang
         demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER })).await?;
         let arguments = format!("--tls-cipher-suites={CIPHER}");
         until_told(&stage, &arguments, first + 1).await?;
-        until_nothing_is_refused(&stage).await?;
+        stage.until_gone("config", "SettingsRefused").await?;
 
         demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER, "TLS_MIN_VERSION": "VersionTLS10" })).await?;
         let message = stage.until("config", "SettingsRefused", "TlsRefused").await?;
@@ -80,7 +71,7 @@ fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_chang
         let config_maps: Api<ConfigMap> = Api::namespaced(stage.client.clone(), NAMESPACE);
         config_maps.delete("peer-pods-cm", &DeleteParams::default()).await?;
         stage.until("config", "AdaptorReady", "SettingsMissing").await?;
-        until_nothing_is_refused(&stage).await?;
+        stage.until_gone("config", "SettingsRefused").await?;
         until_told(&stage, &arguments, first + 1).await?;
 
         // A policy speaks no TLS.
@@ -88,7 +79,7 @@ fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_chang
         stage.until("config", "SettingsRefused", "TlsRefused").await?;
         stage.configure("config", mode("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyInForce").await?;
-        until_nothing_is_refused(&stage).await?;
+        stage.until_gone("config", "SettingsRefused").await?;
         stage.clear("config").await
     })
 }

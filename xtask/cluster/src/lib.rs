@@ -28,6 +28,7 @@ mod pki;
 pub mod process;
 pub mod progress;
 pub mod tools;
+pub mod wait;
 
 pub use component::Component;
 pub use control_plane::{Cluster, ClusterOptions, NODE_LEASE};

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Identity;
+use cluster::wait::eventually;
 use cluster::{Cluster, ClusterOptions, Component};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -16,20 +17,6 @@ async fn start(fake_nodes: usize) -> Result<(Cluster, TempDir)> {
     let cluster =
         Cluster::start(&ClusterOptions { fake_nodes, ..ClusterOptions::new(dir.path().join("c")) }).await?;
     Ok((cluster, dir))
-}
-
-/// Asks until the answer is as wanted.
-async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        match ask().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) if Instant::now() > end => {
-                return Err(error.context(format!("waited in vain until {what}")));
-            }
-            Err(_) => sleep(Duration::from_millis(50)).await,
-        }
-    }
 }
 
 async fn create(cluster: &Cluster, object: &Value) -> Result<Value> {
@@ -69,7 +56,7 @@ fn dependent(name: &str, owner: &Value) -> Value {
 }
 
 async fn runs(cluster: &Cluster, pod: &str) -> Result<()> {
-    until(&format!("Pod {pod} runs"), async || {
+    eventually(&format!("Pod {pod} runs"), DEADLINE, async || {
         let phase = cluster.kubectl(&["get", "pod", pod, "--output=jsonpath={.status.phase}"]).await?;
         ensure!(phase == "Running", "it is {phase}");
         Ok(())
@@ -78,7 +65,7 @@ async fn runs(cluster: &Cluster, pod: &str) -> Result<()> {
 }
 
 async fn is_gone(cluster: &Cluster, kind: &str, name: &str) -> Result<()> {
-    until(&format!("{kind} {name} is gone"), async || {
+    eventually(&format!("{kind} {name} is gone"), DEADLINE, async || {
         let found = cluster.kubectl(&["get", kind, name, "--ignore-not-found", "--output=name"]).await?;
         ensure!(found.is_empty(), "it is still there");
         Ok(())
@@ -87,7 +74,7 @@ async fn is_gone(cluster: &Cluster, kind: &str, name: &str) -> Result<()> {
 }
 
 async fn is_being_deleted(cluster: &Cluster, kind: &str, name: &str) -> Result<()> {
-    until(&format!("{kind} {name} is being deleted"), async || {
+    eventually(&format!("{kind} {name} is being deleted"), DEADLINE, async || {
         let time =
             cluster.kubectl(&["get", kind, name, "--output=jsonpath={.metadata.deletionTimestamp}"]).await?;
         ensure!(!time.is_empty(), "it has no deletionTimestamp");
@@ -127,7 +114,7 @@ async fn a_pod_deleted_in_the_foreground_goes_after_its_dependents() -> Result<(
 #[tokio::test]
 async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost() -> Result<()> {
     let (cluster, _dir) = start(1).await?;
-    until("the lease is held", async || {
+    eventually("the lease is held", DEADLINE, async || {
         let field = "--output=jsonpath={.spec.renewTime}";
         let renewed =
             cluster.kubectl(&["get", "lease", "fake-0", "--namespace=kube-node-lease", field]).await?;
@@ -157,7 +144,7 @@ async fn a_component_is_disturbed_and_comes_back_at_its_address_with_its_data() 
     cluster.process(Component::Etcd).context("etcd runs")?.kill().await?;
     assert_eq!(cluster.ended(), [Component::Etcd]);
     cluster.start_component(Component::Etcd).await?;
-    until("etcd's data is back", async || Ok(cluster.kubectl(&kept).await.map(drop)?)).await?;
+    eventually("etcd's data is back", DEADLINE, async || Ok(cluster.kubectl(&kept).await.map(drop)?)).await?;
     assert!(cluster.ended().is_empty(), "the others did without etcd for a moment");
     Ok(())
 }

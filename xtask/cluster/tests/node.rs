@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::process::{Identity, Lifetime, Process};
+use cluster::wait::eventually;
 use cluster::{Cluster, ClusterOptions, Component};
 use image::{Config, Files, Image};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const IMAGE: &str = "test:1";
@@ -23,19 +23,6 @@ async fn start(fake_nodes: usize) -> Result<(Cluster, TempDir)> {
 
 fn options(dir: &Path, fake_nodes: usize) -> ClusterOptions {
     ClusterOptions { real_node: true, fake_nodes, ..ClusterOptions::new(dir) }
-}
-
-async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        match probe().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) if Instant::now() > end => {
-                return Err(error.context(format!("waited {DEADLINE:?} in vain until {what}")));
-            }
-            Err(_) => sleep(Duration::from_millis(50)).await,
-        }
-    }
 }
 
 /// A shell and kubectl.
@@ -91,7 +78,7 @@ async fn create(cluster: &Cluster, objects: &Value) -> Result<()> {
 }
 
 async fn runs(cluster: &Cluster) -> Result<()> {
-    until("the Pod runs", async || {
+    eventually("the Pod runs", DEADLINE, async || {
         let status = cluster.kubectl(&["get", "pod", "web", "--output=jsonpath={.status}"]).await?;
         ensure!(status.contains(r#""phase":"Running""#), "its status is {status}");
         Ok(())
@@ -109,7 +96,7 @@ async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<
     let serve = "exec kubectl proxy --address=0.0.0.0 --accept-hosts=.*";
     create(&cluster, &objects(&format!("{whoami}; {serve}"))).await?;
     runs(&cluster).await?;
-    let log = until("the Pod says who it is", async || {
+    let log = eventually("the Pod says who it is", DEADLINE, async || {
         let log = cluster.kubectl(&["logs", "web"]).await?;
         ensure!(log.contains("Starting to serve"), "its log is {log}");
         Ok(log)
@@ -119,21 +106,25 @@ async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<
     let said = cluster.kubectl(&["exec", "web", "--", "sh", "-c", "echo $KUBERNETES_SERVICE_HOST"]).await?;
     assert_eq!(said.trim(), "10.96.0.1");
     let version = "/api/v1/namespaces/default/services/web:80/proxy/version";
-    let answer =
-        until("the Service answers", async || cluster.kubectl(&["get", "--raw", version]).await).await?;
+    let answer = eventually("the Service answers", DEADLINE, async || {
+        cluster.kubectl(&["get", "--raw", version]).await
+    })
+    .await?;
     assert!(answer.contains("gitVersion"), "{answer}");
     // Another Service than its own: from inside, by way of kube-proxy's rules.
     let address = cluster.kubectl(&["get", "service", "web", "--output=jsonpath={.spec.clusterIP}"]).await?;
     let ask = format!("kubectl --server=http://{address} get --raw /version");
     let ask = ["exec", "web", "--", "sh", "-c", &ask];
-    let answer = until("kube-proxy knows the Service", async || cluster.kubectl(&ask).await).await?;
+    let answer =
+        eventually("kube-proxy knows the Service", DEADLINE, async || cluster.kubectl(&ask).await).await?;
     assert!(answer.contains("gitVersion"), "{answer}");
 
     // A kubelet that comes back finds its Pod as it was.
     let started = "--output=jsonpath={.status.containerStatuses[0].restartCount} {.status.startTime}";
     let before = cluster.kubectl(&["get", "pod", "web", started]).await?;
     cluster.restart(Component::Kubelet).await?;
-    until("the kubelet answers again", async || cluster.kubectl(&["logs", "web"]).await).await?;
+    eventually("the kubelet answers again", DEADLINE, async || cluster.kubectl(&["logs", "web"]).await)
+        .await?;
     assert_eq!(cluster.kubectl(&["get", "pod", "web", started]).await?, before);
     cluster.kubectl(&["delete", "pod", "web", "--timeout=60s"]).await.map(drop)
 }
@@ -230,7 +221,7 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
     let processes: Vec<Identity> = serde_json::from_value(told["processes"].clone())?;
     assert!(processes.iter().all(Identity::is_running));
     program.kill().await?;
-    until("all its processes have ended", async || {
+    eventually("all its processes have ended", DEADLINE, async || {
         let left: Vec<_> = processes.iter().filter(|process| process.is_running()).collect();
         ensure!(left.is_empty(), "{left:?} run");
         Ok(())
@@ -241,7 +232,7 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
         let before: Vec<String> = serde_json::from_value(told["left"].clone())?;
         Ok(traces()?.into_iter().filter(|it| before.contains(it)).collect())
     };
-    until("its network is gone", async || {
+    eventually("its network is gone", DEADLINE, async || {
         if let Some(interface) = left()?.iter().find(|it| it.starts_with("node-")) {
             bail!("{interface} is there");
         }

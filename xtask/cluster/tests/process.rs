@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use cluster::process::{Identity, Lifetime, Process, Signal};
+use cluster::wait::eventually;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -67,12 +68,11 @@ async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
         .await?;
     assert!(child.is_running(), "it outlives the thread that asked for it");
     parent.kill().await?;
-    let until = Instant::now() + DEADLINE;
-    while child.is_running() {
-        ensure!(Instant::now() < until, "the child outlived its parent");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
+    eventually("the child follows its parent", DEADLINE, async || {
+        ensure!(!child.is_running(), "it outlives it");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]

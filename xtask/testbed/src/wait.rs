@@ -3,19 +3,17 @@
 use std::{fmt::Debug, pin::pin, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+pub use cluster::wait::eventually;
 use futures::StreamExt as _;
 use kube::{
     Api, Resource,
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 /// Long enough for whatever takes no time of its own, on a busy machine too.
 pub const DEADLINE: Duration = Duration::from_secs(45);
-
-/// How often something is looked at that cannot be watched.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Watches one object (`None` where it does not exist) until `holds`; gives the state for which it did.
 pub async fn until<K>(
@@ -67,24 +65,6 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug + Send + 'static,
 {
     until(api, name, &format!("{name} is gone"), deadline, |object| object.is_none()).await.map(drop)
-}
-
-/// Asks until there is an answer: for what cannot be watched.
-pub async fn eventually<T>(
-    what: &str,
-    deadline: Duration,
-    mut probe: impl AsyncFnMut() -> Result<T>,
-) -> Result<T> {
-    let end = Instant::now() + deadline;
-    loop {
-        match probe().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) if Instant::now() >= end => {
-                return Err(error.context(format!("waited {deadline:?} in vain until {what}")));
-            }
-            Err(_) => sleep(LOOK_INTERVAL).await,
-        }
-    }
 }
 
 /// The object for people: YAML, without what nobody reads.
