@@ -3,10 +3,12 @@
 use std::{
     fmt, fs,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
+use clap::Args;
 use kube::{
     Api, CustomResourceExt, Resource,
     api::{Patch, PatchParams},
@@ -14,7 +16,7 @@ use kube::{
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{ApplyArgs, client::client, serving::block_on};
+use super::{client::client, patience, serving::block_on};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
@@ -43,6 +45,27 @@ const SETTLES: Duration = Duration::from_secs(10);
 
 /// The pauses between tries, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+
+/// What `apply` is told.
+#[derive(Clone, Debug, Args)]
+pub struct ApplyArgs {
+    /// File with one PeerPodConfig, as YAML or JSON
+    pub file: PathBuf,
+
+    /// How long it may take, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_TIMEOUT",
+        default_value = "1m",
+        value_parser = patience
+    )]
+    pub timeout: Duration,
+
+    /// The namespace of the PeerPodConfig, where the file names none
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+}
 
 pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
     block_on(bring(args), tell)

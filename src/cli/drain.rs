@@ -7,20 +7,25 @@ use std::{
     pin::pin,
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
+use clap::Args;
 use futures::StreamExt;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
     runtime::{WatchStreamExt, reflector, watcher},
 };
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{DrainArgs, client::client, serving::block_on};
+use super::{client::client, patience, serving::block_on};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
+    install::{Component, NAME},
     permissions::Permission,
     runtime::{
         api_call::{ApiError, bounded},
@@ -36,8 +41,35 @@ Exit codes:
   2  the arguments cannot work";
 
 /// What it may do in the operator's namespace, beside what the controllers may.
-pub const PERMISSIONS: &[Permission] =
-    &[Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"])];
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"]),
+    Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[NAME]),
+];
+
+/// How long operators may take to end: what Kubernetes gives them, and some more.
+const END_PATIENCE: Duration = Duration::from_secs(40);
+
+/// What `drain` is told.
+#[derive(Clone, Debug, Args)]
+pub struct DrainArgs {
+    /// How long it may take, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_TIMEOUT",
+        default_value = "4m",
+        value_parser = patience
+    )]
+    pub timeout: Duration,
+
+    /// The namespace that the operator runs in
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+
+    /// End the operators as well, by a Deployment of no replicas
+    #[arg(long, env = "PEERPOD_OPERATOR_STOP")]
+    pub stop: bool,
+}
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
     block_on(prepare(args), |problem| {
@@ -60,7 +92,33 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     say("There are no PeerPodConfigs.");
     // A peer pod that was made meanwhile is not to be forgotten.
     no_peerpods(&client, deadline).await?;
+    if args.stop {
+        stop(&client, &args.namespace, deadline).await?;
+    }
     say("The operator may go.");
+    Ok(())
+}
+
+/// Ends the operators while they have the right to give their lease up: one that is installed again need not wait for it.
+async fn stop(client: &Client, namespace: &str, deadline: Instant) -> Result<(), String> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+    match bounded(deployments.patch_scale(NAME, &PatchParams::default(), &none)).await {
+        // Whoever runs them ends them.
+        Err(problem) if problem.code() == Some(404) => return Ok(()),
+        Err(problem) => return Err(format!("the Deployment {NAME} cannot be scaled: {problem}")),
+        Ok(_) => {}
+    }
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let labels = Component::Operator.selector_labels();
+    let is_operator = |pod: &Pod| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+    let mut left = until(pods, deadline.min(Instant::now() + END_PATIENCE), |pod| !is_operator(pod)).await?;
+    left.retain(|pod| is_operator(pod));
+    match left.as_slice() {
+        [] => say("The operators have ended."),
+        // Not on a node that is lost, for one.
+        left => say(&format!("The operators are to end, and have not yet: {}.", names(left))),
+    }
     Ok(())
 }
 

@@ -13,8 +13,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 
-pub use apply::PERMISSIONS as APPLY_PERMISSIONS;
-pub use drain::PERMISSIONS as DRAIN_PERMISSIONS;
+pub use apply::{ApplyArgs, PERMISSIONS as APPLY_PERMISSIONS};
+pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
@@ -88,45 +88,6 @@ pub struct CheckArgs {
         default_value = "text"
     )]
     pub output: OutputFormat,
-}
-
-/// What `drain` is told.
-#[derive(Clone, Debug, Args)]
-pub struct DrainArgs {
-    /// How long it may take, such as 5m, 90s or 1h 30m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "PEERPOD_OPERATOR_TIMEOUT",
-        default_value = "4m",
-        value_parser = patience
-    )]
-    pub timeout: Duration,
-
-    /// The namespace that the operator runs in
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
-    pub namespace: String,
-}
-
-/// What `apply` is told.
-#[derive(Clone, Debug, Args)]
-pub struct ApplyArgs {
-    /// File with one PeerPodConfig, as YAML or JSON
-    pub file: PathBuf,
-
-    /// How long it may take, such as 5m, 90s or 1h 30m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "PEERPOD_OPERATOR_TIMEOUT",
-        default_value = "1m",
-        value_parser = patience
-    )]
-    pub timeout: Duration,
-
-    /// The namespace of the PeerPodConfig, where the file names none
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
-    pub namespace: String,
 }
 
 /// How a report looks.

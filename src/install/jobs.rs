@@ -31,10 +31,14 @@ pub const APPLY_RIGHTS: Rights = Rights {
     namespaces: &[(None, APPLY_PERMISSIONS)],
 };
 
-/// Runs `drain` once, as the operator. A failed one stays for its log.
+/// Runs `drain` once, as the operator, and ends the operators: what removes them takes their rights at the same time, and then
+/// they could not give up their lease. A failed one stays for its log.
 pub fn drain_job(options: &Options) -> Job {
-    let container =
-        Container { name: "drain".to_owned(), args: Some(vec!["drain".to_owned()]), ..Container::default() };
+    let container = Container {
+        name: "drain".to_owned(),
+        args: Some(vec!["drain".to_owned(), "--stop".to_owned()]),
+        ..Container::default()
+    };
     job(DRAIN_JOB, NAME, container, None, options)
 }
 

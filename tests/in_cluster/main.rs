@@ -9,6 +9,7 @@ mod end_to_end;
 mod installation;
 mod memory;
 mod reaping;
+mod reinstall;
 mod settings;
 mod support;
 mod upgrade;
