@@ -33,8 +33,8 @@ use crate::installation::Way;
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
-/// No test takes longer, whatever it waits for.
-const LIMIT: Duration = Duration::from_secs(180);
+/// No test takes longer, whatever it waits for: others that have the cluster to themselves, too.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// All tests of the process run on it, so that a connection which one test opened is of use to the next.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
