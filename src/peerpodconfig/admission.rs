@@ -12,7 +12,6 @@ use k8s_openapi::api::{
 use kube::{ResourceExt, api::DeleteParams};
 use serde_json::to_value;
 
-use self::registration::webhook_state;
 use super::{
     Context,
     apply::{self, Found, Kind, Wanted},
@@ -77,7 +76,7 @@ impl Context {
             }
             Means::None => sharing.as_deref().map(shared_state),
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
-            Means::Webhook => Some(webhook_state(&found, &Names::of(config), Timestamp::now())),
+            Means::Webhook => Some(self.webhook_state(config, &found)),
         };
         let mut part = Part { findings: taken.into_iter().collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));

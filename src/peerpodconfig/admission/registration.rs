@@ -15,7 +15,10 @@ use super::{
     },
     is_taken_up,
 };
-use crate::webhook::tls::TlsOptions;
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    webhook::{certificates::keeper::SECRET, tls::TlsOptions},
+};
 
 impl Context {
     /// The webhook: what serves it, then what leads Pods to it.
@@ -42,7 +45,9 @@ impl Context {
             None => self.observer.trusted_authorities(&names.cluster_scoped).await?,
             authorities => authorities,
         };
-        let answers = available(found.get(&names.webhook).as_ref()) > 0 && authorities.is_some();
+        let answers = available(found.get(&names.webhook).as_ref()) > 0
+            && authorities.is_some()
+            && self.refusal(config).is_none();
         // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
         // better; without any, they would run as no peer pods.
         let due = answers
@@ -57,10 +62,29 @@ impl Context {
         }
         Ok(found)
     }
+
+    /// How far the webhook is.
+    pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found) -> Finding {
+        match self.refusal(config) {
+            Some(problem) => {
+                let message = format!(
+                    "the certificate in the Secret {SECRET}, which somebody else made, {problem}; have another one issued, or \
+                     delete the Secret, then a certificate is made"
+                );
+                Finding::new(Reason::CertificateUnfit, message)
+            }
+            None => state(found, &Names::of(config), Timestamp::now()),
+        }
+    }
+
+    /// Why API servers do not take the certificate in the Secret, if they do not.
+    fn refusal(&self, config: &PeerPodConfig) -> Option<String> {
+        let name = format!("{}.{}.svc", Names::of(config).webhook, self.options.namespace);
+        self.shared.refusal(&name, Timestamp::now())
+    }
 }
 
-/// How far the webhook is.
-pub(super) fn webhook_state(found: &Found, names: &Names, now: Timestamp) -> Finding {
+fn state(found: &Found, names: &Names, now: Timestamp) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -69,7 +93,9 @@ pub(super) fn webhook_state(found: &Found, names: &Names, now: Timestamp) -> Fin
     let starting = |message: &str| Finding::new(Reason::WebhookStarting, message);
     match (available(deployment.as_ref()), trusted) {
         (0, _) => starting("no Pod of the webhook is available yet"),
-        (_, false) => starting("the webhook's certificate is not registered yet"),
+        (_, false) => {
+            starting(&format!("the Secret {SECRET} has no ca.crt yet, whose authorities are to be trusted"))
+        }
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
             starting("not all Pods of the webhook are up to date yet")
         }

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use futures::{Stream, StreamExt, future::ready, stream};
+use jiff::Timestamp;
 use k8s_openapi::{
     ByteString, NamespaceResourceScope,
     api::{coordination::v1::Lease, core::v1::Secret},
@@ -19,7 +20,8 @@ use tracing::warn;
 use super::Use;
 use crate::webhook::certificates::{
     keeper::{self, LEASE, SECRET},
-    kept::Kept,
+    kept::{CERTIFICATE, Kept},
+    refusal::refusal,
 };
 
 /// What is known of the Secret and of the Lease.
@@ -40,6 +42,7 @@ enum Seen {
         owners: Vec<String>,
         ours: bool,
         authorities: Option<ByteString>,
+        certificate: Option<ByteString>,
     },
 }
 
@@ -57,12 +60,14 @@ impl Watched {
                 owners: owners(secret),
                 ours: Kept::is_ours(secret),
                 authorities: keeper::authorities(secret).cloned(),
+                certificate: secret.data.as_ref().and_then(|data| data.get(CERTIFICATE)).cloned(),
             }),
             // It is written every few seconds, by whoever holds it.
             changes(leases, LEASE, lease.clone(), |lease| Seen::There {
                 owners: owners(lease),
                 ours: true,
                 authorities: None,
+                certificate: None,
             }),
         );
         (Self { secret, lease }, changes)
@@ -83,6 +88,17 @@ impl Watched {
         match &*self.secret.borrow() {
             Seen::There { authorities, .. } => authorities.clone(),
             Seen::NotYet | Seen::Absent => None,
+        }
+    }
+
+    /// Why API servers do not take the certificate in the Secret for a webhook that they call by this name, where somebody else
+    /// made it; `None` if they do. As the end of a sentence about it.
+    pub(in crate::peerpodconfig) fn refusal(&self, name: &str, now: Timestamp) -> Option<String> {
+        match &*self.secret.borrow() {
+            Seen::There { ours: false, certificate, .. } => {
+                refusal(certificate.as_ref().map(|it| &*it.0).unwrap_or_default(), name, now)
+            }
+            _ => None,
         }
     }
 }
@@ -141,7 +157,7 @@ mod tests {
     fn nothing_is_asked_where_both_are_known_to_be_as_they_are_to_be() {
         let there = |owners: &[&str], ours| {
             let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
-            Seen::There { owners, ours, authorities: None }
+            Seen::There { owners, ours, authorities: None, certificate: None }
         };
         for (seen, needed, over) in [
             (Seen::NotYet, false, false),

@@ -22,7 +22,7 @@ use rcgen::{
 use super::{Serving, facts};
 
 /// The keys of a Secret of type `kubernetes.io/tls`, the authorities to trust, and the pair that comes next.
-pub(super) const CERTIFICATE: &str = "tls.crt";
+pub(crate) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
 pub(super) const AUTHORITIES: &str = "ca.crt";
 const NEXT_CERTIFICATE: &str = "next.crt";

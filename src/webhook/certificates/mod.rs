@@ -13,6 +13,7 @@ mod facts;
 pub mod files;
 pub mod keeper;
 pub mod kept;
+pub(crate) mod refusal;
 pub mod secret;
 
 use std::{fmt, sync::Arc};

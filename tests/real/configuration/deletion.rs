@@ -65,7 +65,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
 }
 
 /// A webhook that runs as its Pods do.
-async fn webhook(alone: &Alone<'_>, dir: &Path) -> Result<Process> {
+pub async fn webhook(alone: &Alone<'_>, dir: &Path) -> Result<Process> {
     let mut command = Command::new(PROGRAM);
     command.env("KUBECONFIG", alone.testbed.kubeconfig_of(SERVICE_ACCOUNT).await?).arg("webhook");
     command.args(["--addr", "--health-addr", "--metrics-addr"].map(|port| format!("{port}=127.0.0.1:0")));

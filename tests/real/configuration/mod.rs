@@ -1,6 +1,7 @@
 //! One PeerPodConfig: cloud-api-adaptor on the selected nodes, the admission, and how many VMs each node advertises.
 
 mod admission;
+mod certificate;
 mod deletion;
 mod handover;
 mod lost;

@@ -44,7 +44,7 @@ async fn owners(client: &Client) -> Result<[Option<BTreeSet<String>>; 2]> {
 }
 
 /// Waits until both are owned by these.
-async fn until_owned(client: &Client, expected: &[&str]) -> Result<()> {
+pub async fn until_owned(client: &Client, expected: &[&str]) -> Result<()> {
     let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
     wait::eventually(&format!("both are owned by {expected:?}"), AT_ONCE, async || {
         let found = owners(client).await?;
@@ -55,7 +55,7 @@ async fn until_owned(client: &Client, expected: &[&str]) -> Result<()> {
 }
 
 /// Waits until both are gone.
-async fn until_gone(client: &Client) -> Result<()> {
+pub async fn until_gone(client: &Client) -> Result<()> {
     wait::eventually("both are gone", DEADLINE, async || {
         let found = owners(client).await?;
         ensure!(found == [None, None], "{found:?}");

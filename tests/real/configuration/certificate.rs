@@ -1,0 +1,187 @@
+//! The webhook's certificate where it is there already: of an earlier version, or somebody else's.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        admissionregistration::v1::MutatingWebhookConfiguration, coordination::v1::Lease, core::v1::Secret,
+    },
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    webhook::certificates::keeper::{LEASE, SECRET},
+};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+
+use super::{
+    admission::mode,
+    deletion::webhook,
+    shared::{until_gone, until_owned},
+    stage::{Stage, configuring, writes},
+};
+
+/// The name by which the API server calls the webhook.
+const CALLED: &str = "config-webhook.confidential-containers-system.svc";
+
+type Data = BTreeMap<String, ByteString>;
+
+fn secrets(client: &Client) -> Api<Secret> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+/// A certificate for this name, with its key and its authority.
+fn issue(name: &str) -> Result<Data> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate()?;
+    let trusted = authority.self_signed(&authority_key)?.pem();
+    let key = KeyPair::generate()?;
+    let issuer = Issuer::new(authority, authority_key);
+    let certificate = CertificateParams::new([name.to_owned()])?.signed_by(&key, &issuer)?.pem();
+    let data = [("tls.crt", certificate), ("tls.key", key.serialize_pem()), ("ca.crt", trusted)];
+    Ok(data.map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))).into())
+}
+
+/// Writes the Secret as cert-manager does, whatever is there.
+async fn write_as_cert_manager(client: &Client, data: &Data) -> Result<Secret> {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
+        "metadata": { "name": SECRET, "annotations": { "cert-manager.io/certificate-name": "serving-cert" } },
+    });
+    let params = PatchParams::apply("cert-manager-certificates-issuing").force();
+    Ok(secrets(client).patch(SECRET, &params, &Patch::Apply(secret)).await?)
+}
+
+/// Waits until the API server is told to trust these authorities.
+async fn until_trusted(client: &Client, data: &Data) -> Result<()> {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    wait::eventually("the API server is told whom to trust", DEADLINE, async || {
+        let mut webhooks = configurations.get("peer-pods-config").await?.webhooks.unwrap_or_default();
+        let webhook = webhooks.pop().context("a webhook")?;
+        ensure!(webhook.client_config.ca_bundle.as_ref() == data.get("ca.crt"), "it trusts others");
+        Ok(())
+    })
+    .await
+}
+
+/// Fails unless the Secret is as somebody else made it.
+async fn is_theirs(client: &Client, data: &Data) -> Result<()> {
+    let secret = secrets(client).get(SECRET).await?;
+    ensure!(secret.data.as_ref() == Some(data), "it holds something else");
+    ensure!(secret.owner_references().is_empty(), "{:?}", secret.owner_references());
+    Ok(())
+}
+
+#[test]
+fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        let before = writes(alone)?.len();
+        // Upstream's is for its own Service.
+        write_as_cert_manager(client, &issue("peerpods-webhook-svc.confidential-containers-system.svc")?)
+            .await?;
+        stage.configure("config", mode("Webhook")).await?;
+        let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
+        ensure!(message.contains(&format!("is not for {CALLED};")), "{message}");
+        let data = issue(CALLED)?;
+        write_as_cert_manager(client, &data).await?;
+        until_trusted(client, &data).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        is_theirs(client, &data).await?;
+        stage.configure("config", mode("None")).await?;
+        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+        wait::gone(&leases, LEASE, DEADLINE).await?;
+        is_theirs(client, &data).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        wait::gone(&leases, LEASE, DEADLINE).await?;
+        is_theirs(client, &data).await?;
+        let written = writes(alone)?.split_off(before);
+        ensure!(written.iter().any(|it| it.resource == "deployments"), "{written:#?}");
+        ensure!(written.iter().all(|it| it.name != SECRET), "{written:#?}");
+        secrets(client).delete(SECRET, &DeleteParams::default()).await?;
+        stage.nodes.leave().await
+    })
+}
+
+#[test]
+fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        // One that fills the Secret as soon as there is an empty one.
+        let dir = tempfile::tempdir()?;
+        let webhook = webhook(alone, dir.path()).await?;
+        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+        for round in 0..8 {
+            let data = issue(CALLED)?;
+            let theirs = async {
+                // The Lease is made right before the Secret is looked for.
+                wait::present(&leases, LEASE, "there is the Lease", DEADLINE, |_| true).await?;
+                tokio::time::sleep(Duration::from_millis(round)).await;
+                write_as_cert_manager(client, &data).await
+            };
+            tokio::try_join!(stage.configure("config", mode("Webhook")), theirs)?;
+            until_trusted(client, &data).await?;
+            wait::eventually("the Secret is theirs", DEADLINE, async || is_theirs(client, &data).await)
+                .await?;
+            stage.configs.delete("config", &DeleteParams::default()).await?;
+            wait::gone(&stage.configs, "config", DEADLINE).await?;
+            is_theirs(client, &data).await?;
+            secrets(client).delete(SECRET, &DeleteParams::default()).await?;
+            wait::gone(&leases, LEASE, DEADLINE).await?;
+        }
+        webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
+        stage.nodes.leave().await
+    })
+}
+
+#[test]
+fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let client = &stage.client;
+        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        let dir = tempfile::tempdir()?;
+        let webhook = webhook(alone, dir.path()).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        let made = secrets(client).get(SECRET).await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        until_gone(client).await?;
+        // Its webhook made both itself, owned by nobody.
+        let ObjectMeta { name, annotations, .. } = made.metadata;
+        let metadata = ObjectMeta { name, annotations, ..ObjectMeta::default() };
+        let before = Secret { metadata, ..made };
+        secrets(client).create(&PostParams::default(), &before).await?;
+        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+        let lease = json!({ "metadata": { "name": LEASE }, "spec": { "holderIdentity": "former" } });
+        leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
+
+        stage.configure("config", mode("Webhook")).await?;
+        until_owned(client, &["config"]).await?;
+        let data = before.data.context("it holds a certificate")?;
+        until_trusted(client, &data).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        ensure!(secrets(client).get(SECRET).await?.data == Some(data), "another one was made");
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        until_gone(client).await?;
+        webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
+        stage.nodes.leave().await
+    })
+}
