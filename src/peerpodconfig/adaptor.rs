@@ -134,32 +134,28 @@ fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<Str
     let Some(status) = observed else {
         return told(Reason::AdaptorStarting, "its DaemonSet is new or has changed".into());
     };
-    let [wanted, ready, updated] =
-        [Some(status.desired_number_scheduled), status.number_available, status.updated_number_scheduled]
-            .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
-    let (kept_off, lost) = (summary.kept_off(), summary.lost.len());
-    if wanted == 0 && lost == 0 && kept_off.is_none() {
-        return told(Reason::NoNodes, "no node is selected that takes its Pods".into());
+    let [ready, updated] = [status.number_available, status.updated_number_scheduled]
+        .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
+    if summary.nodes == 0 {
+        return told(Reason::NoNodes, "no node is selected".into());
     }
-    // In a large cluster some node is always lost, and a configuration that waits for it never ready. Its Pod cannot be
-    // told from others in these numbers, but whether others are missing can.
+    // How many Pods there should be is what is known of nodes, not what the status says: the DaemonSet controller goes on to
+    // count a Pod that waited for a node which is not selected any more. And in a large cluster some node is always lost, for
+    // which no configuration waits. Its Pod cannot be told from others in these numbers, but whether others are missing can.
     let open = summary.nodes - summary.tainted.len();
-    let expected = wanted.max(open).saturating_sub(lost);
+    let expected = open.saturating_sub(summary.lost.len());
+    let lost = not_counted(&summary.lost);
     if ready < expected || updated < expected {
-        let message = format!(
-            "of {wanted} Pods {ready} are ready and {updated} are up to date, on {open} selected nodes{}",
-            not_counted(&summary.lost)
-        );
+        let message = format!("of {expected} Pods {ready} are ready and {updated} are up to date{lost}");
         return told(Reason::AdaptorStarting, message);
     }
-    if let Some(message) = kept_off {
+    if let Some(message) = summary.kept_off() {
         return told(Reason::NodesTainted, message);
     }
-    if lost > 0 && lost == open {
+    if expected == 0 {
         return told(Reason::NodesNotReady, format!("no selected node is ready: {}", listed(&summary.lost)));
     }
-    let message = format!("cloud-api-adaptor runs on {expected} nodes{}", not_counted(&summary.lost));
-    told(Reason::AdaptorRunning, message)
+    told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{lost}"))
 }
 
 /// What to tell of nodes that are lost, behind something else.
@@ -204,8 +200,9 @@ mod tests {
             ((2, 2, 2), &tainted, "NodesTainted"),
             ((0, 0, 0), &all_tainted, "NodesTainted"),
             ((2, 1, 2), &tainted, "AdaptorStarting"),
-            ((0, 0, 0), &summary, "NoNodes"),
-            ((2, 2, 2), &none, "AdaptorRunning"),
+            ((0, 0, 0), &summary, "AdaptorStarting"),
+            ((0, 0, 0), &none, "NoNodes"),
+            ((4, 3, 4), &summary, "AdaptorRunning"),
             ((3, 3, 3), &lost, "AdaptorRunning"),
             ((3, 2, 3), &lost, "AdaptorRunning"),
             ((3, 2, 2), &lost, "AdaptorRunning"),

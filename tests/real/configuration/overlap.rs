@@ -102,3 +102,55 @@ fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Re
         stage.clear("older").await
     })
 }
+
+#[test]
+fn what_two_configurations_contested_settles_when_either_leaves_it() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let [first, second] = [0, 1].map(|index| stage.nodes.names()[index].as_str());
+        let place = async |node: &str, of: &str, is_there: bool| {
+            let label = json!({ "metadata": { "labels": { (of): is_there.then_some("yes") } } });
+            stage.nodes.api().patch(node, &PatchParams::default(), &Patch::Merge(label)).await
+        };
+        let spec = |limit: u32, label: &str| json!({ "limit": limit, "nodeSelector": { (label): "yes" } });
+        let settled = async |shares: [Option<u32>; 2]| -> Result<()> {
+            for name in ["older", "younger"] {
+                stage.until(name, "Ready", "AllReady").await?;
+                stage.until_gone(name, "Conflict").await?;
+            }
+            stage.shares(&shares).await
+        };
+        place(first, "older", true).await?;
+        place(second, "younger", true).await?;
+        for (name, limit) in [("older", 4), ("younger", 7)] {
+            stage.configure(name, spec(limit, name)).await?;
+            stage.until(name, "Ready", "AllReady").await?;
+        }
+        settled([Some(4), Some(7)]).await?;
+        // The older one comes to select the younger one's node, and leaves it again.
+        place(second, "older", true).await?;
+        stage.until("older", "Conflict", "AnotherAdaptor").await?;
+        stage.until("younger", "Conflict", "NodesTaken").await?;
+        place(second, "older", false).await?;
+        settled([Some(4), Some(7)]).await?;
+        // It comes again, and the younger one makes room.
+        place(second, "older", true).await?;
+        stage.until("younger", "Conflict", "NodesTaken").await?;
+        place(first, "apart", true).await?;
+        place(first, "older", false).await?;
+        stage.configure("younger", spec(7, "apart")).await?;
+        settled([Some(4), Some(7)]).await?;
+        // One that was never deployed is when the older one's selectors leave it a node.
+        stage.configs.delete("younger", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "younger", DEADLINE).await?;
+        place(first, "older", true).await?;
+        stage.until("older", "Ready", "AllReady").await?;
+        stage.configure("younger", spec(7, "apart")).await?;
+        stage.until("younger", "AdaptorReady", "AdaptorWithheld").await?;
+        stage.configure("older", spec(4, "younger")).await?;
+        settled([Some(4), Some(7)]).await?;
+        stage.configs.delete("older", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "older", DEADLINE).await?;
+        stage.clear("younger").await
+    })
+}
