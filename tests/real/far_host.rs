@@ -2,12 +2,9 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use peers::sshd::{self, Sshd};
-use testbed::{
-    Settings,
-    wait::{self, DEADLINE},
-};
+use testbed::Settings;
 
 use crate::support::alone;
 
@@ -29,12 +26,7 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
             known_hosts.display(),
         );
         alone.operator.mount(&Settings::libvirt(&uri))?;
-        wait::eventually("the operator has the other settings", DEADLINE, async || {
-            let metrics = alone.operator.metrics().await?;
-            ensure!(metrics.sum("peerpod_operator_settings_reloads_total", &[("result", "accepted")]) > 1.5);
-            Ok(())
-        })
-        .await?;
+        alone.operator.reloaded(2, 0).await?;
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "Unauthorized").await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
 use super::stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator};
-use crate::support::{Alone, alone_on};
+use crate::support::{Alone, alone_on, second_after};
 
 const NAME: &str = "peer-pods-config";
 
@@ -266,7 +267,7 @@ fn a_younger_configuration_shares_the_admission_of_an_older_one_as_far_as_that_i
         stage.configure("config", older("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookStarting").await?;
         // Which one is older is told by whole seconds.
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        second_after(Timestamp::now()).await?;
         stage.configure("sharing", mode("Policy")).await?;
         let message = stage.until("sharing", "AdmissionReady", "SharedNotReady").await?;
         ensure!(message.contains("PeerPodConfig config"), "{message}");

@@ -1,8 +1,7 @@
 //! One configuration takes over the admission of another that goes.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail, ensure};
+use jiff::Timestamp;
 use kube::api::DeleteParams;
 use testbed::wait::{self, DEADLINE};
 
@@ -10,7 +9,7 @@ use super::{
     admission::{makes_peer_pods, mode},
     stage::{Stage, configuring},
 };
-use crate::support::Alone;
+use crate::support::{Alone, second_after};
 
 /// What became of peer pods that were asked for without a pause.
 #[derive(Debug, Default)]
@@ -43,7 +42,7 @@ async fn two(stage: &Stage, younger: &str) -> Result<()> {
     stage.configure("older", mode("Policy")).await?;
     stage.until("older", "AdmissionReady", "PolicyInForce").await?;
     // Which one is older is told by whole seconds.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    second_after(Timestamp::now()).await?;
     stage.configure("younger", mode(younger)).await?;
     stage.until("younger", "AdmissionReady", "AdmissionShared").await.map(drop)
 }

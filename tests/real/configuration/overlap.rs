@@ -1,8 +1,7 @@
 //! Nodes that two configurations select.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
@@ -13,6 +12,7 @@ use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use super::stage::{Stage, configuring};
+use crate::support::second_after;
 
 #[test]
 fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
@@ -20,7 +20,7 @@ fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("older", json!({ "limit": 4 })).await?;
         stage.until("older", "Ready", "AllReady").await?;
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        second_after(Timestamp::now()).await?;
         stage.configure("younger", json!({ "limit": 20 })).await?;
         let message = stage.until("younger", "Conflict", "NodesTaken").await?;
         assert!(message.contains("older"), "{message}");

@@ -1,12 +1,12 @@
 //! Settings of cloud-api-adaptor that change while it runs.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
+use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::util::intstr::IntOrString};
 use serde_json::json;
 
 use super::stage::{Stage, configuring};
+use crate::support::second_after;
 
 #[test]
 fn changed_settings_wait_and_are_said_to() -> Result<()> {
@@ -16,7 +16,7 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         stage.until("config", "Ready", "AllReady").await?;
         let template = stage.daemon_set("config").await?.metadata.generation;
         // The times of containers are whole seconds.
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        second_after(Timestamp::now()).await?;
         stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "4" })).await?;
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("config-cloud-api-adaptor-"), "{message}");
@@ -38,7 +38,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
             async || Ok::<_, anyhow::Error>(stage.daemon_set("config").await?.metadata.generation);
         let first = generation().await?.context("a generation")?;
         // The times of containers are whole seconds.
-        tokio::time::sleep(Duration::from_millis(1100)).await;
+        second_after(Timestamp::now()).await?;
         stage.settings(json!({ "CLOUD_PROVIDER": "aws", "PROBE_PORT": "9000" })).await?;
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("CLOUD_PROVIDER libvirt and PROBE_PORT 8000"), "{message}");

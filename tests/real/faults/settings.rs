@@ -5,27 +5,11 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use peers::libvirt::{Libvirtd, TcpAuth, stranger};
-use testbed::{
-    Disk, Operator, OperatorOptions, Settings, Testbed,
-    wait::{self, DEADLINE},
-};
+use testbed::{Disk, Operator, OperatorOptions, Settings, Testbed};
 use tokio::sync::OnceCell;
 
 use super::{Hundred, until_held};
-use crate::support::{Alone, PROGRAM, alone, alone_with};
-
-/// Waits until so many settings were accepted and rejected.
-async fn until_reloaded(alone: &Alone<'_>, accepted: u32, rejected: u32) -> Result<()> {
-    wait::eventually("the settings were read again", DEADLINE, async || {
-        let metrics = alone.operator.metrics().await?;
-        for (result, count) in [("accepted", accepted), ("rejected", rejected)] {
-            let seen = metrics.sum("peerpod_operator_settings_reloads_total", &[("result", result)]);
-            ensure!(seen > f64::from(count) - 0.5, "{seen} were {result}");
-        }
-        Ok(())
-    })
-    .await
-}
+use crate::support::{PROGRAM, alone, alone_with};
 
 #[test]
 fn settings_and_credentials_are_replaced_by_broken_ones_first() -> Result<()> {
@@ -43,7 +27,7 @@ fn settings_and_credentials_are_replaced_by_broken_ones_first() -> Result<()> {
             settings
         };
         alone.operator.mount(&with(&listener.pki))?;
-        until_reloaded(alone, 2, 0).await?;
+        alone.operator.reloaded(2, 0).await?;
         let machines = Hundred::start(alone).await?;
 
         machines.until_the_middle_of(alone, 0..40).await?;
@@ -51,10 +35,10 @@ fn settings_and_credentials_are_replaced_by_broken_ones_first() -> Result<()> {
         let mut broken = with(&listener.pki);
         broken.config_map.insert("CLOUD_PROVIDER".into(), "nonsense".into());
         alone.operator.mount(&broken)?;
-        until_reloaded(alone, 2, 1).await?;
+        alone.operator.reloaded(2, 1).await?;
         machines.until_the_middle_of(alone, 40..70).await?;
         alone.operator.mount(&with(&theirs))?;
-        until_reloaded(alone, 3, 1).await?;
+        alone.operator.reloaded(3, 1).await?;
         machines.until_left(alone, 30).await?;
         machines.delete(alone, 70..100).await?;
         until_held(alone, "Unauthorized", 30).await?;
@@ -92,11 +76,11 @@ fn the_disk_of_the_settings_is_full() -> Result<()> {
         machines.cost(alone, &[&alone.operator], struck).await?.within(3)?;
         let metrics = alone.operator.metrics().await?;
         ensure!(metrics.sum("peerpod_operator_settings_valid", &[]) > 0.5, "the last good ones are in force");
-        until_reloaded(alone, 1, 0).await?;
+        alone.operator.reloaded(1, 0).await?;
 
         disk.make_room()?;
         alone.operator.mount(&other)?;
-        until_reloaded(alone, 2, 0).await?;
+        alone.operator.reloaded(2, 0).await?;
         alone.scene().operator_catches_up().await
     })
 }

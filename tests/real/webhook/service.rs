@@ -7,11 +7,11 @@
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
+use jiff::Timestamp;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::Deployment,
@@ -35,7 +35,7 @@ use testbed::{
 use tokio::{net::TcpStream, sync::OnceCell};
 
 use super::{VM, trust};
-use crate::support::{PROGRAM, run, run_dir};
+use crate::support::{PROGRAM, run, run_dir, second_after};
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
@@ -340,7 +340,7 @@ fn one_webhook_takes_anothers_place_under_load_and_no_request_fails() -> Result<
     with_webhook("succeeded", async |stage| {
         let succeed = async |of: &str, by: &str| {
             // Which one is older is told by whole seconds.
-            tokio::time::sleep(Duration::from_millis(1100)).await;
+            second_after(Timestamp::now()).await?;
             stage.configure(by).await?;
             stage.until(by, "AdmissionShared").await?;
             stage.configs.delete(of, &DeleteParams::default()).await?;

@@ -16,6 +16,7 @@ use crate::{
     installation::Testbed,
     metrics::Metrics,
     settings::{MountedFolder, Settings},
+    wait::{self, DEADLINE},
 };
 
 /// How long it may take until it is ready.
@@ -130,6 +131,19 @@ impl Operator {
     pub fn mount(&mut self, settings: &Settings) -> Result<()> {
         self.settings.replace(&settings.config_map)?;
         self.credentials.replace(&settings.secret)
+    }
+
+    /// Waits until it has accepted and rejected so many settings since its start, those of its start included.
+    pub async fn reloaded(&self, accepted: u32, rejected: u32) -> Result<()> {
+        wait::eventually("the settings were read again", DEADLINE, async || {
+            let metrics = self.metrics().await?;
+            for (result, count) in [("accepted", accepted), ("rejected", rejected)] {
+                let seen = metrics.sum("peerpod_operator_settings_reloads_total", &[("result", result)]);
+                ensure!(seen > f64::from(count) - 0.5, "{seen} were {result}");
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// The process, to be paused, resumed or measured.
