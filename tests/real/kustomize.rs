@@ -1,20 +1,28 @@
 //! The generated kustomizations, as kubectl's own kustomize builds them and the real API server takes them.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::Path, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Cluster;
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
-    api::v1alpha1::PeerPod,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
     install::{self, removal},
     settings::{CloudProvider, Common, Key},
 };
 use serde_json::Value;
-use testbed::{Operator, OperatorOptions, Settings, Testbed};
+use tempfile::TempDir;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed, readme,
+    wait::{self, DEADLINE},
+};
+use tokio::process::Command;
 
-use crate::support::{PROGRAM, alone, beside_others, without_operator};
+use crate::{
+    configuration::stage::{self, configuring},
+    support::{PROGRAM, alone, beside_others, without_operator},
+};
 
 /// The folder of the overlay for libvirt.
 pub const LIBVIRT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kustomize/overlays/libvirt");
@@ -96,8 +104,8 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
     })
 }
 
-/// The objects of the overlay for libvirt with this component.
-async fn with_component(cluster: &Cluster, component: &str) -> Result<Vec<Value>> {
+/// A folder that has the overlay for libvirt with this component.
+fn with_component(component: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
     let up = "../".repeat(fs::canonicalize(dir.path())?.components().count() - 1);
@@ -107,7 +115,52 @@ async fn with_component(cluster: &Cluster, component: &str) -> Result<Vec<Value>
         format!("{KUSTOMIZE}/components/{component}").trim_start_matches('/')
     );
     fs::write(dir.path().join("kustomization.yaml"), text)?;
-    built(cluster, dir.path().to_str().context("UTF-8")?).await.context(component.to_owned())
+    Ok(dir)
+}
+
+fn path(dir: &TempDir) -> Result<&str> {
+    dir.path().to_str().context("UTF-8")
+}
+
+/// Runs a block of README.md where this repository is.
+async fn readme(cluster: &Cluster, block: &str) -> Result<()> {
+    let kubectl = cluster.tools().kubectl.parent().context("kubectl is in a folder")?;
+    let others = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([kubectl.to_owned()].into_iter().chain(env::split_paths(&others)))?;
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &readme::block(block)?]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    shell.env("PATH", path).env("KUBECONFIG", cluster.kubeconfig()).stdin(Stdio::null());
+    let output = shell.kill_on_drop(true).output().await.context("running sh")?;
+    ensure!(output.status.success(), "{block}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[test]
+fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_whatever_the_operator_wrote()
+-> Result<()> {
+    configuring(async |alone| {
+        let cluster = alone.testbed.cluster();
+        let folder = with_component("peerpodconfig")?;
+        let apply = ["apply", "-k", path(&folder)?];
+        alone.operator.stop().await?;
+        remove(cluster).await?;
+        readme(cluster, "definitions").await?;
+        let first = cluster.kubectl(&apply).await.context("the first apply")?;
+        ensure!(first.contains("peerpodconfig.confidentialcontainers.org/config created"), "{first}");
+
+        // With a token of the ServiceAccount that is there now.
+        let dir = tempfile::tempdir()?;
+        let _operator = stage::operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
+        let configs: Api<PeerPodConfig> = Api::namespaced(alone.testbed.client(), NAMESPACE);
+        let written = |config: &PeerPodConfig| !config.finalizers().is_empty() && config.status.is_some();
+        wait::present(&configs, "config", "the operator has written to it", DEADLINE, written).await?;
+        for _ in 0..2 {
+            let again = cluster.kubectl(&apply).await?;
+            ensure!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
+        }
+        configs.delete("config", &DeleteParams::default()).await?;
+        wait::gone(&configs, "config", DEADLINE).await
+    })
 }
 
 #[test]
@@ -117,7 +170,8 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
         let plain = built(cluster, LIBVIRT).await?;
         for entry in fs::read_dir(Path::new(KUSTOMIZE).join("components"))? {
             let component = entry?.file_name().into_string().ok().context("UTF-8")?;
-            let objects = with_component(cluster, &component).await?;
+            let folder = with_component(&component)?;
+            let objects = built(cluster, path(&folder)?).await.context(component.clone())?;
             let new: Vec<_> = objects.iter().filter(|object| !plain.contains(object)).collect();
             let kinds: Vec<_> = new.iter().filter_map(|object| object["kind"].as_str()).collect();
             let expected: &[&str] = match &*component {

@@ -218,7 +218,7 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
         Choice {
             name: "peerpodconfig",
             about: "The operator brings cloud-api-adaptor, the admission and the nodes' capacity to what a PeerPodConfig says, and here \
-                    is one. Its definition must be there first: where that is new, apply twice.",
+                    is one. Its definition must be there first: apply manifests/crd before, or this twice.",
             objects: vec![peer_pod_config(options)?],
             patches: Vec::new(),
         },
