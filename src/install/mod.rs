@@ -11,6 +11,7 @@ mod options;
 mod rbac;
 pub mod removal;
 pub mod rights;
+pub mod samples;
 mod services;
 pub mod webhook_rights;
 

@@ -91,8 +91,12 @@ fn the_whole_installation_is_accepted_without_a_warning() -> Result<()> {
 /// Fails unless every object of the installation is accepted, each field of it, without a warning.
 pub async fn installation_is_accepted(testbed: &Testbed) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    for (number, manifest) in install::objects(&install::Options::default())?.into_iter().enumerate() {
-        fs::write(dir.path().join(format!("{number}.json")), manifest.object.to_string())?;
+    let options = install::Options::default();
+    let mut objects: Vec<_> =
+        install::objects(&options)?.into_iter().map(|manifest| manifest.object).collect();
+    objects.push(install::samples::peer_pod_config(&options)?);
+    for (number, object) in objects.iter().enumerate() {
+        fs::write(dir.path().join(format!("{number}.json")), object.to_string())?;
     }
     let dir = dir.path().to_str().context("UTF-8")?;
     let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server"];

@@ -146,11 +146,17 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// The nodes that were written to since this was asked for last, once a summary says that all is done.
-    async fn written(&mut self) -> Result<Vec<String>> {
+    /// The nodes that were written to since this was asked for last, once a summary says that all is done. What was written
+    /// is seen a moment before it is in the audit log: there are so many writes `at_least`.
+    async fn written(&mut self, at_least: usize) -> Result<Vec<String>> {
         let settled = |summaries: &Vec<Summary>| summaries.iter().all(|summary| summary.pending.is_empty());
         tokio::time::timeout(DEADLINE, self.summaries.wait_for(settled)).await??;
-        let requests = requests(self.testbed)?;
+        let logged = async || {
+            let requests = requests(self.testbed)?;
+            ensure!(requests.len() >= self.asked + at_least, "no more than {requests:?}");
+            Ok(requests)
+        };
+        let requests = wait::eventually("the audit log has every write", DEADLINE, logged).await?;
         let new = &requests[self.asked..];
         self.asked = requests.len();
         for request in new {
@@ -220,7 +226,7 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.reset("foreign", Some("7")).await?;
         stage.want(&[json!({ "limit": 10 })])?;
         stage.shares(&[("a", "4"), ("b", "3"), ("c", "3")]).await?;
-        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+        assert_eq!(stage.written(3).await?, ["a", "b", "c"]);
 
         // Heartbeats and cordons wake nobody; a node that joins costs two writes.
         let ready =
@@ -230,12 +236,12 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.nodes.patch("b", &PatchParams::default(), &cordon).await?;
         stage.join("d").await?;
         stage.shares(&[("a", "2"), ("b", "3"), ("c", "3"), ("d", "2")]).await?;
-        assert_eq!(stage.written().await?, ["a", "d"]);
+        assert_eq!(stage.written(2).await?, ["a", "d"]);
 
         // The API server writes 1000 as 1k.
         stage.want(&[json!({ "limit": 1000, "distribution": "PerNode" })])?;
         stage.shares(&[("a", "1k"), ("b", "1k"), ("c", "1k"), ("d", "1k")]).await?;
-        assert_eq!(stage.written().await?.len(), 4);
+        assert_eq!(stage.written(4).await?.len(), 4);
 
         stage.want(&[json!({ "limit": "8" })])?;
         stage.shares(&[("a", "2"), ("b", "2"), ("c", "2"), ("d", "2")]).await?;
@@ -246,13 +252,14 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.shares(&[("a", "4"), ("c", "4")]).await?;
         stage.join("b").await?;
         stage.shares(&[("a", "3"), ("b", "2"), ("c", "3")]).await?;
-        stage.written().await?;
+        // Four, then one that goes, two, two, and three.
+        stage.written(12).await?;
 
         stage.want(&[json!({ "limit": "8", "deleted": "2026-01-01T00:00:00Z" })])?;
         for name in ["a", "b", "c"] {
             stage.advertises(name, None).await?;
         }
-        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+        assert_eq!(stage.written(3).await?, ["a", "b", "c"]);
         assert_eq!(levels(&stage.nodes.get("foreign").await?), [Some("7".to_owned()), Some("7".to_owned())]);
         for name in ["a", "b", "c", "d", "foreign"] {
             stage.leave(name).await?;
@@ -270,7 +277,7 @@ fn a_reset_is_put_right_within_two_seconds_and_a_fight_is_not_taken_up() -> Resu
         }
         stage.want(&[json!({ "limit": 9 })])?;
         stage.shares(&[("a", "3"), ("b", "3"), ("c", "3")]).await?;
-        stage.written().await?;
+        stage.written(3).await?;
         for (name, vms) in [("a", Some("0")), ("b", None)] {
             stage.reset(name, vms).await?;
             let took = stage.advertises(name, Some("3")).await?;
@@ -280,7 +287,7 @@ fn a_reset_is_put_right_within_two_seconds_and_a_fight_is_not_taken_up() -> Resu
         stage.patch_status("c", &json!({ "capacity": { VM: null } })).await?;
         let took = stage.advertises("c", Some("3")).await?;
         ensure!(took < SOON, "the capacity was put right after {took:?}");
-        assert_eq!(stage.written().await?, ["a", "b", "c"]);
+        assert_eq!(stage.written(3).await?, ["a", "b", "c"]);
 
         // The second reset of one node waits for seconds, and is put right all the same.
         let start = Instant::now();
@@ -290,7 +297,7 @@ fn a_reset_is_put_right_within_two_seconds_and_a_fight_is_not_taken_up() -> Resu
             resets += 1;
         }
         stage.shares(&[("a", "3"), ("b", "3"), ("c", "3")]).await?;
-        let written = stage.written().await?;
+        let written = stage.written(1).await?;
         ensure!(written.len() <= 3 && written.iter().all(|name| name == "a"), "{resets} resets: {written:?}");
         for name in ["a", "b", "c"] {
             stage.leave(name).await?;

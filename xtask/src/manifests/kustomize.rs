@@ -8,10 +8,8 @@
 //! ```
 
 use anyhow::Result;
-use kube::Resource as _;
 use peerpod_operator::{
-    api::v1alpha1::PeerPodConfig,
-    install::{self, CONFIG_MAP, Component, Manifest, Options, SECRET, guard, monitoring},
+    install::{self, CONFIG_MAP, Component, Manifest, Options, SECRET, guard, monitoring, samples},
     settings::CloudProvider,
 };
 use serde::Serialize;
@@ -22,9 +20,6 @@ use super::{
     settings::{Place, env_file, wrap},
     yaml,
 };
-
-/// The PeerPodConfig of the component, which the certificate's names follow from.
-pub(super) const CONFIG: &str = "config";
 
 /// A `kustomization.yaml`.
 #[derive(Serialize)]
@@ -176,7 +171,7 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             name: "cert-manager",
             about: "The webhook's certificate is made by cert-manager, for the webhook of the PeerPodConfig `config`. Without it the \
                     webhook makes its own.",
-            objects: install::certificate(options, CONFIG).into(),
+            objects: install::certificate(options, samples::CONFIG).into(),
             patches: Vec::new(),
         },
         Choice {
@@ -219,7 +214,7 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             name: "peerpodconfig",
             about: "The operator brings cloud-api-adaptor, the admission and the nodes' capacity to what a PeerPodConfig says, and here \
                     is one. Its definition must be there first: apply manifests/crd before, or this twice.",
-            objects: vec![peer_pod_config(options)?],
+            objects: vec![samples::peer_pod_config(options)?],
             patches: Vec::new(),
         },
     ])
@@ -228,16 +223,4 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
 /// One change by JSON patch, as kustomize has it.
 fn operation(op: &str, path: &str, value: &Value) -> Result<String> {
     Ok(serde_yaml::to_string(&json!([{ "op": op, "path": path, "value": value }]))?)
-}
-
-pub(super) fn peer_pod_config(options: &Options) -> Result<Value> {
-    let object = json!({
-        "apiVersion": PeerPodConfig::api_version(&()),
-        "kind": PeerPodConfig::kind(&()),
-        "metadata": Component::Adaptor.namespaced(CONFIG, options),
-        "spec": { "limit": 10, "nodeSelector": { "node.kubernetes.io/worker": "" } },
-    });
-    // What is left out has its default, so the type would print more than people want to read; but it must be one.
-    serde_json::from_value::<PeerPodConfig>(object.clone())?;
-    Ok(object)
 }

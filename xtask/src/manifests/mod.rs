@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use peerpod_operator::install::{self, Manifest, Options};
+use peerpod_operator::install::{self, Manifest, Options, samples};
 use serde_json::Value;
 
 use crate::{readme, repository};
@@ -67,6 +67,11 @@ fn files() -> Result<Files> {
     let readme = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
     let options = Options::default();
     let mut files = plain(&install::objects(&options)?)?;
+    for (name, sample) in
+        [("peerpodconfig", samples::peer_pod_config(&options)?), ("peer-pod", samples::peer_pod()?)]
+    {
+        files.insert(format!("manifests/samples/{name}.yaml").into(), yaml([&sample].into_iter())?);
+    }
     files.insert("README.md".into(), readme::update(&readme)?);
     files.extend(kustomize::files(&options)?);
     files.extend(helm::files()?);

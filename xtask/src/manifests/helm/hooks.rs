@@ -5,7 +5,6 @@ use peerpod_operator::install::{self, Options};
 use serde_json::{Value, json};
 
 use super::{
-    super::kustomize,
     chart::{Template, tree, with_kind},
     template::{Node, define},
 };
@@ -52,7 +51,7 @@ pub(super) const CONFIG: &str = "<peerpodconfig>";
 
 /// The template that gives it.
 pub(super) fn config(options: &Options) -> Result<String> {
-    let mut node = tree(&kustomize::peer_pod_config(options)?)?;
+    let mut node = tree(&install::samples::peer_pod_config(options)?)?;
     node.set("/metadata/name", Node::Scalar(".Values.peerPodConfig.name".to_owned()))?;
     node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
     define("peerpod-operator.peerPodConfig", &node)

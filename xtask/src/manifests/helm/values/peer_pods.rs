@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{Object, Texts, operator::ServiceAccount, sources::tls_version};
-use crate::manifests::kustomize::CONFIG;
+use peerpod_operator::install::samples::CONFIG;
 
 /// cloud-api-adaptor's image.
 #[derive(Default, Serialize, JsonSchema)]
