@@ -1,6 +1,6 @@
 //! The generated chart, as the real helm renders it and the real API server takes it.
 
-mod hook;
+pub mod hook;
 mod release;
 mod removal;
 mod theirs;

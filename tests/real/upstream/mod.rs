@@ -25,7 +25,11 @@ use testbed::{
 
 use self::holder::Holder;
 use crate::{
-    helm::Helm,
+    configuration::stage::Stage,
+    helm::{
+        Helm,
+        hook::{self, NOWHERE},
+    },
     kustomize::{LIBVIRT, allow_removal, remove},
     support::{Alone, PROGRAM, Scene, alone, without_operator},
 };
@@ -54,6 +58,12 @@ impl Upstream {
         fs::write(&file, values.to_string())?;
         let file = file.to_str().context("UTF-8")?;
         helm.run(&["install", THEIRS, upstream.chart()?, "--create-namespace", "--values", file]).await?;
+        // What cert-manager makes of the Certificate, and leaves.
+        let certificate = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": { "name": "webhook-server-cert", "namespace": NAMESPACE },
+        });
+        testbed.apply("certificate", &[certificate]).await?;
         Ok(upstream)
     }
 
@@ -160,16 +170,23 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         scene.released("odd").await?;
 
         // 3. Webhook and cloud-api-adaptor.
+        let kept = helm.run(&["get", "values", THEIRS, "--output=yaml"]).await?;
+        ensure!(kept.contains("resourceCtrl:\n  enabled: false"), "{kept}");
         let values = dir.path().join("values.yaml");
-        fs::write(&values, helm.run(&["get", "values", THEIRS, "--output=yaml"]).await?)?;
+        fs::write(&values, kept)?;
         helm.run(&["uninstall", THEIRS]).await?;
-        let left = "certificate/peer-pods-webhook-serving-cert,issuer/peer-pods-webhook-selfsigned-issuer";
-        let hooks: Vec<_> = left.split(',').collect();
-        cluster.kubectl(&[&["delete", "--namespace", NAMESPACE], &hooks[..]].concat()).await?;
+        let left = [
+            "secret/webhook-server-cert",
+            "certificate/peer-pods-webhook-serving-cert",
+            "issuer/peer-pods-webhook-selfsigned-issuer",
+        ];
+        cluster.kubectl(&[&["delete", "--namespace", NAMESPACE], &left[..]].concat()).await?;
         let values = values.to_str().context("UTF-8")?;
-        // What switched their reaper off would switch this one off, too.
-        let on = "resourceCtrl.enabled=true";
-        helm.upgrade(&["--reuse-values", "--values", values, "--set", on]).await?;
+        // What switched their reaper off would switch this one off, too. No webhook really runs here.
+        let set =
+            format!("resourceCtrl.enabled=true,peerPodConfig.create=true,admission.mode=Policy,{NOWHERE}");
+        let upgrade = ["--reuse-values", "--values", values, "--set", &set];
+        hook::during(alone.testbed, install::APPLY_JOB, helm.upgrade(&upgrade)).await?;
         let kinds = "mutatingwebhookconfigurations,deployments,daemonsets,services,issuers,certificates";
         let left = names(cluster, kinds).await?;
         for gone in ["peer-pods-webhook", "cloud-api-adaptor-daemonset", "peerpodctrl"] {
@@ -177,10 +194,14 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         }
         ours.stop().await?;
         let ours = operator(alone, &dir, "alone").await?;
+        let stage = Stage::set(alone, 1).await?;
+        cluster.kubectl(&["label", "node", &stage.nodes.names()[0], "node.kubernetes.io/worker="]).await?;
+        stage.until("config", "Ready", "AllReady").await?;
         scene.lives(&api).await?;
         scene.pods.delete("api").await?;
         scene.released(&api.name()).await.with_context(|| ours.log_tail())?;
         scene.vanished(&api).await?;
+        stage.clear("config").await?;
         ours.stop().await?;
 
         helm.run(&["uninstall", "peerpod-operator", "--no-hooks"]).await?;
@@ -192,6 +213,8 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
 async fn clear(testbed: &Testbed) -> Result<()> {
     let cluster = testbed.cluster();
     cluster.kubectl(&["delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io"]).await?;
+    let certificate = ["delete", "secret", "webhook-server-cert", "--namespace", NAMESPACE];
+    cluster.kubectl(&[&certificate[..], &["--ignore-not-found"]].concat()).await?;
     testbed.install_objects().await
 }
 
