@@ -16,13 +16,14 @@ use super::{
     Context,
     apply::{self, Found, Kind, Wanted},
     build::{AdaptorSettings, Inputs, Names, policy, webhook},
+    handover,
     pass::{Part, PassError, name_taken},
     shared::Use,
-    verdict::{self, Finding, Reason},
+    verdict::{Finding, Reason},
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
-    runtime::{api_call::ApiError, conditions::is_true},
+    runtime::api_call::ApiError,
     webhook::tls::{TlsError, TlsOptions},
 };
 
@@ -38,6 +39,12 @@ impl Context {
         let inputs = &self.inputs(config, &settings);
         let admission = &config.spec.admission;
         let served = self.policies.ask(&self.client).await?;
+        let kinds = self.admission_kinds(served);
+        let handed_over = self.hand_over(config, &kinds).await?;
+        if let Some(kept) = handed_over.as_ref().filter(|told| told.reason == Reason::AdmissionKept) {
+            // As it is: whatever serves Pods of the former class must not be told of another one.
+            return Ok(Part { findings: vec![kept.clone()], again: Some(TAKEN_UP) });
+        }
         // One that leaves the admission to others does not care which of them has it.
         let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
         if sharing.is_none() && admission.mode == AdmissionMode::Policy && !served {
@@ -55,8 +62,7 @@ impl Context {
         let (tls, refused) =
             if means == Means::Webhook { self.tls(config).await? } else { Default::default() };
         let name = config.name_any();
-        let (kinds, former): (Vec<_>, Vec<_>) =
-            self.admission_kinds(served).into_iter().partition(|kind| means.consists_of(kind));
+        let (kinds, former): (Vec<_>, Vec<_>) = kinds.into_iter().partition(|kind| means.consists_of(kind));
         let found = match means {
             Means::None => Found::default(),
             Means::Policy => {
@@ -78,11 +84,12 @@ impl Context {
             Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
             Means::Webhook => Some(self.webhook_state(config, &found)),
         };
-        let mut part = Part { findings: taken.into_iter().collect(), again: None };
+        let mut part = Part { findings: taken.into_iter().chain(handed_over).collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
         part.findings.extend(refused);
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
-        if !takes_over {
+        // That it is dropped is told once.
+        if !takes_over || part.findings.iter().any(|told| told.reason == Reason::AdmissionDropped) {
             part.again = Some(TAKEN_UP);
         }
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
@@ -160,10 +167,7 @@ impl Means {
 
 /// How far the admission of an older configuration is, which is for this one's runtime class, too.
 fn shared_state(older: &PeerPodConfig) -> Finding {
-    let ready = older
-        .status
-        .as_ref()
-        .is_some_and(|status| is_true(&status.conditions, verdict::Kind::AdmissionReady.as_str()));
+    let ready = handover::admission_ready(older).is_some_and(|condition| condition.status == "True");
     let name = older.name_any();
     if ready {
         let message = format!("the admission of PeerPodConfig {name} is for this runtime class, too");

@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{
-        ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, TypeMeta,
+        ApiResource, DeleteParams, DynamicObject, ListParams, PartialObjectMeta, Patch, PatchParams,
+        Preconditions, TypeMeta,
     },
 };
 use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
 
-use super::build::{CONFIG_LABEL, MANAGED_BY, MANAGER, differs};
+use super::build::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs};
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     runtime::api_call::{self, ApiError},
@@ -177,14 +178,40 @@ pub(super) async fn clear(
 /// Whether there is any object of these kinds that bears the configuration's label and stays.
 pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
     for kind in kinds {
-        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
-        let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
-        let found = api_call::bounded(of_kind.list_metadata(&params)).await?;
-        if found.iter().any(|object| object.metadata.deletion_timestamp.is_none()) {
+        if !staying(client, config, kind).await?.is_empty() {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// The runtime class of the Pods that objects of these kinds which stay lead to the admission of a configuration, if there
+/// are any. What it asks for now may be another one.
+pub(super) async fn class_served(
+    client: &Client,
+    config: &str,
+    kinds: &[Kind],
+) -> Result<Option<String>, ApiError> {
+    for kind in kinds.iter().filter(|kind| kind.namespace.is_none()) {
+        let found = staying(client, config, kind).await?;
+        let class = found.iter().find_map(|object| object.annotations().get(CLASS_ANNOTATION));
+        if class.is_some() {
+            return Ok(class.cloned());
+        }
+    }
+    Ok(None)
+}
+
+async fn staying(
+    client: &Client,
+    config: &str,
+    kind: &Kind,
+) -> Result<Vec<PartialObjectMeta<DynamicObject>>, ApiError> {
+    let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+    let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
+    let mut found = api_call::bounded(of_kind.list_metadata(&params)).await?.items;
+    found.retain(|object| object.metadata.deletion_timestamp.is_none());
+    Ok(found)
 }
 
 /// All objects of this kind that this operator made, for whatever configurations. What only bears the label stays

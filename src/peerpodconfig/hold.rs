@@ -73,9 +73,8 @@ impl Context {
         let mut kinds = self.admission_kinds(self.policies.ask(&self.client).await?);
         // Without its server the webhook would refuse every peer pod, so its registration goes first.
         kinds.reverse();
-        let told = self.hand_over(config);
-        let kept = told.as_ref().is_some_and(|told| told.reason == Reason::AdmissionKept)
-            && apply::any(&self.client, &name, &kinds).await?;
+        let told = self.hand_over(config, &kinds).await?;
+        let kept = told.as_ref().is_some_and(|told| told.reason == Reason::AdmissionKept);
         let left = !kept && apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
         // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
         let (message, again) = match self.take_back_nodes(&name, left).await? {

@@ -94,10 +94,11 @@ reasons! {
     AdmissionWithheld => AdmissionReady(false), Warning;
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods, and is not ready for it; its status says why.
     SharedNotReady => AdmissionReady(false), Normal;
-    /// It is being deleted, and its admission stays until that of the PeerPodConfig is ready which is to take its place.
-    AdmissionKept => AdmissionReady(true), Normal;
-    /// It is being deleted, and its admission goes before that of the PeerPodConfig is ready which is to take its place; the
-    /// status of that one says why.
+    /// It is being deleted, or was edited, and its admission of before stays until that of the PeerPodConfig is ready which is
+    /// to take its place, for 60 s at most.
+    AdmissionKept => AdmissionReady(false), Normal;
+    /// It is being deleted, or was edited, and its admission of before goes though that of the PeerPodConfig is not ready which
+    /// is to take its place; the status of that one says why.
     AdmissionDropped => AdmissionReady(false), Warning;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
     RuntimeClassMissing => AdmissionReady(false), Warning;

@@ -34,7 +34,7 @@ pub use daemon_set::{
 };
 pub use differs::differs;
 pub use foreign::{Foreign, foreign_adaptors, runs_adaptor};
-pub use names::{CONFIG_LABEL, MANAGED_BY, MANAGER, Names};
+pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names};
 pub use selection::NodeSelection;
 pub use settings::AdaptorSettings;
 

@@ -11,6 +11,10 @@ use crate::api::v1alpha1::PeerPodConfig;
 /// The label of every object that was made for a configuration: the configuration's name.
 pub const CONFIG_LABEL: &str = "peerpods.confidentialcontainers.org/config";
 
+/// The annotation of what leads Pods to an admission: the runtime class of these Pods. What is written there outlives the
+/// configuration's naming another class.
+pub const CLASS_ANNOTATION: &str = "peerpods.confidentialcontainers.org/runtime-class";
+
 /// The label of every object that says what made it, and the operator's name there.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// See [`MANAGED_BY`].
@@ -109,9 +113,11 @@ impl Part {
 
     /// The metadata of an object that is in no namespace. What is in one cannot own it; it is found again by its label.
     pub(super) fn cluster_scoped(self, inputs: &Inputs) -> ObjectMeta {
+        let class = inputs.config.spec.admission.runtime_class_name.clone();
         ObjectMeta {
             name: Some(Names::of(inputs.config).cluster_scoped),
             labels: Some(self.labels(inputs.config)),
+            annotations: Some([(CLASS_ANNOTATION.to_owned(), class)].into()),
             ..ObjectMeta::default()
         }
     }

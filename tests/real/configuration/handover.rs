@@ -1,8 +1,10 @@
-//! One configuration takes over the admission of another that goes.
+//! One configuration takes over the admission of another that goes, or that is edited.
 
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
-use kube::api::DeleteParams;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::{Api, api::DeleteParams};
+use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use super::{
@@ -90,6 +92,45 @@ fn one_that_never_becomes_ready_delays_it_for_a_while_and_refuses_pods_then() ->
             Ok(())
         })
         .await?;
+        stage.clear("younger").await
+    })
+}
+
+#[test]
+fn an_edited_configuration_keeps_its_admission_for_another_one_and_takes_over_no_sooner_than_it_can()
+-> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // What another test's webhook left would be registered by itself.
+        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
+        two(&stage, "Policy").await?;
+        let another = json!({ "limit": 2, "admission": { "mode": "Policy", "runtimeClassName": "another" } });
+        for (left, reason) in [(mode("None"), "AdmissionElsewhere"), (another, "RuntimeClassMissing")] {
+            let asked = no_pod_is_missed(alone, async {
+                stage.configure("older", left).await?;
+                stage.until("younger", "AdmissionReady", "PolicyInForce").await?;
+                stage.until("older", "AdmissionReady", reason).await?;
+                stage.configure("older", mode("Policy")).await?;
+                stage.until("older", "AdmissionReady", "PolicyInForce").await?;
+                stage.until("younger", "AdmissionReady", "AdmissionShared").await.map(drop)
+            })
+            .await?;
+            ensure!(asked.changed > 100 && asked.refused == 0, "{asked:?}");
+        }
+        // A webhook that cannot answer yet. The Pods of fake nodes do nothing, so there never is a certificate.
+        let asked = no_pod_is_missed(alone, async {
+            stage.configure("older", mode("None")).await?;
+            stage.until("older", "AdmissionReady", "AdmissionElsewhere").await?;
+            stage.configure("older", mode("Webhook")).await?;
+            stage.until("older", "AdmissionReady", "WebhookStarting").await?;
+            stage.until("younger", "AdmissionReady", "SharedNotReady").await.map(drop)
+        })
+        .await?;
+        ensure!(asked.changed > 0 && asked.refused == 0, "{asked:?}");
+        let registrations: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
+        ensure!(registrations.get_metadata_opt("peer-pods-older").await?.is_none(), "it is registered");
+        stage.configs.delete("older", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "older", DEADLINE).await?;
         stage.clear("younger").await
     })
 }
