@@ -107,14 +107,14 @@ async fn qemu_behind_ssh(installation: &Installation) -> Result<(QemuLibvirtd, S
     Ok((libvirtd, sshd))
 }
 
-/// Makes the operator's namespace, which lets Pods in under the profile `restricted` alone, and in it the key for ssh: under
-/// the names that an ssh client looks for unless a URI says others.
+/// Makes the operator's namespace, unless it was left. It lets Pods in under the profile `restricted` alone, and has the key
+/// for ssh under the names that an ssh client looks for unless a URI says others.
 async fn prepare_namespace(installation: &Installation, sshd: &Sshd) -> Result<()> {
     let commands = format!(
         "kubectl create namespace {NAMESPACE} --dry-run=client --output=yaml | kubectl apply -f -\n\
          kubectl label --overwrite namespace {NAMESPACE} pod-security.kubernetes.io/enforce=restricted\n\
          kubectl create secret generic {SSH_KEY_SECRET} --namespace {NAMESPACE} \
-         --from-file=id_ed25519={} --from-file=known_hosts={}",
+         --from-file=id_ed25519={} --from-file=known_hosts={} --dry-run=client --output=yaml | kubectl apply -f -",
         sshd.key("ed25519").display(),
         sshd.known_hosts("ed25519")?.display(),
     );
