@@ -148,9 +148,13 @@ pub struct RunArgs {
     )]
     pub controllers: Vec<ControllerName>,
 
-    /// The operator's own image, which the webhook of a PeerPodConfig runs
-    #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE", default_value = crate::install::DEFAULT_IMAGE)]
-    pub image: String,
+    /// Name of the Pod that it runs in
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub pod_name: Option<String>,
+
+    /// The image that the webhook of a PeerPodConfig runs [default: that of its own Pod]
+    #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE")]
+    pub image: Option<String>,
 
     /// cloud-api-adaptor's image where a PeerPodConfig names none; empty for its public one
     #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
@@ -275,8 +279,8 @@ mod tests {
                 if !["help", "version"].contains(&name) {
                     let name = name.replace('-', "_").to_uppercase();
                     let expected = match &*name {
-                        // Upstream's.
-                        "TLS_MIN_VERSION" | "TLS_CIPHER_SUITES" => name,
+                        // Upstream's, and what a Pod's own name is called everywhere.
+                        "TLS_MIN_VERSION" | "TLS_CIPHER_SUITES" | "POD_NAME" => name,
                         "RUNTIME_CLASS" => "TARGET_RUNTIMECLASS".to_owned(),
                         "EXTENDED_RESOURCE" => "POD_VM_EXTENDED_RESOURCE".to_owned(),
                         "ADAPTOR_IMAGE" => "RELATED_IMAGE_CAA".to_owned(),

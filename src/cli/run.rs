@@ -89,7 +89,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             if runs(ControllerName::PeerPodConfig) {
                 let options = peerpodconfig::Options {
                     namespace: args.namespace.clone(),
-                    operator_image: args.image.clone(),
+                    pod: said(args.pod_name.clone()),
+                    image: said(args.image.clone()),
                     adaptor_image: args.adaptor_image(),
                     mounted: args.mounted(),
                 };
@@ -136,9 +137,14 @@ fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static
     WarmUp { seen, warm }
 }
 
+/// An empty variable says nothing.
+fn said(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
 /// What people know this process by: its Pod's name where it is told, else the machine's.
 pub(super) fn process_name() -> String {
-    let told = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    let told = said(std::env::var("POD_NAME").ok());
     let hostname = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     told.or_else(hostname).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }

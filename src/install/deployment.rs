@@ -13,7 +13,9 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options};
 use crate::{
     cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
-    peerpodconfig::build::own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
+    peerpodconfig::build::own_pods::{
+        self, HEALTH_PORT, METRICS_PORT, OPERATOR_CONTAINER, USER, port, probe,
+    },
 };
 
 /// The image that is installed unless told otherwise.
@@ -111,7 +113,7 @@ pub(super) fn container(options: &Options) -> Container {
         ..EnvVar::default()
     };
     Container {
-        name: "operator".into(),
+        name: OPERATOR_CONTAINER.into(),
         image: Some(options.image.clone()),
         image_pull_policy: Some("IfNotPresent".into()),
         args: Some(arguments(options)),
@@ -121,8 +123,7 @@ pub(super) fn container(options: &Options) -> Container {
             value("HOME", HOME),
             value("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", &options.config_map),
             value("PEERPOD_OPERATOR_CREDENTIALS_SECRET", &options.secret),
-            // What it deploys in its turn: the webhook is this image, too. Empty is cloud-api-adaptor's own.
-            value("PEERPOD_OPERATOR_IMAGE", &options.image),
+            // Empty is cloud-api-adaptor's own.
             value("RELATED_IMAGE_CAA", &options.adaptor_image),
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),

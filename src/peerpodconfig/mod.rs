@@ -60,11 +60,16 @@ use kube::{
         watcher,
     },
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
-use self::{build::CONFIG_LABEL, capacity::Capacity, observe::Observer, report::Reporter};
+use self::{
+    build::{CONFIG_LABEL, own_pods::Program},
+    capacity::Capacity,
+    observe::Observer,
+    report::Reporter,
+};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
@@ -101,6 +106,7 @@ pub const PERMISSIONS: &[Permission] = &[
 /// What it may do in the operator's own namespace.
 pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
     Permission::new("", &["configmaps", "secrets"], &["get", "list", "watch"]),
+    Permission::new("", &["pods"], &["get"]),
     Permission::new("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
     Permission::new("", &["serviceaccounts"], &["get", "patch"]).named(&[build::SERVICE_ACCOUNT]),
     Permission::new(
@@ -120,8 +126,12 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
 pub struct Options {
     /// The operator's own namespace.
     pub namespace: String,
-    /// The operator's own image, which the webhook runs.
-    pub operator_image: String,
+    /// The name of the operator's own Pod, whose image the webhook runs; `None`: it runs in none.
+    pub pod: Option<String>,
+    /// The image that the webhook runs; `None`: that of the operator's own Pod, and [`DEFAULT_IMAGE`] without one.
+    ///
+    /// [`DEFAULT_IMAGE`]: crate::install::DEFAULT_IMAGE
+    pub image: Option<String>,
     /// cloud-api-adaptor's image where a configuration names none.
     pub adaptor_image: String,
     /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
@@ -141,6 +151,8 @@ struct Context {
     turn: Mutex<()>,
     policies: policies::Served,
     shared: shared::Watched,
+    /// What the webhook runs, once it is known: it does not change while this process runs.
+    program: OnceCell<Program>,
     backoff: Backoff<ObjectRef<PeerPodConfig>>,
     leadership: Leadership,
     metrics: Metrics,
@@ -178,6 +190,7 @@ pub async fn run(
         turn: Mutex::default(),
         policies,
         shared,
+        program: OnceCell::new(),
         backoff: Backoff::default(),
         leadership: leadership.clone(),
         metrics,

@@ -78,6 +78,12 @@ impl Observer {
         api_call::bounded(api.get_opt(name)).await
     }
 
+    /// The Pod of this name.
+    pub(super) async fn pod(&self, name: &str) -> Result<Option<Pod>, ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        api_call::bounded(api.get_opt(name)).await
+    }
+
     /// Whether the runtime class of peer pods exists.
     pub(super) async fn runtime_class_exists(&self, name: &str) -> Result<bool, ApiError> {
         let api: Api<RuntimeClass> = Api::all(self.client.clone());

@@ -7,7 +7,7 @@ use kube::{ResourceExt, api::ApiResource, runtime::controller::Action};
 use super::{
     Context, FINALIZER,
     apply::{Found, Kind},
-    build::{AdaptorSettings, Inputs},
+    build::{AdaptorSettings, Inputs, own_pods::OPERATOR_CONTAINER},
     capacity,
     report::Report,
     verdict::{Finding, Reason},
@@ -27,6 +27,11 @@ pub(super) enum PassError {
     Api(#[from] ApiError),
     #[error(transparent)]
     Count(#[from] capacity::CountError),
+    #[error(
+        "the Pod {0} is not there, or has no container {OPERATOR_CONTAINER}, so it is not known which image the webhook is to \
+         run; name the operator's own Pod in POD_NAME, or the image in PEERPOD_OPERATOR_IMAGE"
+    )]
+    NoPod(String),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -150,7 +155,6 @@ impl Context {
             namespace: &self.options.namespace,
             settings,
             adaptor_image: &self.options.adaptor_image,
-            operator_image: &self.options.operator_image,
         }
     }
 

@@ -3,7 +3,10 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ConfigMap};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, LocalObjectReference},
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
@@ -12,7 +15,8 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     peerpodconfig::build::{
-        AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs, service_account, webhook,
+        AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs, own_pods::Program,
+        service_account, webhook,
     },
     settings::CloudProvider,
     webhook::tls::TlsOptions,
@@ -73,13 +77,7 @@ fn settings(cloud: &str) -> Result<AdaptorSettings> {
 }
 
 fn inputs<'a>(config: &'a PeerPodConfig, settings: &'a AdaptorSettings, namespace: &'a str) -> Inputs<'a> {
-    Inputs {
-        config,
-        namespace,
-        settings,
-        adaptor_image: DEFAULT_ADAPTOR_IMAGE,
-        operator_image: "peerpod-operator",
-    }
+    Inputs { config, namespace, settings, adaptor_image: DEFAULT_ADAPTOR_IMAGE }
 }
 
 /// What a server-side apply would make of these objects. Warnings are failures.
@@ -135,11 +133,13 @@ fn the_webhook_is_accepted_where_pod_security_is_restricted() -> Result<()> {
         }
         let settings = settings("aws")?;
         let tls = TlsOptions::parse("VersionTLS13", "")?;
+        let pull_secrets = vec![LocalObjectReference { name: "pull".to_owned() }];
+        let program = Program { pull_secrets, ..Program::public("peerpod-operator") };
         let mut objects = Vec::new();
         for (name, spec) in [("plain", json!({})), ("full.v2", everything())] {
             let config = config(name, &spec)?;
             let inputs = inputs(&config, &settings, &scene.namespace);
-            let deployment = to_value(webhook::deployment(&inputs, &tls))?;
+            let deployment = to_value(webhook::deployment(&inputs, &tls, &program))?;
             let mut pod = deployment["spec"]["template"].clone();
             pod["apiVersion"] = "v1".into();
             pod["kind"] = "Pod".into();

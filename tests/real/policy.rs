@@ -64,13 +64,7 @@ impl Policy {
         let mut config = PeerPodConfig::new(&excluded, spec);
         config.metadata = ObjectMeta { uid: Some("1".to_owned()), ..config.metadata };
         let settings = AdaptorSettings::read(None, None, "");
-        let inputs = Inputs {
-            config: &config,
-            namespace: NAMESPACE,
-            settings: &settings,
-            adaptor_image: "",
-            operator_image: "",
-        };
+        let inputs = Inputs { config: &config, namespace: NAMESPACE, settings: &settings, adaptor_image: "" };
         let objects = [
             json!({
                 "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",

@@ -6,9 +6,9 @@ use kube::ResourceExt;
 
 use super::{
     super::{
-        Context,
+        Context, Options,
         apply::{self, Found, Kind, Wanted},
-        build::{Inputs, Names, webhook},
+        build::{Inputs, Names, own_pods::Program, webhook},
         pass::PassError,
         shared::Use,
         verdict::{Finding, Reason},
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
+    install::DEFAULT_IMAGE,
     webhook::{certificates::keeper::SECRET, tls::TlsOptions},
 };
 
@@ -33,7 +34,7 @@ impl Context {
         self.share(config, Use::Needed).await?;
         let (name, names) = (config.name_any(), Names::of(config));
         let servers = [
-            Wanted::of(&webhook::deployment(inputs, tls))?,
+            Wanted::of(&webhook::deployment(inputs, tls, self.program().await?))?,
             Wanted::of(&webhook::service(inputs))?,
             Wanted::of(&webhook::disruption_budget(inputs))?,
         ];
@@ -81,6 +82,23 @@ impl Context {
     fn refusal(&self, config: &PeerPodConfig) -> Option<String> {
         let name = format!("{}.{}.svc", Names::of(config).webhook, self.options.namespace);
         self.shared.refusal(&name, Timestamp::now())
+    }
+
+    /// What the webhook runs: what the operator itself does, unless told otherwise.
+    async fn program(&self) -> Result<&Program, PassError> {
+        let asked = async || {
+            let Options { pod, image, .. } = &self.options;
+            let own = match pod {
+                None => Program::public(DEFAULT_IMAGE),
+                Some(name) => {
+                    let pod = self.observer.pod(name).await?;
+                    let program = pod.as_ref().and_then(Program::of);
+                    program.ok_or_else(|| PassError::NoPod(name.clone()))?
+                }
+            };
+            Ok(Program { image: image.clone().unwrap_or(own.image), ..own })
+        };
+        self.program.get_or_try_init(asked).await
     }
 }
 

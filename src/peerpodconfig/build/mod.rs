@@ -51,6 +51,4 @@ pub struct Inputs<'a> {
     pub settings: &'a AdaptorSettings,
     /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] unless told otherwise.
     pub adaptor_image: &'a str,
-    /// The operator's own image, which the webhook runs.
-    pub operator_image: &'a str,
 }

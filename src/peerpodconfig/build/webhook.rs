@@ -24,7 +24,7 @@ use kube::api::ObjectMeta;
 use super::{
     Inputs, Names,
     names::Part,
-    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
+    own_pods::{self, HEALTH_PORT, METRICS_PORT, Program, port, probe},
 };
 use crate::{
     api::v1alpha1::Sizing,
@@ -61,8 +61,8 @@ const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().ca
 
 /// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
 ///
-/// `tls`: what they take of their clients, which is in their template, so that a change reaches them.
-pub fn deployment(inputs: &Inputs, tls: &TlsOptions) -> Deployment {
+/// `tls`: what they take of their clients, which is in their template, so that a change reaches them. `program`: what they run.
+pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deployment {
     let config = inputs.config;
     Deployment {
         metadata: Part::Webhook.metadata(inputs, Names::of(config).webhook),
@@ -75,7 +75,7 @@ pub fn deployment(inputs: &Inputs, tls: &TlsOptions) -> Deployment {
                     labels: Some(Part::Webhook.labels(config)),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(inputs, tls)),
+                spec: Some(pod(inputs, tls, program)),
             },
             ..DeploymentSpec::default()
         }),
@@ -170,7 +170,7 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
     }
 }
 
-fn pod(inputs: &Inputs, tls: &TlsOptions) -> PodSpec {
+fn pod(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> PodSpec {
     PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
@@ -180,12 +180,13 @@ fn pod(inputs: &Inputs, tls: &TlsOptions) -> PodSpec {
         }]),
         security_context: Some(own_pods::pod_security()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
-        containers: vec![container(inputs, tls)],
+        image_pull_secrets: Some(program.pull_secrets.clone()).filter(|it| !it.is_empty()),
+        containers: vec![container(inputs, tls, program)],
         ..PodSpec::default()
     }
 }
 
-fn container(inputs: &Inputs, tls: &TlsOptions) -> Container {
+fn container(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Container {
     let admission = &inputs.config.spec.admission;
     let sizing = match admission.sizing {
         Sizing::Kubernetes => "kubernetes",
@@ -205,8 +206,8 @@ fn container(inputs: &Inputs, tls: &TlsOptions) -> Container {
     args.extend(tls::arguments(tls));
     Container {
         name: CONTAINER.to_owned(),
-        image: Some(inputs.operator_image.to_owned()),
-        image_pull_policy: Some("IfNotPresent".to_owned()),
+        image: Some(program.image.clone()),
+        image_pull_policy: Some(program.pull_policy.clone()),
         args: Some(args),
         env: Some(vec![own_pods::namespace_variable(), own_pods::name_variable()]),
         ports: Some(vec![port("webhook", PORT), port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),

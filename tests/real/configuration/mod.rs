@@ -6,6 +6,7 @@ mod deletion;
 mod handover;
 mod lost;
 mod overlap;
+mod program;
 mod quiet;
 mod settings;
 mod shared;

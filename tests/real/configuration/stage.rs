@@ -34,10 +34,20 @@ pub fn configuring(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<(
 
 /// Starts an operator that looks after configurations, too.
 pub async fn operator(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
+    operator_with(testbed, dir, libvirtd, &[]).await
+}
+
+/// The same with further arguments.
+pub async fn operator_with(
+    testbed: &Testbed,
+    dir: &Path,
+    libvirtd: &Libvirtd,
+    further: &[&str],
+) -> Result<Operator> {
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
-    let arguments =
-        ["--leader-elect=false", "--controllers=peerpod,peerpodconfig"].map(str::to_owned).to_vec();
+    let arguments = ["--leader-elect=false", "--controllers=peerpod,peerpodconfig"];
+    let arguments = arguments.iter().chain(further).map(|&argument| argument.to_owned()).collect();
     Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
 }
 

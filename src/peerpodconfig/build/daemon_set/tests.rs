@@ -27,7 +27,6 @@ fn built(spec: &Value, cloud: &str) -> Value {
         namespace: "ns",
         settings: &settings,
         adaptor_image: DEFAULT_ADAPTOR_IMAGE,
-        operator_image: "operator",
     };
     serde_json::to_value(daemon_set(&inputs)).unwrap()
 }
@@ -189,13 +188,7 @@ fn settings_change_the_template_only_where_they_are_in_force() {
     };
     let config = config(&json!({}));
     let built = |settings: &AdaptorSettings| {
-        let inputs = Inputs {
-            config: &config,
-            namespace: "ns",
-            settings,
-            adaptor_image: "adaptor",
-            operator_image: "operator",
-        };
+        let inputs = Inputs { config: &config, namespace: "ns", settings, adaptor_image: "adaptor" };
         daemon_set(&inputs)
     };
     let (old, new) = (read("libvirt"), read("aws"));

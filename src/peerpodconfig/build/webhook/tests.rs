@@ -1,9 +1,15 @@
+use k8s_openapi::api::core::v1::LocalObjectReference;
 use serde_json::{Value, json};
 
 use super::{super::AdaptorSettings, *};
 use crate::api::v1alpha1::PeerPodConfig;
 
 const CIPHER: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+
+fn program() -> Program {
+    let pull_secrets = vec![LocalObjectReference { name: "pull".to_owned() }];
+    Program { image: "operator".to_owned(), pull_policy: "Always".to_owned(), pull_secrets }
+}
 
 /// Deployment, Service, PodDisruptionBudget and webhook configuration for this `admission`.
 fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
@@ -16,15 +22,9 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
     .unwrap();
     let settings = AdaptorSettings::read(None, None, "uid");
     let tls = TlsOptions::parse("", CIPHER).unwrap();
-    let inputs = Inputs {
-        config: &config,
-        namespace: "ns",
-        settings: &settings,
-        adaptor_image: "adaptor",
-        operator_image: "operator",
-    };
+    let inputs = Inputs { config: &config, namespace: "ns", settings: &settings, adaptor_image: "adaptor" };
     [
-        serde_json::to_value(deployment(&inputs, &tls)).unwrap(),
+        serde_json::to_value(deployment(&inputs, &tls, &program())).unwrap(),
         serde_json::to_value(service(&inputs)).unwrap(),
         serde_json::to_value(disruption_budget(&inputs)).unwrap(),
         serde_json::to_value(configuration(&inputs, ca_bundle)).unwrap(),
@@ -94,8 +94,10 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
     assert_eq!(deployment["spec"]["replicas"], 3);
     let spread = &deployment["spec"]["template"]["spec"]["topologySpreadConstraints"][0];
     assert_eq!(spread["matchLabelKeys"], json!(["pod-template-hash"]), "Pods that are to go do not count");
-    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(container["image"], "operator");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["imagePullSecrets"], json!([{ "name": "pull" }]));
+    let container = &pod["containers"][0];
+    assert_eq!([&container["image"], &container["imagePullPolicy"]], ["operator", "Always"]);
     let arguments = json!([
         "webhook",
         "--addr=:9443",

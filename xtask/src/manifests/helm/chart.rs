@@ -161,7 +161,7 @@ fn deployment(node: &mut Node) -> Result<()> {
     }
     node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
     // The API server drops an empty value, so the installation has none either.
-    let last = format!("{CONTAINER}/env/6");
+    let last = format!("{CONTAINER}/env/5");
     node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
     node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
     node.extend(&in_container("volumeMounts"), ".Values.operator.extraVolumeMounts")
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn the_place_of_the_adaptors_image_is_the_variable_of_its_name() {
         let deployment = to_value(install::deployment(&options())).unwrap();
-        let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][6];
+        let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][5];
         assert_eq!(*variable, json!({ "name": "RELATED_IMAGE_CAA", "value": ADAPTOR_IMAGE }));
     }
 }
