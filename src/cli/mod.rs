@@ -178,6 +178,24 @@ pub struct RunArgs {
     )]
     pub credentials_secret: String,
 
+    /// Name of the Secret with the key for ssh that cloud-api-adaptor mounts
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_SSH_KEY_SECRET",
+        default_value = crate::install::SSH_KEY_SECRET
+    )]
+    pub ssh_key_secret: String,
+
+    /// Name of the Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET",
+        default_value = crate::install::TLS_SECRET
+    )]
+    pub adaptor_tls_secret: String,
+
     /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
     /// a second and wait on without keeping others from being made
     #[arg(

@@ -92,6 +92,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
                     pod: said(args.pod_name.clone()),
                     image: said(args.image.clone()),
                     adaptor_image: args.adaptor_image(),
+                    ssh_key_secret: args.ssh_key_secret.clone(),
+                    tls_secret: args.adaptor_tls_secret.clone(),
                     mounted: args.mounted(),
                 };
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());

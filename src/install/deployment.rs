@@ -31,6 +31,9 @@ pub const SECRET: &str = "peer-pods-secret";
 /// cloud-api-adaptor's own.
 pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
 
+/// The `Secret` with certificates for the connection to pod VMs, cloud-api-adaptor's own.
+pub const TLS_SECRET: &str = "certs-for-tls";
+
 /// The operator's home folder. That of cloud-api-adaptor, so that what a `LIBVIRT_URI` leaves to it (`~/.ssh`) or says of it
 /// (`keyfile=/root/.ssh/id_rsa`) is the same for both.
 const HOME: &str = "/root";
@@ -123,6 +126,9 @@ pub(super) fn container(options: &Options) -> Container {
             value("HOME", HOME),
             value("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", &options.config_map),
             value("PEERPOD_OPERATOR_CREDENTIALS_SECRET", &options.secret),
+            // What cloud-api-adaptor is to mount, which the operator deploys in its turn.
+            value("PEERPOD_OPERATOR_SSH_KEY_SECRET", &options.ssh_key_secret),
+            value("PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", &options.tls_secret),
             // Empty is cloud-api-adaptor's own.
             value("RELATED_IMAGE_CAA", &options.adaptor_image),
         ]),

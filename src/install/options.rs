@@ -2,7 +2,7 @@
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
-use super::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, guard};
+use super::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET, guard};
 use crate::{NAMESPACE, cli::ControllerName};
 
 /// What an installation can be told.
@@ -27,6 +27,8 @@ pub struct Options {
     pub secret: String,
     /// The Secret with the key for libvirt by ssh.
     pub ssh_key_secret: String,
+    /// The Secret with certificates for the connection to pod VMs.
+    pub tls_secret: String,
     /// The controllers to run; none: those that run unless told otherwise.
     pub controllers: Vec<ControllerName>,
     /// The Lease of the operator that acts; none: its own.
@@ -59,6 +61,7 @@ impl Default for Options {
             config_map: CONFIG_MAP.to_owned(),
             secret: SECRET.to_owned(),
             ssh_key_secret: SSH_KEY_SECRET.to_owned(),
+            tls_secret: TLS_SECRET.to_owned(),
             controllers: Vec::new(),
             lease_name: None,
             guard: Some(guard::Action::default()),

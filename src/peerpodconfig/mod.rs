@@ -134,6 +134,10 @@ pub struct Options {
     pub image: Option<String>,
     /// cloud-api-adaptor's image where a configuration names none.
     pub adaptor_image: String,
+    /// The Secret with the key for ssh that cloud-api-adaptor mounts.
+    pub ssh_key_secret: String,
+    /// The Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts.
+    pub tls_secret: String,
     /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
     pub mounted: Option<Mounted>,
 }

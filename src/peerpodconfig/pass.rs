@@ -7,7 +7,7 @@ use kube::{ResourceExt, api::ApiResource, runtime::controller::Action};
 use super::{
     Context, FINALIZER,
     apply::{Found, Kind},
-    build::{AdaptorSettings, Inputs, own_pods::OPERATOR_CONTAINER},
+    build::{AdaptorSecrets, AdaptorSettings, Inputs, own_pods::OPERATOR_CONTAINER},
     capacity,
     report::Report,
     verdict::{Finding, Reason},
@@ -155,6 +155,7 @@ impl Context {
             namespace: &self.options.namespace,
             settings,
             adaptor_image: &self.options.adaptor_image,
+            secrets: AdaptorSecrets { ssh_key: &self.options.ssh_key_secret, tls: &self.options.tls_secret },
         }
     }
 

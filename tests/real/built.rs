@@ -15,8 +15,8 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     peerpodconfig::build::{
-        AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs, own_pods::Program,
-        service_account, webhook,
+        AdaptorSecrets, AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs,
+        own_pods::Program, service_account, webhook,
     },
     settings::CloudProvider,
     webhook::tls::TlsOptions,
@@ -77,7 +77,13 @@ fn settings(cloud: &str) -> Result<AdaptorSettings> {
 }
 
 fn inputs<'a>(config: &'a PeerPodConfig, settings: &'a AdaptorSettings, namespace: &'a str) -> Inputs<'a> {
-    Inputs { config, namespace, settings, adaptor_image: DEFAULT_ADAPTOR_IMAGE }
+    Inputs {
+        config,
+        namespace,
+        settings,
+        adaptor_image: DEFAULT_ADAPTOR_IMAGE,
+        secrets: AdaptorSecrets::default(),
+    }
 }
 
 /// What a server-side apply would make of these objects. Warnings are failures.

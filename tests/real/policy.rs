@@ -13,7 +13,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{AdmissionMode, PeerPodConfig, PeerPodConfigSpec, Sizing},
-    peerpodconfig::build::{AdaptorSettings, Inputs, policy},
+    peerpodconfig::build::{AdaptorSecrets, AdaptorSettings, Inputs, policy},
     webhook::{self, Options, marker::COUNTED, mutate::ANNOTATIONS},
 };
 use serde_json::{Map, Value, json};
@@ -64,7 +64,13 @@ impl Policy {
         let mut config = PeerPodConfig::new(&excluded, spec);
         config.metadata = ObjectMeta { uid: Some("1".to_owned()), ..config.metadata };
         let settings = AdaptorSettings::read(None, None, "");
-        let inputs = Inputs { config: &config, namespace: NAMESPACE, settings: &settings, adaptor_image: "" };
+        let inputs = Inputs {
+            config: &config,
+            namespace: NAMESPACE,
+            settings: &settings,
+            adaptor_image: "",
+            secrets: AdaptorSecrets::default(),
+        };
         let objects = [
             json!({
                 "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",

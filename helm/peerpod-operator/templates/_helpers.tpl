@@ -22,6 +22,10 @@
 {{ if eq .Values.secrets.mode "reference" }}{{ .Values.secrets.existingSshKeySecretName | default "ssh-key-secret" }}{{ else }}ssh-key-secret{{ end }}
 {{- end }}
 
+{{- define "peerpod-operator.tlsSecretName" -}}
+{{ if eq .Values.secrets.mode "reference" }}{{ .Values.secrets.existingTlsSecretName | default "certs-for-tls" }}{{ else }}certs-for-tls{{ end }}
+{{- end }}
+
 {{- /* The controllers to run; nothing where the operator's own default counts. */ -}}
 {{- define "peerpod-operator.controllers" -}}
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}

@@ -6,7 +6,11 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::AdaptorSettings;
-use crate::{api::v1alpha1::PeerPodConfigSpec, settings::CloudProvider};
+use crate::{
+    api::v1alpha1::PeerPodConfigSpec,
+    install::{SSH_KEY_SECRET, TLS_SECRET},
+    settings::CloudProvider,
+};
 
 /// How long a token for a cloud is valid; the kubelet renews it long before.
 const TOKEN_SECONDS: i64 = 3600;
@@ -42,15 +46,31 @@ pub fn instance_type(spec: &PeerPodConfigSpec, settings: &AdaptorSettings) -> In
     settings.instance_type_overruled_by.map_or(InstanceType::Reaches(key), InstanceType::Overruled)
 }
 
+/// The names of Secrets that cloud-api-adaptor mounts where they exist, in the operator's own namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptorSecrets<'a> {
+    /// That of the key for ssh, where the cloud is one that is reached so.
+    pub ssh_key: &'a str,
+    /// That of the certificates for the connection to pod VMs.
+    pub tls: &'a str,
+}
+
+impl Default for AdaptorSecrets<'_> {
+    fn default() -> Self {
+        Self { ssh_key: SSH_KEY_SECRET, tls: TLS_SECRET }
+    }
+}
+
 /// A volume and where it is mounted.
 pub(super) type Mounted = (Volume, VolumeMount);
 
 /// The volumes that this cloud needs beside those that all do.
-pub(super) fn volumes(cloud: Option<CloudProvider>) -> Vec<Mounted> {
+pub(super) fn volumes(cloud: Option<CloudProvider>, secrets: AdaptorSecrets) -> Vec<Mounted> {
     match cloud {
-        Some(CloudProvider::Libvirt) => vec![ssh_key()],
+        Some(CloudProvider::Libvirt) => vec![ssh_key(secrets)],
         Some(CloudProvider::Byom) => {
-            vec![ssh_key(), secret("ssh-host-key-allowlist", "ssh-host-key-allowlist", "/etc/ssh-allowlist")]
+            let allowed = "ssh-host-key-allowlist";
+            vec![ssh_key(secrets), secret(allowed, allowed, "/etc/ssh-allowlist")]
         }
         Some(CloudProvider::Ibmcloud) => {
             vec![token("vault-token", "iam", "vault-token", "/var/run/secrets/tokens")]
@@ -75,8 +95,8 @@ pub(super) fn volumes(cloud: Option<CloudProvider>) -> Vec<Mounted> {
     }
 }
 
-fn ssh_key() -> Mounted {
-    secret("ssh", "ssh-key-secret", "/root/.ssh")
+fn ssh_key(secrets: AdaptorSecrets) -> Mounted {
+    secret("ssh", secrets.ssh_key, "/root/.ssh")
 }
 
 /// A Secret that may be missing, readable for root alone: ssh takes no other keys.

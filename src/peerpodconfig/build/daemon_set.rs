@@ -20,7 +20,7 @@ use kube::api::ObjectMeta;
 
 use super::{
     CONFIG_LABEL, Inputs, InstanceType, Names, NodeSelection,
-    cloud::{self, Mounted},
+    cloud::{self, AdaptorSecrets, Mounted},
     instance_type,
     names::Part,
     own_pods::field,
@@ -107,8 +107,10 @@ fn one_at_a_time() -> DaemonSetUpdateStrategy {
 fn pod(inputs: &Inputs) -> PodSpec {
     let adaptor = &inputs.config.spec.adaptor;
     let selection = NodeSelection::of(&inputs.config.spec);
-    let (volumes, mounts): (Vec<_>, Vec<_>) =
-        common_volumes().into_iter().chain(cloud::volumes(inputs.settings.cloud)).unzip();
+    let (volumes, mounts): (Vec<_>, Vec<_>) = common_volumes(inputs.secrets)
+        .into_iter()
+        .chain(cloud::volumes(inputs.settings.cloud, inputs.secrets))
+        .unzip();
     PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         // It makes network interfaces of the node, for the tunnels to its VMs.
@@ -162,7 +164,7 @@ fn stored(toleration: &Toleration) -> Toleration {
 }
 
 /// What it needs on every cloud.
-fn common_volumes() -> Vec<Mounted> {
+fn common_volumes(secrets: AdaptorSecrets) -> Vec<Mounted> {
     let with = |(volume, mount): Mounted, change: fn(&mut VolumeMount)| {
         let mut mount = mount;
         change(&mut mount);
@@ -182,7 +184,7 @@ fn common_volumes() -> Vec<Mounted> {
             Some("DirectoryOrCreate"),
         ),
         cloud::secret("auth-json", "auth-json-secret", "/root/containers"),
-        cloud::secret("certs", "certs-for-tls", "/etc/certificates"),
+        cloud::secret("certs", secrets.tls, "/etc/certificates"),
     ]
 }
 

@@ -28,7 +28,7 @@ mod selection;
 mod settings;
 pub mod webhook;
 
-pub use cloud::{InstanceType, instance_type};
+pub use cloud::{AdaptorSecrets, InstanceType, instance_type};
 pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
 };
@@ -51,4 +51,6 @@ pub struct Inputs<'a> {
     pub settings: &'a AdaptorSettings,
     /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] unless told otherwise.
     pub adaptor_image: &'a str,
+    /// The Secrets that cloud-api-adaptor mounts.
+    pub secrets: AdaptorSecrets<'a>,
 }

@@ -174,8 +174,13 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
                 &container["env"][4],
                 json!({ "name": "PEERPOD_OPERATOR_CREDENTIALS_SECRET", "value": "credentials" }),
             ),
-            (&container["env"][5]["value"], json!("caa:v1")),
-            (&container["env"][6], json!({ "name": "A", "value": "b" })),
+            (&container["env"][5], json!({ "name": "PEERPOD_OPERATOR_SSH_KEY_SECRET", "value": "key" })),
+            (
+                &container["env"][6],
+                json!({ "name": "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", "value": "certificates" }),
+            ),
+            (&container["env"][7]["value"], json!("caa:v1")),
+            (&container["env"][8], json!({ "name": "A", "value": "b" })),
         ] {
             ensure!(*place == value, "{place} is not {value}");
         }
@@ -221,6 +226,7 @@ fn everything() -> Value {
             "mode": "reference",
             "existingSecretName": "credentials",
             "existingSshKeySecretName": "key",
+            "existingTlsSecretName": "certificates",
         },
         "settings": { "existingConfigMapName": "mine" },
         "image": { "name": "caa", "tag": "v1" },

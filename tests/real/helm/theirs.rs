@@ -18,7 +18,7 @@ fn theirs() -> Value {
             "mode": "create",
             "existingSecretName": "s",
             "existingSshKeySecretName": "k",
-            "existingTlsSecretName": "certs-for-tls",
+            "existingTlsSecretName": "t",
             "tlsCerts": { "caCert": "a", "clientCert": "b", "clientKey": "c" },
         },
         "image": { "name": "caa", "tag": "dev" },

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::{AdaptorSettings, CONFIG_LABEL},
+    super::{AdaptorSecrets, AdaptorSettings, CONFIG_LABEL},
     *,
 };
 use crate::{api::v1alpha1::PeerPodConfig, settings::CloudProvider};
@@ -18,6 +18,10 @@ fn config(spec: &Value) -> PeerPodConfig {
 
 /// The DaemonSet of this configuration where `CLOUD_PROVIDER` is `cloud`.
 fn built(spec: &Value, cloud: &str) -> Value {
+    built_with(spec, cloud, AdaptorSecrets::default())
+}
+
+fn built_with(spec: &Value, cloud: &str, secrets: AdaptorSecrets) -> Value {
     let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud } });
     let config_map = serde_json::from_value(config_map).unwrap();
     let settings = AdaptorSettings::read(Some(&config_map), None, "uid");
@@ -27,6 +31,7 @@ fn built(spec: &Value, cloud: &str) -> Value {
         namespace: "ns",
         settings: &settings,
         adaptor_image: DEFAULT_ADAPTOR_IMAGE,
+        secrets,
     };
     serde_json::to_value(daemon_set(&inputs)).unwrap()
 }
@@ -181,6 +186,25 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
 }
 
 #[test]
+fn secrets_of_other_names_are_mounted_in_the_same_places() {
+    let own = AdaptorSecrets { ssh_key: "key", tls: "certificates" };
+    for cloud in ["libvirt", "byom"] {
+        let secrets = |secrets| {
+            let of_name = |(path, source): (String, Value)| {
+                Some((path, source["secret"]["secretName"].as_str()?.to_owned()))
+            };
+            let found = mounted(&built_with(&json!({}), cloud, secrets)).into_iter().filter_map(of_name);
+            found
+                .filter(|(path, _)| ["/root/.ssh", "/etc/certificates"].contains(&&**path))
+                .map(|(_, name)| name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(secrets(AdaptorSecrets::default()), ["certs-for-tls", "ssh-key-secret"]);
+        assert_eq!(secrets(own), ["certificates", "key"]);
+    }
+}
+
+#[test]
 fn settings_change_the_template_only_where_they_are_in_force() {
     let read = |cloud: &str| {
         let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud, "PROBE_PORT": "9000" } });
@@ -188,7 +212,13 @@ fn settings_change_the_template_only_where_they_are_in_force() {
     };
     let config = config(&json!({}));
     let built = |settings: &AdaptorSettings| {
-        let inputs = Inputs { config: &config, namespace: "ns", settings, adaptor_image: "adaptor" };
+        let inputs = Inputs {
+            config: &config,
+            namespace: "ns",
+            settings,
+            adaptor_image: "adaptor",
+            secrets: AdaptorSecrets::default(),
+        };
         daemon_set(&inputs)
     };
     let (old, new) = (read("libvirt"), read("aws"));

@@ -1,7 +1,10 @@
 use k8s_openapi::api::core::v1::LocalObjectReference;
 use serde_json::{Value, json};
 
-use super::{super::AdaptorSettings, *};
+use super::{
+    super::{AdaptorSecrets, AdaptorSettings},
+    *,
+};
 use crate::api::v1alpha1::PeerPodConfig;
 
 const CIPHER: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
@@ -22,7 +25,13 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
     .unwrap();
     let settings = AdaptorSettings::read(None, None, "uid");
     let tls = TlsOptions::parse("", CIPHER).unwrap();
-    let inputs = Inputs { config: &config, namespace: "ns", settings: &settings, adaptor_image: "adaptor" };
+    let inputs = Inputs {
+        config: &config,
+        namespace: "ns",
+        settings: &settings,
+        adaptor_image: "adaptor",
+        secrets: AdaptorSecrets::default(),
+    };
     [
         serde_json::to_value(deployment(&inputs, &tls, &program())).unwrap(),
         serde_json::to_value(service(&inputs)).unwrap(),

@@ -26,14 +26,16 @@ const ADAPTOR_IMAGE: &str = "<adaptor-image>";
 const CONFIG_MAP: &str = "<config-map>";
 const SECRET: &str = "<secret>";
 const SSH_KEY_SECRET: &str = "<ssh-key-secret>";
+const TLS_SECRET: &str = "<tls-secret>";
 
-const MARKS: [(&str, &str); 7] = [
+const MARKS: [(&str, &str); 8] = [
     (NAMESPACE, ".Release.Namespace"),
     (IMAGE, "include \"peerpod-operator.image\" . | quote"),
     (ADAPTOR_IMAGE, "include \"peerpod-operator.adaptorImage\" . | quote"),
     (CONFIG_MAP, "include \"peerpod-operator.configMapName\" . | quote"),
     (SECRET, "include \"peerpod-operator.secretName\" . | quote"),
     (SSH_KEY_SECRET, "include \"peerpod-operator.sshKeySecretName\" . | quote"),
+    (TLS_SECRET, "include \"peerpod-operator.tlsSecretName\" . | quote"),
     (hooks::CONFIG, "include \"peerpod-operator.peerPodConfig\" . | toYaml | indent 4 | trim"),
 ];
 
@@ -48,6 +50,7 @@ fn options() -> Options {
         config_map: CONFIG_MAP.to_owned(),
         secret: SECRET.to_owned(),
         ssh_key_secret: SSH_KEY_SECRET.to_owned(),
+        tls_secret: TLS_SECRET.to_owned(),
         disruption_budget: true,
         network_policies: true,
         ..Options::default()
@@ -161,7 +164,7 @@ fn deployment(node: &mut Node) -> Result<()> {
     }
     node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
     // The API server drops an empty value, so the installation has none either.
-    let last = format!("{CONTAINER}/env/5");
+    let last = format!("{CONTAINER}/env/7");
     node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
     node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
     node.extend(&in_container("volumeMounts"), ".Values.operator.extraVolumeMounts")
@@ -182,7 +185,7 @@ fn settings(options: &Options) -> Result<Vec<Template>> {
     for (name, data, when) in [
         (install::SECRET, "credentials", "true"),
         (install::SSH_KEY_SECRET, "sshKey", "ne (include \"peerpod-operator.sshKey\" .) \"{}\""),
-        ("certs-for-tls", "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
+        (install::TLS_SECRET, "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
     ] {
         let secret = Secret {
             metadata: metadata(name),
@@ -240,7 +243,13 @@ mod tests {
     fn helpers_and_notes_use_the_names_of_the_installation() {
         let options = Options::default();
         let adaptor_image = peerpod_operator::peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE;
-        for name in [&options.config_map, &options.secret, &options.ssh_key_secret, adaptor_image] {
+        for name in [
+            &options.config_map,
+            &options.secret,
+            &options.ssh_key_secret,
+            &options.tls_secret,
+            adaptor_image,
+        ] {
             assert!(HELPERS.contains(&format!("default \"{name}\"")), "{name}");
         }
         for name in [&format!("deploy/{NAME}"), &format!("job/{}", install::DRAIN_JOB)] {
@@ -251,7 +260,7 @@ mod tests {
     #[test]
     fn the_place_of_the_adaptors_image_is_the_variable_of_its_name() {
         let deployment = to_value(install::deployment(&options())).unwrap();
-        let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][5];
+        let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][7];
         assert_eq!(*variable, json!({ "name": "RELATED_IMAGE_CAA", "value": ADAPTOR_IMAGE }));
     }
 }

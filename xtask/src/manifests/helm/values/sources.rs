@@ -11,12 +11,9 @@ pub(super) struct Secrets {
     mode: SecretsMode,
     /// The Secret with the credentials, where the mode is `reference`. Empty is `peer-pods-secret`.
     existing_secret_name: String,
-    /// The Secret with the key for ssh, where the mode is `reference`. Empty is `ssh-key-secret`, which is what cloud-api-adaptor mounts
-    /// in any case.
+    /// The Secret with the key for ssh, where the mode is `reference`. Empty is `ssh-key-secret`.
     existing_ssh_key_secret_name: String,
-    /// The Secret with certificates for the connection to pod VMs, where the mode is `reference`. cloud-api-adaptor mounts
-    /// `certs-for-tls`, so it has that name.
-    #[schemars(schema_with = "tls_secret")]
+    /// The Secret with certificates for the connection to pod VMs, where the mode is `reference`. Empty is `certs-for-tls`.
     existing_tls_secret_name: String,
     /// Certificates for the connection to pod VMs, where the mode is `create`; `CACERT_FILE`, `CERT_FILE` and `CERT_KEY` name their files in
     /// `/etc/certificates`: `ca.crt`, `client.crt` and `client.key`.
@@ -61,10 +58,6 @@ pub(super) struct TlsProfile {
     min_version: String,
     /// Ciphers of TLS 1.2 by Go's names, with commas between. Empty is all that are safe.
     cipher_suites: String,
-}
-
-fn tls_secret(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": ["", "certs-for-tls"] })
 }
 
 pub(super) fn tls_version(_: &mut SchemaGenerator) -> Schema {
