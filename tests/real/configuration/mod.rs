@@ -8,6 +8,7 @@ mod lost;
 mod overlap;
 mod program;
 mod quiet;
+mod rights;
 mod settings;
 mod shared;
 mod snapshot;

@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ConfigMap};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::DaemonSet, core::v1::ConfigMap,
+};
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
-use peerpod_operator::NAMESPACE;
+use peerpod_operator::{NAMESPACE, webhook::certificates::keeper::SECRET};
 use serde_json::json;
 use testbed::{
     Metrics,
     wait::{self, DEADLINE},
 };
 
-use super::stage::{Stage, configuring, writes};
+use super::{
+    admission::trust,
+    stage::{Stage, configuring, writes},
+};
 use crate::support::Alone;
 
 /// How long nothing is written.
@@ -55,11 +60,27 @@ async fn all_writes(alone: &Alone<'_>) -> Result<Vec<(&'static str, &'static str
 fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
+        // One of each mode. All of a webhook is there, also where its runtime class is not.
+        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        let admission = json!({ "mode": "Webhook", "runtimeClassName": "another" });
+        let webhook = json!({ "nodeSelector": { "nowhere": "yes" }, "admission": admission });
+        stage.configure("webhook", webhook).await?;
         stage.configure("config", json!({ "limit": 4, "admission": { "mode": "Policy" } })).await?;
+        trust(&stage.client).await?;
         stage.until("config", "Ready", "AllReady").await?;
+        stage.until("webhook", "AdmissionReady", "RuntimeClassMissing").await?;
+        let registrations: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
+        wait::present(&registrations, "peer-pods-webhook", "its certificate is trusted", DEADLINE, |it| {
+            it.webhooks.iter().flatten().any(|webhook| webhook.client_config.ca_bundle.is_some())
+        })
+        .await?;
         let counts = all_writes(alone).await?;
         let is_known = |of: &str| counts.iter().any(|(resource, _, count)| *resource == of && *count > 0.0);
-        ensure!(is_known("daemonsets") && is_known("mutatingadmissionpolicies"), "{counts:?}");
+        for kind in
+            ["daemonsets", "deployments", "mutatingadmissionpolicies", "mutatingwebhookconfigurations"]
+        {
+            ensure!(is_known(kind), "no {kind}: {counts:?}");
+        }
         // What others do about a Pod that became ready may still be under way.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let (own, all) = (writes(alone)?.len(), all_writes(alone).await?);
@@ -68,6 +89,8 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
         ensure!(own_now.is_empty(), "{own_now:#?}");
         let changed: Vec<_> = all_writes(alone).await?.into_iter().filter(|it| !all.contains(it)).collect();
         ensure!(changed.is_empty(), "of {all:?} became {changed:?}");
+        stage.configs.delete("webhook", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "webhook", DEADLINE).await?;
         stage.clear("config").await
     })
 }
