@@ -77,8 +77,8 @@ fn tell(problem: &str) {
 }
 
 async fn bring(args: &ApplyArgs) -> Result<(), String> {
-    let started = Instant::now();
-    let deadline = started + args.timeout;
+    let deadline = Instant::now() + args.timeout;
+    let mut patience = Patience { deadline, settled: None };
     let text = fs::read_to_string(&args.file)
         .map_err(|problem| format!("reading {}: {problem}", args.file.display()))?;
     let config = Config::parse(&text, &args.namespace)
@@ -96,10 +96,8 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
             Ok(Err(obstacle)) => obstacle,
             Err(_) => Obstacle::Later("the API server does not answer".to_owned()),
         };
-        let (until, problem) = match obstacle {
-            Obstacle::Later(problem) => (deadline, problem),
-            Obstacle::Invalid(problem) => (deadline.min(started + SETTLES), problem),
-        };
+        let until = patience.until(&obstacle, Instant::now());
+        let (Obstacle::Later(problem) | Obstacle::Invalid(problem)) = obstacle;
         tries += 1;
         let next = Instant::now() + delay(PAUSES.0, PAUSES.1, tries, &mut random);
         if next >= until {
@@ -119,6 +117,23 @@ enum Obstacle {
     Later(String),
     /// The API server takes it for invalid.
     Invalid(String),
+}
+
+/// For how long it is tried.
+struct Patience {
+    deadline: Instant,
+    /// When no API server judges by an older definition any more, counted from the first refusal on: the definition may be
+    /// replaced long after the first try.
+    settled: Option<Instant>,
+}
+
+impl Patience {
+    fn until(&mut self, obstacle: &Obstacle, now: Instant) -> Instant {
+        match obstacle {
+            Obstacle::Later(_) => self.deadline,
+            Obstacle::Invalid(_) => self.deadline.min(*self.settled.get_or_insert(now + SETTLES)),
+        }
+    }
 }
 
 impl From<ApiError> for Obstacle {
@@ -178,6 +193,18 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_tried_again_for_a_while_from_the_first_refusal_on() {
+        let now = Instant::now();
+        let (invalid, later) = (Obstacle::Invalid(String::new()), Obstacle::Later(String::new()));
+        let mut patience = Patience { deadline: now + 4 * SETTLES, settled: None };
+        assert_eq!(patience.until(&later, now), now + 4 * SETTLES);
+        assert_eq!(patience.until(&invalid, now + 2 * SETTLES), now + 3 * SETTLES);
+        assert_eq!(patience.until(&invalid, now + 3 * SETTLES), now + 3 * SETTLES);
+        let mut patience = Patience { deadline: now + SETTLES / 2, settled: None };
+        assert_eq!(patience.until(&invalid, now), now + SETTLES / 2);
+    }
 
     #[test]
     fn a_file_names_one_configuration_and_no_more_fields_than_it_has() {

@@ -91,7 +91,9 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     no_configurations(&client, &args.namespace, deadline).await?;
     say("There are no PeerPodConfigs.");
     // A peer pod that was made meanwhile is not to be forgotten.
-    no_peerpods(&client, deadline).await?;
+    no_peerpods(&client, deadline).await.map_err(|problem| {
+        format!("{problem}. The PeerPodConfigs, and cloud-api-adaptor with them, are removed already")
+    })?;
     if args.stop {
         stop(&client, &args.namespace, deadline).await?;
     }

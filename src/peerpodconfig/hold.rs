@@ -70,6 +70,8 @@ impl Context {
     /// What is left, and when to look again; `None` if nothing is.
     async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<Part>, PassError> {
         let name = config.name_any();
+        // What is not known of now stays for ever.
+        self.policies.doubt();
         let mut kinds = self.admission_kinds(self.policies.ask(&self.client).await?);
         // Without its server the webhook would refuse every peer pod, so its registration goes first.
         kinds.reverse();

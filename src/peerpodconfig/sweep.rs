@@ -10,7 +10,7 @@ use std::{convert::Infallible, future::pending, time::Duration};
 use futures::{Stream, StreamExt};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, PartialObjectMeta},
+    api::{ListParams, ObjectList, PartialObjectMeta},
 };
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -18,7 +18,10 @@ use tracing::{info, warn};
 use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError};
 use crate::{
     api::v1alpha1::PeerPodConfig,
-    runtime::{Backoff, api_call},
+    runtime::{
+        Backoff,
+        api_call::{self, ApiError},
+    },
 };
 
 impl Context {
@@ -60,6 +63,8 @@ impl Context {
         // Meanwhile no configuration gets what is taken for left behind.
         let _turn = self.turn.lock().await;
         let mut made = Vec::new();
+        // What is not known of now stays until the next sweep.
+        self.policies.doubt();
         // What leads API servers to the others goes first.
         for kind in self.admission_kinds(self.policies.ask(&self.client).await?).into_iter().rev() {
             if kind.namespace.is_none() {
@@ -69,7 +74,7 @@ impl Context {
         }
         // Read after the objects, and not from the store, which may lag behind: whatever these were made for is there.
         let configs = Api::<PeerPodConfig>::all(self.client.clone());
-        let configs = api_call::bounded(configs.list_metadata(&ListParams::default())).await?.items;
+        let configs = or_none(api_call::bounded(configs.list_metadata(&ListParams::default())).await)?;
         let is_here =
             |config: &PartialObjectMeta<_>| config.namespace().as_ref() == Some(&self.options.namespace);
         for (kind, object) in made {
@@ -89,5 +94,32 @@ impl Context {
         }
         self.annotate_service_account().await?;
         Ok(self.capacity.pass(&[]).await?.and_then(|pass| pass.again))
+    }
+}
+
+/// Without their definition there are none: whoever removed that by force left all that was made for them.
+fn or_none<K: Clone>(listed: Result<ObjectList<K>, ApiError>) -> Result<Vec<K>, ApiError> {
+    match listed {
+        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
+        listed => listed.map(|listed| listed.items),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn without_their_definition_there_are_none_and_what_is_not_known_is_not_taken_for_that() {
+        let answered = |code| {
+            let status = Status::failure("text", "reason").with_code(code);
+            Err(ApiError::Failed(kube::Error::Api(Box::new(status))))
+        };
+        assert!(or_none::<PartialObjectMeta<PeerPodConfig>>(answered(404)).unwrap().is_empty());
+        for code in [403, 500, 503] {
+            assert!(or_none::<PartialObjectMeta<PeerPodConfig>>(answered(code)).is_err(), "{code}");
+        }
     }
 }

@@ -66,6 +66,7 @@ impl Context {
 
     /// How far the webhook is.
     pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found) -> Finding {
+        let names = Names::of(config);
         match self.refusal(config) {
             Some(problem) => {
                 let message = format!(
@@ -74,7 +75,7 @@ impl Context {
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }
-            None => state(found, &Names::of(config), Timestamp::now()),
+            None => state(found, &names, self.shared.is_foreign(), Timestamp::now()),
         }
     }
 
@@ -102,7 +103,8 @@ impl Context {
     }
 }
 
-fn state(found: &Found, names: &Names, now: Timestamp) -> Finding {
+/// `foreign`: somebody else filled the Secret.
+fn state(found: &Found, names: &Names, foreign: bool, now: Timestamp) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -111,6 +113,10 @@ fn state(found: &Found, names: &Names, now: Timestamp) -> Finding {
     let starting = |message: &str| Finding::new(Reason::WebhookStarting, message);
     match (available(deployment.as_ref()), trusted) {
         (0, _) => starting("no Pod of the webhook is available yet"),
+        (_, false) if foreign => starting(&format!(
+            "the Secret {SECRET}, which somebody else filled, has no ca.crt; put the authorities there that API servers are to \
+             trust, or delete the Secret, then a certificate is made"
+        )),
         (_, false) => {
             starting(&format!("the Secret {SECRET} has no ca.crt yet, whose authorities are to be trusted"))
         }
@@ -130,11 +136,36 @@ fn available(deployment: Option<&Deployment>) -> i32 {
     deployment.and_then(|it| it.status.as_ref()?.available_replicas).unwrap_or(0)
 }
 
-/// Whether all Pods are of the present template.
+/// Whether all Pods are of the present template. What is updated may start while one of before still answers, in its own way.
 fn is_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {
         status.observed_generation == deployment.metadata.generation
             && status.updated_replicas.unwrap_or(0) >= wanted
+            && status.replicas == status.updated_replicas
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_is_rolled_out_when_no_pod_of_before_serves_any_more() {
+        let rolled_out = |observed: i64, replicas: i32, updated: i32| {
+            let deployment = serde_json::from_value(json!({
+                "metadata": { "generation": 2 },
+                "spec": { "replicas": 2, "selector": {}, "template": {} },
+                "status": { "observedGeneration": observed, "replicas": replicas, "updatedReplicas": updated },
+            }));
+            is_rolled_out(&deployment.unwrap())
+        };
+        assert!(rolled_out(2, 2, 2));
+        assert!(!rolled_out(1, 2, 2));
+        assert!(!rolled_out(2, 2, 1));
+        // All new ones were made, and an old one still serves.
+        assert!(!rolled_out(2, 3, 2));
+    }
 }

@@ -91,6 +91,11 @@ impl Watched {
         }
     }
 
+    /// Whether somebody else filled the Secret.
+    pub(in crate::peerpodconfig) fn is_foreign(&self) -> bool {
+        matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
+    }
+
     /// Why API servers do not take the certificate in the Secret for a webhook that they call by this name, where somebody else
     /// made it; `None` if they do. As the end of a sentence about it.
     pub(in crate::peerpodconfig) fn refusal(&self, name: &str, now: Timestamp) -> Option<String> {
