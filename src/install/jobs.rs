@@ -17,6 +17,14 @@ pub const DRAIN_JOB: &str = "peerpod-operator-drain";
 /// The name of the Job that applies a `PeerPodConfig`, of the `ConfigMap` that has it, and of the Job's ServiceAccount.
 pub const APPLY_JOB: &str = "peerpod-operator-apply";
 
+/// How long a Job may take, in seconds: what the program gives itself unless told otherwise, and time for its image. Helm has given up
+/// by then, and what is late must not act on an installation that has gone on.
+const DRAIN_SECONDS: i64 = 240 + START_SECONDS;
+const APPLY_SECONDS: i64 = 60 + START_SECONDS;
+
+/// What it may take of that until the program runs.
+const START_SECONDS: i64 = 60;
+
 /// Where the Job finds the `ConfigMap`.
 const APPLY_DIR: &str = "/etc/peerpod-operator/apply";
 
@@ -39,7 +47,7 @@ pub fn drain_job(options: &Options) -> Job {
         args: Some(vec!["drain".to_owned(), "--stop".to_owned()]),
         ..Container::default()
     };
-    job(DRAIN_JOB, NAME, container, None, options)
+    job(DRAIN_JOB, NAME, container, None, DRAIN_SECONDS, options)
 }
 
 /// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`. A failed one stays for its log.
@@ -64,7 +72,7 @@ pub fn apply_job(options: &Options) -> Job {
         }),
         ..Volume::default()
     };
-    job(APPLY_JOB, APPLY_JOB, container, Some(volume), options)
+    job(APPLY_JOB, APPLY_JOB, container, Some(volume), APPLY_SECONDS, options)
 }
 
 /// What the Job applies: a `PeerPodConfig` as YAML.
@@ -82,12 +90,14 @@ fn job(
     service_account: &str,
     container: Container,
     volume: Option<Volume>,
+    seconds: i64,
     options: &Options,
 ) -> Job {
     let operator = deployment::container(options);
     Job {
         metadata: Component::Operator.namespaced(name, options),
         spec: Some(JobSpec {
+            active_deadline_seconds: Some(seconds),
             backoff_limit: Some(0),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {

@@ -31,6 +31,16 @@
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}
 {{- end }}
 
+{{- /* How many seconds the Job that drains may take: its timeout, and a minute until it runs. */ -}}
+{{- define "peerpod-operator.drainSeconds" -}}
+{{- $seconds := 60 -}}
+{{- range regexFindAll "[0-9]+[smh]" .Values.drain.timeout -1 -}}
+{{- $unit := ternary 3600 (ternary 60 1 (hasSuffix "m" .)) (hasSuffix "h" .) -}}
+{{- $seconds = add $seconds (mul $unit (atoi (trimSuffix (trunc -1 .) .))) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end }}
+
 {{- /* A setting as text. Numbers of YAML are floating-point ones here, and a million would be 1e+06. */ -}}
 {{- define "peerpod-operator.text" -}}
 {{ if kindIs "float64" . }}{{ if eq (floor .) . }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}{{ else }}{{ toString . }}{{ end }}

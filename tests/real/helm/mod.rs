@@ -10,7 +10,7 @@ use std::{path::PathBuf, process::Stdio};
 use anyhow::{Context as _, Result, ensure};
 use cluster::{Cluster, tools};
 use kube::ResourceExt as _;
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, settings::CloudProvider};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, runtime::lease, settings::CloudProvider};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -185,7 +185,11 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             ensure!(*place == value, "{place} is not {value}");
         }
         let arguments = container["args"].to_string();
-        for argument in ["--lease-name=shared", "--controllers=peerpod,peerpodconfig", "--concurrency=7"] {
+        for argument in [
+            "--lease-name=33f6c5d6.confidentialcontainers.org",
+            "--controllers=peerpod,peerpodconfig",
+            "--concurrency=7",
+        ] {
             ensure!(arguments.contains(argument), "{argument}: {arguments}");
         }
         let accounts: Vec<_> = objects.iter().filter(|it| it["kind"] == "ServiceAccount").collect();
@@ -244,7 +248,7 @@ fn everything() -> Value {
             "image": { "repository": "registry.example/operator", "digest": "sha256:0123", "pullPolicy": "Always" },
             "imagePullSecrets": [{ "name": "pull" }],
             "replicas": 3,
-            "leaseName": "shared",
+            "leaseName": lease::PEERPOD_CTRL,
             "resources": { "requests": null, "limits": { "memory": "64Mi" } },
             "extraArgs": ["--concurrency=7"],
             "extraEnv": [{ "name": "A", "value": "b" }],
@@ -283,9 +287,48 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
             ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
             ("drain.timeout=soon", "at '/drain/timeout'"),
+            ("drain.timeout=500ms", "at '/drain/timeout'"),
+            ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
+            ("commonLabels.app\\.kubernetes\\.io/name=mine", "at '/commonLabels'"),
+            ("operator.podLabels.app\\.kubernetes\\.io/name=mine", "at '/operator/podLabels'"),
         ] {
             let refusal = helm.rendered(&["--set", value]).await.err().with_context(|| value.to_owned())?;
             ensure!(format!("{refusal:#}").contains(told), "{value}: {refusal:#}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_chart_may_have_this_one_as_a_part_and_turn_it_off() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let part =
+            json!({ "name": RELEASE, "version": ">=0.0.0-0", "condition": "peerpod-operator.enabled" });
+        let whole =
+            json!({ "apiVersion": "v2", "name": "whole", "version": "1.0.0", "dependencies": [part] });
+        let dir = helm.home.path().join("whole");
+        std::fs::create_dir_all(dir.join("charts"))?;
+        std::fs::write(dir.join("Chart.yaml"), whole.to_string())?;
+        std::os::unix::fs::symlink(CHART, dir.join("charts").join(RELEASE))?;
+        let dir = dir.to_str().context("UTF-8")?;
+        for (value, parts) in [("enabled=true", true), ("enabled=false", false)] {
+            let values = format!("global.a=b,peerpod-operator.{value}");
+            let text = helm.run(&["template", "whole", dir, "--set", &values]).await?;
+            ensure!(text.contains("kind: Deployment") == parts, "{value}: {text}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_job_that_drains_may_take_its_timeout_and_a_minute() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for (timeout, seconds) in [("4m", 300), ("90s", 150), ("1h 08m", 4140)] {
+            let objects = helm.rendered(&["--set", &format!("drain.timeout={timeout}")]).await?;
+            let job = of_kind(&objects, "Job")?;
+            ensure!(job["spec"]["activeDeadlineSeconds"] == seconds, "{timeout}: {}", job["spec"]);
         }
         Ok(())
     })

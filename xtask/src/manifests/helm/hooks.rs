@@ -23,6 +23,8 @@ pub(super) fn drain(options: &Options) -> Result<Template> {
     let mut node = tree(&object)?;
     let arguments = "printf \"--timeout=%s\" .Values.drain.timeout | quote";
     node.add("/spec/template/spec/containers/0/args", None, Node::Scalar(arguments.to_owned()), "true")?;
+    let deadline = "include \"peerpod-operator.drainSeconds\" .".to_owned();
+    node.set("/spec/activeDeadlineSeconds", Node::Scalar(deadline))?;
     place(&mut node)?;
     Ok((node, Some(DRAIN.to_owned())))
 }

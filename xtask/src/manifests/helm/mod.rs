@@ -15,6 +15,7 @@ mod template;
 mod values;
 
 use anyhow::Result;
+use peerpod_operator::OLDEST_KUBERNETES;
 
 use serde_json::json;
 
@@ -44,6 +45,8 @@ fn chart_yaml() -> Result<String> {
         "name": "peerpod-operator",
         "description": "Deletes the virtual machines of peer pods that are gone, and installs what makes them",
         "type": "application",
+        // Later builds of a version, such as clouds', count as before it without the last part.
+        "kubeVersion": format!(">={OLDEST_KUBERNETES}.0-0"),
         "version": env!("CARGO_PKG_VERSION"),
         "appVersion": env!("CARGO_PKG_VERSION"),
         "keywords": ["confidential-containers", "kata-containers", "peer-pods"],

@@ -73,8 +73,8 @@ pub(super) struct Switch {
 pub(super) struct Drain {
     /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing.
     enabled: bool,
-    /// How long; helm's own `--timeout` must be longer.
-    #[schemars(regex(pattern = "^([0-9]+(ms|[smh]))+$"))]
+    /// How long, such as `4m` or `1h 30m`; helm's own `--timeout` must be a minute longer.
+    #[schemars(regex(pattern = "^[0-9]{1,4}[smh]( ?[0-9]{1,4}[smh])*$"))]
     timeout: String,
 }
 

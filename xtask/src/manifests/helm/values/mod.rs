@@ -21,8 +21,8 @@ mod sources;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use peerpod_operator::install::Options;
-use schemars::JsonSchema;
+use peerpod_operator::install::{Component, Options};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -46,10 +46,23 @@ type List = Vec<Value>;
 /// Labels, annotations and the like.
 type Texts = BTreeMap<String, String>;
 
+/// Labels beside those by which Pods are selected and the installation's objects are known.
+fn further_labels(_: &mut SchemaGenerator) -> Schema {
+    let own = Component::Operator.labels().into_keys().collect::<Vec<_>>();
+    json_schema!({
+        "type": "object",
+        "propertyNames": { "not": { "enum": own } },
+        "additionalProperties": { "type": "string" },
+    })
+}
+
 /// The values of the chart.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Values {
+    /// Whether a chart that has this one as a part takes it, where that says `condition: peerpod-operator.enabled`; this chart itself
+    /// does not ask.
+    enabled: bool,
     /// The cloud: with it, the chart makes `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and `providerSecrets`. Without,
     /// both must be there already. `providers/NAME.yaml` is a values file for each, with every setting.
     #[schemars(schema_with = "provider")]
@@ -69,7 +82,8 @@ pub(super) struct Values {
     tls_profile: TlsProfile,
     /// cloud-api-adaptor's image.
     image: AdaptorImage,
-    /// How many peer-pod VMs there may be on all nodes together: `spec.limit` of the PeerPodConfig.
+    /// How many peer-pod VMs there may be on all nodes together: `spec.limit` of the PeerPodConfig. 0 is none, and not any number as in
+    /// the charts of cloud-api-adaptor.
     #[schemars(schema_with = "limit")]
     limit: String,
     /// cloud-api-adaptor's DaemonSet, which the operator makes for the PeerPodConfig.
@@ -99,6 +113,7 @@ pub(super) struct Values {
     /// What is waited for before the chart is uninstalled: deletions under way, and every PeerPodConfig.
     drain: Drain,
     /// Labels of every object.
+    #[schemars(schema_with = "further_labels")]
     common_labels: Texts,
     /// Without effect: Kata Containers are installed by themselves.
     #[serde(rename = "kata-deploy")]
@@ -111,6 +126,7 @@ impl Values {
     /// The defaults: those of the installation.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
+            enabled: true,
             provider: String::new(),
             provider_configs: Object::new(),
             provider_secrets: Object::new(),

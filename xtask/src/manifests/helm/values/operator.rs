@@ -1,12 +1,15 @@
 //! The operator.
 
 use anyhow::{Context as _, Result};
-use peerpod_operator::install::{self, Options};
-use schemars::JsonSchema;
+use peerpod_operator::{
+    install::{self, Options},
+    runtime::lease,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Value, to_value};
 
-use super::{List, Object, Texts, sources::tls_version};
+use super::{List, Object, Texts, further_labels, sources::tls_version};
 
 /// The controller that deletes VMs whose Pods are gone.
 #[derive(Serialize, JsonSchema)]
@@ -15,6 +18,7 @@ pub(super) struct ResourceCtrl {
     /// Whether it runs.
     enabled: bool,
     /// Further labels of the operator's Pods.
+    #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
     /// The operator's ServiceAccount.
     service_account: ServiceAccount,
@@ -68,7 +72,8 @@ pub(super) struct Operator {
     /// The controllers to run: `peerpod`, `peerpodconfig`. Empty: those that the other values need.
     controllers: Vec<Controller>,
     /// The Lease of the operator that acts; `33f6c5d6.confidentialcontainers.org` is that of cloud-api-adaptor's own controller. Empty: its
-    /// own.
+    /// own. It has the right to no other.
+    #[schemars(schema_with = "lease_name")]
     lease_name: String,
     /// What it asks of its node, and the most that it gets.
     resources: Object,
@@ -83,6 +88,7 @@ pub(super) struct Operator {
     /// Where they are mounted.
     extra_volume_mounts: List,
     /// Further labels of its Pods.
+    #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
     /// Further annotations of its Pods.
     pod_annotations: Texts,
@@ -149,4 +155,8 @@ enum PullPolicy {
 enum Controller {
     PeerPod,
     PeerPodConfig,
+}
+
+fn lease_name(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["", lease::DEFAULT_NAME, lease::PEERPOD_CTRL] })
 }
