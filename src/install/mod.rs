@@ -104,8 +104,11 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
     if let Some(action) = options.guard {
         objects.extend(guard::objects(action)?);
     }
-    objects.push(Manifest { file: "removal", object: to_value(removal::policy(options))? });
-    objects.push(Manifest { file: "removal", object: to_value(removal::binding())? });
+    let removal = |object| Manifest { file: "removal", object };
+    objects.push(removal(to_value(removal::policy(options))?));
+    objects.push(removal(to_value(removal::binding())?));
+    objects.push(removal(to_value(removal::operator_policy(options))?));
+    objects.push(removal(to_value(removal::operator_binding(options))?));
     Ok(objects)
 }
 

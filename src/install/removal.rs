@@ -1,55 +1,54 @@
-//! Keeps what records machines from being removed in haste.
+//! Keeps an installation from being removed in haste.
 //!
 //! A custom resource definition that is deleted takes every PeerPod with it, and with the last of them goes what is known of
 //! its machine; the namespace takes every PeerPodConfig, and the operator that would put the nodes back. Either hangs when
 //! the operator goes at the same time. So both stay, whatever else of the installation is deleted, until somebody says
-//! on them that they may go. Who uninstalls learns of it from the refusal, and everything else goes on.
+//! on them that they may go; and the operator and its rights stay while a PeerPodConfig waits for what they alone can do.
+//! Who uninstalls learns of it from the refusals, and everything else goes on.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Validation,
+    MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
+    Validation,
 };
-use kube::CustomResourceExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::{CustomResourceExt as _, Resource as _};
 
-use super::{Component, Options, guard::matching_all};
-use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
+use super::{Component, NAME as OPERATOR, Options, guard::matching_all};
+use crate::{
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    peerpodconfig::FINALIZER,
+};
 
-/// The name of the policy and of its binding.
+/// The name of the policy and of its binding, for what records machines.
 pub const NAME: &str = "peerpod-removal";
+
+/// The name of the policy and of its binding, for the operator itself.
+pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
 
 /// The annotation that lets its object be deleted, with the value `true`.
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
 
 /// What must not be deleted unless it says so.
 pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
-    let rule = |group: &str, resource: &str, names: Vec<String>| NamedRuleWithOperations {
-        api_groups: Some(vec![group.to_owned()]),
-        api_versions: Some(vec!["*".to_owned()]),
-        operations: Some(vec!["DELETE".to_owned()]),
-        resources: Some(vec![resource.to_owned()]),
-        resource_names: Some(names),
-        scope: Some("*".to_owned()),
-    };
-    let definitions = vec![PeerPod::crd_name().to_owned(), PeerPodConfig::crd_name().to_owned()];
+    let definitions = [PeerPod::crd_name(), PeerPodConfig::crd_name()];
     ValidatingAdmissionPolicy {
         metadata: Component::Operator.cluster_scoped(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Fail".to_owned()),
-            match_constraints: Some(MatchResources {
-                resource_rules: Some(vec![
-                    rule("apiextensions.k8s.io", "customresourcedefinitions", definitions),
-                    rule("", "namespaces", vec![options.namespace.clone()]),
-                ]),
-                ..matching_all()
-            }),
+            match_constraints: Some(deletions(vec![
+                rule("apiextensions.k8s.io", &["customresourcedefinitions"], &definitions),
+                rule("", &["namespaces"], &[&options.namespace]),
+            ])),
             validations: Some(vec![Validation {
                 expression: format!(
                     "oldObject.metadata.?annotations[?'{ALLOW_ANNOTATION}'].orValue('') == 'true'"
                 ),
                 message: Some(format!(
-                    "PeerPods record the machines of running Pods, and the operator deletes these: make sure that \
-                     `kubectl get peerpods,peerpodconfigs -A` shows none, then annotate this object with \
-                     {ALLOW_ANNOTATION}=true and delete it again"
+                    "PeerPods record the machines of running Pods, and the operator deletes these. Where the whole \
+                     installation was being deleted, this protection went with it: install it again before anything else. \
+                     Then make sure that `kubectl get peerpods,peerpodconfigs -A` shows none, and annotate this object with \
+                     {ALLOW_ANNOTATION}=true"
                 )),
                 reason: Some("Forbidden".to_owned()),
                 ..Validation::default()
@@ -60,16 +59,82 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
     }
 }
 
-/// Puts the policy in force.
-#[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
+/// What must not be deleted while a `PeerPodConfig` has the operator's finalizer. Where that kind is not known there is none,
+/// so a failure to look lets go.
+pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
+    let rights = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"];
+    ValidatingAdmissionPolicy {
+        metadata: Component::Operator.cluster_scoped(OPERATOR_NAME),
+        spec: Some(ValidatingAdmissionPolicySpec {
+            failure_policy: Some("Ignore".to_owned()),
+            param_kind: Some(ParamKind {
+                api_version: Some(PeerPodConfig::api_version(&()).into_owned()),
+                kind: Some(PeerPodConfig::kind(&()).into_owned()),
+            }),
+            match_constraints: Some(deletions(vec![
+                rule("apps", &["deployments"], &[OPERATOR]),
+                rule("", &["serviceaccounts"], &[OPERATOR]),
+                rule("rbac.authorization.k8s.io", &rights, &[OPERATOR]),
+                rule("", &["namespaces"], &[&options.namespace]),
+            ])),
+            validations: Some(vec![Validation {
+                expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
+                message_expression: Some(
+                    "'the PeerPodConfig ' + params.metadata.name + ' is there, and only the operator can put back what was \
+                     made for it: delete it, or run `peerpod-operator drain`, and wait until it is gone'"
+                        .to_owned(),
+                ),
+                reason: Some("Forbidden".to_owned()),
+                ..Validation::default()
+            }]),
+            ..ValidatingAdmissionPolicySpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Puts the policy for what records machines in force.
 pub fn binding() -> ValidatingAdmissionPolicyBinding {
+    bound(NAME, None)
+}
+
+/// Puts the policy for the operator in force, for the configurations of its own namespace.
+pub fn operator_binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
+    let configurations = ParamRef {
+        namespace: Some(options.namespace.clone()),
+        parameter_not_found_action: Some("Allow".to_owned()),
+        selector: Some(LabelSelector::default()),
+        ..ParamRef::default()
+    };
+    bound(OPERATOR_NAME, Some(configurations))
+}
+
+#[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
+fn bound(name: &str, param_ref: Option<ParamRef>) -> ValidatingAdmissionPolicyBinding {
     ValidatingAdmissionPolicyBinding {
-        metadata: Component::Operator.cluster_scoped(NAME),
+        metadata: Component::Operator.cluster_scoped(name),
         spec: ValidatingAdmissionPolicyBindingSpec {
-            policy_name: NAME.to_owned().into(),
+            policy_name: name.to_owned().into(),
+            param_ref,
             validation_actions: vec!["Deny".to_owned()].into(),
             ..ValidatingAdmissionPolicyBindingSpec::default()
         }
         .into(),
+    }
+}
+
+fn deletions(rules: Vec<NamedRuleWithOperations>) -> MatchResources {
+    MatchResources { resource_rules: Some(rules), ..matching_all() }
+}
+
+fn rule(group: &str, resources: &[&str], names: &[&str]) -> NamedRuleWithOperations {
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    NamedRuleWithOperations {
+        api_groups: Some(vec![group.to_owned()]),
+        api_versions: Some(vec!["*".to_owned()]),
+        operations: Some(vec!["DELETE".to_owned()]),
+        resources: Some(owned(resources)),
+        resource_names: Some(owned(names)),
+        scope: Some("*".to_owned()),
     }
 }

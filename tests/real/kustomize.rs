@@ -7,21 +7,21 @@ use cluster::Cluster;
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
-    api::v1alpha1::{PeerPod, PeerPodConfig},
+    api::v1alpha1::PeerPodConfig,
     install::{self, removal},
     settings::{CloudProvider, Common, Key},
 };
 use serde_json::Value;
 use tempfile::TempDir;
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, readme,
+    Testbed, readme,
     wait::{self, DEADLINE},
 };
 use tokio::process::Command;
 
 use crate::{
     configuration::stage::{self, configuring},
-    support::{PROGRAM, alone, beside_others, without_operator},
+    support::{beside_others, without_operator},
 };
 
 /// The folder of the overlay for libvirt.
@@ -104,13 +104,13 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
     })
 }
 
-/// A folder that has the overlay for libvirt with this component.
-fn with_component(component: &str) -> Result<TempDir> {
+/// A folder that has the overlay for libvirt with this component, and what else is given.
+pub fn with_component(component: &str, further: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
     let up = "../".repeat(fs::canonicalize(dir.path())?.components().count() - 1);
     let text = format!(
-        "resources: [{up}{}]\ncomponents: [{up}{}]\n",
+        "resources: [{up}{}]\ncomponents: [{up}{}]\n{further}",
         LIBVIRT.trim_start_matches('/'),
         format!("{KUSTOMIZE}/components/{component}").trim_start_matches('/')
     );
@@ -118,7 +118,7 @@ fn with_component(component: &str) -> Result<TempDir> {
     Ok(dir)
 }
 
-fn path(dir: &TempDir) -> Result<&str> {
+pub fn path(dir: &TempDir) -> Result<&str> {
     dir.path().to_str().context("UTF-8")
 }
 
@@ -140,7 +140,7 @@ fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_wh
 -> Result<()> {
     configuring(async |alone| {
         let cluster = alone.testbed.cluster();
-        let folder = with_component("peerpodconfig")?;
+        let folder = with_component("peerpodconfig", "")?;
         let apply = ["apply", "-k", path(&folder)?];
         alone.operator.stop().await?;
         remove(cluster).await?;
@@ -170,7 +170,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
         let plain = built(cluster, LIBVIRT).await?;
         for entry in fs::read_dir(Path::new(KUSTOMIZE).join("components"))? {
             let component = entry?.file_name().into_string().ok().context("UTF-8")?;
-            let folder = with_component(&component)?;
+            let folder = with_component(&component, "")?;
             let objects = built(cluster, path(&folder)?).await.context(component.clone())?;
             let new: Vec<_> = objects.iter().filter(|object| !plain.contains(object)).collect();
             let kinds: Vec<_> = new.iter().filter_map(|object| object["kind"].as_str()).collect();
@@ -213,47 +213,4 @@ pub async fn accepted(cluster: &Cluster, objects: &[Value]) -> Result<()> {
     let dry = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"];
     let files = ["--filename", dir.path().to_str().context("UTF-8")?];
     cluster.kubectl(&[&dry[..], &files].concat()).await.map(drop)
-}
-
-#[test]
-fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_later() -> Result<()> {
-    alone(async |alone| {
-        let vm = alone.scene().pod_with_vm("web").await?;
-        let cluster = alone.testbed.cluster();
-        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
-
-        let refusal = cluster.kubectl(&["delete", "-k", LIBVIRT, "--timeout=60s"]).await.err();
-        let refusal = format!("{:#}", refusal.context("everything was deleted")?);
-        for kept in [
-            "namespaces \"confidential-containers-system\" is forbidden",
-            "\"peerpods.confidentialcontainers.org\" is forbidden",
-            "\"peerpodconfigs.confidentialcontainers.org\" is forbidden",
-            "kubectl get peerpods,peerpodconfigs -A",
-            "allow-removal=true",
-        ] {
-            ensure!(refusal.contains(kept), "{kept}: {refusal}");
-        }
-        ensure!(!refusal.contains("timed out"), "{refusal}");
-        // Everything else is gone.
-        let left = ["get", "all,cm,secret,sa,role,rolebinding", "--namespace", NAMESPACE, "--output=name"];
-        let left = cluster.kubectl(&left).await?;
-        ensure!(!left.contains("peer"), "{left}");
-        // The machine runs, and is recorded.
-        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
-        let peerpod = peerpods.get(&vm.name()).await?;
-        ensure!(peerpod.metadata.deletion_timestamp.is_none() && !peerpod.finalizers().is_empty());
-        alone.scene().lives(&vm).await?;
-
-        // Its Pod goes while nobody is there; installed again, the operator finds the machine by its record.
-        alone.operator.kill().await?;
-        alone.scene().pods.delete("web").await?;
-        alone.scene().lives(&vm).await?;
-        alone.testbed.install_objects().await?;
-        let dir = tempfile::tempdir()?;
-        let settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
-        let _operator =
-            Operator::start(alone.testbed, &OperatorOptions::new(PROGRAM, dir.path(), settings)).await?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
-    })
 }

@@ -16,6 +16,7 @@ mod far_host;
 mod faults;
 mod garbage_collection;
 mod guard;
+mod haste;
 mod helm;
 mod kustomize;
 mod leadership;

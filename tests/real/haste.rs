@@ -1,0 +1,155 @@
+//! `kubectl delete -k` where nobody drained first, once and twice.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::Cluster;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, CustomResourceExt as _, ResourceExt as _};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use testbed::{
+    Operator, OperatorOptions, Settings,
+    wait::{self, DEADLINE},
+};
+
+use crate::{
+    configuration::stage::{Stage, configuring},
+    kustomize::{LIBVIRT, allow_removal, path, with_component},
+    support::{Alone, PROGRAM, alone},
+};
+
+#[test]
+fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_later() -> Result<()> {
+    alone(async |alone| {
+        let vm = alone.scene().pod_with_vm("web").await?;
+        let cluster = alone.testbed.cluster();
+        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+
+        let refusal = refused(cluster, LIBVIRT).await?;
+        for kept in [
+            "namespaces \"confidential-containers-system\" is forbidden",
+            "\"peerpods.confidentialcontainers.org\" is forbidden",
+            "\"peerpodconfigs.confidentialcontainers.org\" is forbidden",
+            "install it again before anything else",
+            "kubectl get peerpods,peerpodconfigs -A",
+            "allow-removal=true",
+        ] {
+            ensure!(refusal.contains(kept), "{kept}: {refusal}");
+        }
+        // Everything else is gone.
+        let left = ["get", "all,cm,secret,sa,role,rolebinding", "--namespace", NAMESPACE, "--output=name"];
+        let left = cluster.kubectl(&left).await?;
+        ensure!(!left.contains("peer"), "{left}");
+        // The machine runs, and is recorded.
+        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        let peerpod = peerpods.get(&vm.name()).await?;
+        ensure!(peerpod.metadata.deletion_timestamp.is_none() && !peerpod.finalizers().is_empty());
+        alone.scene().lives(&vm).await?;
+
+        // Its Pod goes while nobody is there; installed again, the operator finds the machine by its record.
+        alone.operator.kill().await?;
+        alone.scene().pods.delete("web").await?;
+        alone.scene().lives(&vm).await?;
+        let dir = tempfile::tempdir()?;
+        let _operator = installed_again(alone, dir.path()).await?;
+        alone.scene().released(&vm.name()).await?;
+        alone.scene().vanished(&vm).await
+    })
+}
+
+#[test]
+fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installing_again_mends_it()
+-> Result<()> {
+    alone(async |alone| {
+        let (stays, goes) =
+            (alone.scene().pod_with_vm("stays").await?, alone.scene().pod_with_vm("goes").await?);
+        let cluster = alone.testbed.cluster();
+        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+        refused(cluster, LIBVIRT).await?;
+        alone.operator.kill().await?;
+        // An API server knows a moment later that a policy is gone.
+        let twice = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--wait=false"];
+        wait::eventually("nothing is refused", DEADLINE, async || cluster.kubectl(&twice).await).await?;
+        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        for vm in [&stays, &goes] {
+            wait::present(&peerpods, &vm.name(), "the PeerPod goes", DEADLINE, going).await?;
+        }
+        let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
+        wait::gone(&namespaces, NAMESPACE, DEADLINE).await?;
+
+        // The API server takes all of it while it deletes the definition, which waits for the PeerPods.
+        let dir = tempfile::tempdir()?;
+        let operator = installed_again(alone, dir.path()).await?;
+        alone.scene().held(&stays.name(), "WaitingForPod").await?;
+        alone.scene().pods.delete("goes").await?;
+        alone.scene().released(&goes.name()).await?;
+        alone.scene().vanished(&goes).await?;
+        alone.scene().lives(&stays).await?;
+        alone.scene().pods.delete("stays").await?;
+        alone.scene().vanished(&stays).await?;
+        wait::gone(&alone.testbed.crds(), PeerPod::crd_name(), DEADLINE).await?;
+        // The last of them took the definition along.
+        alone.testbed.install_objects().await?;
+        operator.stop().await.map(drop)
+    })
+}
+
+/// Deletes a kustomization as somebody in haste does, and fails unless that ends with refusals, which it gives.
+async fn refused(cluster: &Cluster, folder: &str) -> Result<String> {
+    let refusal = cluster.kubectl(&["delete", "-k", folder, "--timeout=60s"]).await.err();
+    let refusal = format!("{:#}", refusal.context("everything was deleted")?);
+    ensure!(!refusal.contains("timed out"), "{refusal}");
+    Ok(refusal)
+}
+
+/// Installs everything again, and starts another operator in this folder.
+async fn installed_again(alone: &Alone<'_>, dir: &Path) -> Result<Operator> {
+    let apply = ["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT];
+    alone.testbed.cluster().kubectl(&apply).await?;
+    let settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
+    Operator::start(alone.testbed, &OperatorOptions::new(PROGRAM, dir, settings)).await
+}
+
+#[test]
+fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_stays_until_then() -> Result<()>
+{
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let cluster = alone.testbed.cluster();
+        let label = serde_json::to_string(&stage.label)?;
+        let patch = format!(
+            "patches:\n- target: {{kind: PeerPodConfig}}\n  patch: |\n    - {{op: replace, path: /spec/nodeSelector, \
+             value: {label}}}\n    - {{op: add, path: /spec/admission, value: {{mode: None}}}}\n"
+        );
+        let folder = with_component("peerpodconfig", &patch)?;
+        let folder = path(&folder)?;
+        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", folder]).await?;
+        stage.shares(&[Some(5), Some(5)]).await?;
+
+        let refusal = refused(cluster, folder).await?;
+        for kind in [
+            "deployments.apps",
+            "serviceaccounts",
+            "roles.rbac.authorization.k8s.io",
+            "rolebindings.rbac.authorization.k8s.io",
+            "clusterroles.rbac.authorization.k8s.io",
+            "clusterrolebindings.rbac.authorization.k8s.io",
+        ] {
+            let kept = format!("{kind} \"peerpod-operator\" is forbidden");
+            ensure!(refusal.contains(&kept), "{kept}: {refusal}");
+        }
+        ensure!(refusal.contains("the PeerPodConfig config is there"), "{refusal}");
+        // After refusals kubectl waits for nothing.
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.shares(&[None, None]).await?;
+
+        // With no configuration nothing keeps the operator, once it is known that there is none.
+        cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+        allow_removal(cluster).await?;
+        let delete = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"];
+        cluster.kubectl(&delete).await?;
+        stage.nodes.leave().await?;
+        alone.testbed.install_objects().await
+    })
+}
