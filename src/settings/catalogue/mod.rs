@@ -68,6 +68,11 @@ impl CloudProvider {
         }
     }
 
+    /// Whether this version of the operator deletes this provider's VMs. It knows the settings of all.
+    pub const fn is_reaped(self) -> bool {
+        matches!(self, Self::Libvirt)
+    }
+
     /// Every setting of this provider beside those that all have ([`Common::KEYS`]), in the order in which people fill
     /// them in.
     pub const fn keys(self) -> &'static [Key] {

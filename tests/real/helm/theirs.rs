@@ -103,6 +103,9 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
         ensure!(vain == expected, "{vain:?}");
         let told = installed(&helm, &json!({ "provider": "aws" })).await?;
         ensure!(!told.contains("without effect here"), "{told}");
+        ensure!(told.contains("DELETES NO VM of aws"), "{told}");
+        let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
+        ensure!(!told.contains("DELETES NO VM"), "{told}");
         Ok(())
     })
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json, to_value};
 
 use super::{
     Files, HEADER,
-    settings::{Place, env_file, wrap},
+    settings::{Place, caveat, env_file, wrap},
     yaml,
 };
 
@@ -120,7 +120,8 @@ fn overlay(provider: CloudProvider, options: &Options) -> Result<Files> {
     };
     let about = format!(
         "The installation for the provider {provider}: fill in settings.env and credentials.env. Options are in ../../components: \
-         add `components: [../../components/NAME]`."
+         add `components: [../../components/NAME]`.{}",
+        caveat(provider)
     );
     let folder = format!("kustomize/overlays/{provider}");
     Ok(Files::from([

@@ -41,6 +41,15 @@ pub(super) fn comment(key: &Key) -> String {
     comment
 }
 
+/// What people have to know before they install for this provider; begins with a space, or is empty.
+pub(super) const fn caveat(provider: CloudProvider) -> &'static str {
+    if provider.is_reaped() {
+        ""
+    } else {
+        " This version of the operator DELETES NO VM of this provider: PeerPods that go stay, and so do their VMs and namespaces."
+    }
+}
+
 /// Text as lines of a comment, each ending in a line break.
 pub(super) fn wrap(text: &str) -> String {
     let mut comment = String::new();

@@ -11,7 +11,7 @@ use serde_yaml::Value as Yaml;
 use super::{
     super::{
         HEADER,
-        settings::{Place, comment, keys, value, wrap},
+        settings::{Place, caveat, comment, keys, value, wrap},
     },
     template::NOTE,
     values::{Values, WITHOUT_EFFECT},
@@ -164,7 +164,8 @@ fn join_lines(schema: &mut Value) {
 /// A values file with every setting of a provider.
 pub(super) fn provider_values(provider: CloudProvider) -> String {
     let mut text = wrap(&format!(
-        "The settings of the provider {provider}: a copy of this is your values file. An empty value stands for the default."
+        "The settings of the provider {provider}: a copy of this is your values file. An empty value stands for the default.{}",
+        caveat(provider)
     ));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "provider: {provider}");

@@ -65,8 +65,12 @@ Deletes the virtual machines of peer pods that are gone, and installs what makes
 ```sh
 helm upgrade --install peerpod-operator helm/peerpod-operator \\
   --namespace confidential-containers-system --create-namespace \\
-  --values helm/peerpod-operator/providers/libvirt.yaml
+  --values helm/peerpod-operator/providers/libvirt.yaml \\
+  --set operator.image.repository=REGISTRY/peerpod-operator
 ```
+
+There is no image to pull yet: `cargo xtask image` makes it, for a registry of yours. Where each node has it already, leave the last line
+out. VMs of libvirt alone are deleted today.
 
 `providers/` has a values file for each provider, with every setting of cloud-api-adaptor, its default and meaning. Where the charts
 of cloud-api-adaptor have a value, it has the same name and meaning here; what of theirs has no meaning here is accepted
@@ -80,6 +84,10 @@ PeerPodConfig is deleted before the chart is uninstalled, and not by an upgrade 
 
 `helm uninstall` first waits for deletions under way, and fails where PeerPods of running Pods are left: delete these Pods. The
 custom resource definitions stay.
+
+Where an installation fails, `kubectl -n confidential-containers-system describe pods` says why: no image (`ErrImagePull`), or no
+ConfigMap or Secret (`ContainerCreating`). Mend it and give the same command again. Uninstalling starts a Job of the same image, also
+by `--atomic`; where it cannot be pulled and no PeerPod is there yet, end the release with `helm uninstall --no-hooks`.
 
 ## Values
 
