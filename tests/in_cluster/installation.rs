@@ -8,7 +8,7 @@ use kube::{
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
 use testbed::{
-    Caa,
+    Caa, readme,
     wait::{self, DEADLINE},
 };
 
@@ -19,6 +19,7 @@ use crate::support::Installation;
 pub enum Way {
     Kustomize,
     Helm,
+    Manifests,
 }
 
 impl Installation {
@@ -32,6 +33,7 @@ impl Installation {
             .readme(match way {
                 Way::Kustomize => "kustomize",
                 Way::Helm => "helm",
+                Way::Manifests => "manifests",
             })
             .await?;
         self.way = Some(way);
@@ -43,12 +45,14 @@ impl Installation {
     /// Removes the operator in the way in which it was installed.
     pub async fn remove(&mut self) -> Result<()> {
         match self.way {
-            Some(Way::Kustomize) => {
+            Some(way @ (Way::Kustomize | Way::Manifests)) => {
                 self.end_peer_pods().await?;
                 // A Pod that ends just now, or a kubelet that has just come back, takes no commands.
                 wait::eventually("the operator drains", DEADLINE, async || self.shell.readme("drain").await)
                     .await?;
-                self.shell.readme("remove").await?;
+                let remove = readme::block("remove")?;
+                let what = if way == Way::Kustomize { "-k my-cluster" } else { "-f manifests/" };
+                self.shell.run(&remove.replace("-k my-cluster", what)).await?;
             }
             // What it leaves is no obstacle.
             Some(Way::Helm) => {

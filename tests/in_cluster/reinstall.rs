@@ -1,6 +1,6 @@
 //! The operator is removed and installed again.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use peerpod_operator::{NAMESPACE, runtime::lease};
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Who holds the operators' lease.
-async fn holder(installation: &Installation) -> Result<Option<String>> {
+pub async fn holder(installation: &Installation) -> Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(installation.testbed.client(), NAMESPACE);
     let lease = leases.get(lease::DEFAULT_NAME).await?;
     Ok(lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()))
@@ -28,6 +28,17 @@ fn an_operator_that_helm_installs_again_finds_the_lease_free() -> Result<()> {
         installation.remove().await?;
         assert_eq!(holder(installation).await?, None);
         installation.install(Way::Helm).await?;
+        let host = installation.host();
+        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
+    })
+}
+
+#[test]
+fn the_manifests_alone_install_what_passes_its_check_and_reaps_a_machine() -> Result<()> {
+    alone(async |installation| {
+        installation.install(Way::Manifests).await?;
+        let report = installation.shell.readme("check").await?;
+        ensure!(report.contains("The settings are right, and the cloud answers."), "{report}");
         let host = installation.host();
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
     })

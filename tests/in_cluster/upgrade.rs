@@ -14,7 +14,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use crate::support::alone;
+use crate::{reinstall::holder, support::alone};
 
 const DELETIONS: usize = 200;
 
@@ -32,17 +32,32 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
         let survivor = installation.pod_with_vm(&kept, "web").await?;
 
         let pods = Pods::new(installation.testbed.client(), &namespace);
-        pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let peerpods: Api<PeerPod> = Api::namespaced(installation.testbed.client(), &namespace);
+        for name in names.iter().take(DELETIONS / 2) {
+            pods.api().delete(name, &DeleteParams::default()).await?;
+        }
         wait::eventually("the operator is amid its work", DEADLINE, async || {
             let left = peerpods.list(&ListParams::default()).await?.items.len();
             ensure!(left < DELETIONS, "all are there");
             Ok(())
         })
         .await?;
+        // A cloud that does not answer for a while leaves work for the next leader, however fast the first one is.
+        installation.libvirtd.pause()?;
+        pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        let first = holder(installation).await?;
         let deployment = format!("deployment/{NAME}");
         let upgrade = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
         installation.testbed.cluster().kubectl(&upgrade).await?;
+        wait::eventually("another operator leads", DEADLINE, async || {
+            let now = holder(installation).await?;
+            ensure!(now.is_some() && now != first, "{now:?} leads");
+            Ok(())
+        })
+        .await?;
+        let left = peerpods.list(&ListParams::default()).await?.items.len();
+        ensure!(left >= DELETIONS / 2, "{left} PeerPods were left");
+        installation.libvirtd.resume()?;
         installation.operators().available().await?;
         for vm in &vms {
             wait::gone(&peerpods, &vm.name(), DEADLINE).await?;

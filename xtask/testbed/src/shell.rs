@@ -17,7 +17,7 @@ use tokio::process::Command;
 use crate::readme;
 
 /// The folders of this repository that the commands of README.md name.
-const FOLDERS: [&str; 2] = ["kustomize", "helm"];
+const FOLDERS: [&str; 3] = ["kustomize", "helm", "manifests"];
 
 /// Where a user types: a folder with what this repository has for users, and the programs that they need.
 #[derive(Debug)]
