@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{api::v1alpha1::PeerPodConfig, runtime::text::listed};
 
-/// How often Pods on older settings are looked for: nobody tells that one was restarted by hand.
-const PENDING_RESYNC: Duration = Duration::from_secs(20);
+/// How often it is looked for what nobody tells of: that a Pod on older settings was restarted by hand, or that somebody
+/// else's object is in the way no more.
+pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 
 impl Context {
     /// cloud-api-adaptor on the nodes.
@@ -37,7 +38,7 @@ impl Context {
         if is_obstructed && current.is_none() {
             let withheld = "cloud-api-adaptor is not deployed; the condition Conflict says why";
             findings.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            return Ok(Part { findings, again: Some(PENDING_RESYNC) });
+            return Ok(Part { findings, again: Some(UNWATCHED_RESYNC) });
         }
 
         let restarts = config.spec.adaptor.restart_on_settings_change;
@@ -71,13 +72,13 @@ impl Context {
                 self.options.namespace
             );
             part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
-            part.again = Some(PENDING_RESYNC);
+            part.again = Some(UNWATCHED_RESYNC);
         }
         part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             part.findings.push(settings::older(&older, restarts, misfit));
-            part.again = Some(PENDING_RESYNC);
+            part.again = Some(UNWATCHED_RESYNC);
         }
         Ok(part)
     }

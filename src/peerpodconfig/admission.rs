@@ -14,6 +14,7 @@ use serde_json::to_value;
 
 use super::{
     Context,
+    adaptor::UNWATCHED_RESYNC,
     apply::{self, Found, Kind, Wanted},
     build::{AdaptorSettings, Inputs, Names, policy, webhook},
     handover,
@@ -88,10 +89,16 @@ impl Context {
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
         part.findings.extend(refused);
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
-        // That it is dropped is told once.
-        if !takes_over || part.findings.iter().any(|told| told.reason == Reason::AdmissionDropped) {
-            part.again = Some(TAKEN_UP);
-        }
+        part.again = if part.findings.iter().any(|told| told.reason == Reason::AdmissionDropped) {
+            // That is told once.
+            Some(TAKEN_UP)
+        } else if takes_over {
+            None
+        } else if !found.foreign.is_empty() {
+            Some(UNWATCHED_RESYNC)
+        } else {
+            is_settling(&found, Timestamp::now()).then_some(TAKEN_UP)
+        };
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
         if takes_over && !former.is_empty() {
             let former: Vec<_> = former.into_iter().rev().collect();
@@ -231,6 +238,13 @@ fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
     Finding::new(Reason::PolicyInForce, message)
 }
 
+/// Whether time will tell, or what others tell of themselves: what leads Pods to an admission was made a moment ago, or waits
+/// for another one's to go. All else that an admission waits for is watched.
+fn is_settling(found: &Found, now: Timestamp) -> bool {
+    let mut entrances = found.objects.values().filter(|object| object.namespace().is_none()).peekable();
+    entrances.peek().is_none() || entrances.any(|object| !is_taken_up(object, now))
+}
+
 /// Whether API servers have heard of it.
 fn is_taken_up(object: &impl ResourceExt, now: Timestamp) -> bool {
     let age = object.creation_timestamp().map(|made| now.duration_since(made.0).unsigned_abs());
@@ -261,6 +275,30 @@ mod tests {
         let state = |ready| shared_state(&config(&json!({}), ready)).reason;
         assert_eq!(state("True"), Reason::AdmissionShared);
         assert_eq!(state("False"), Reason::SharedNotReady);
+    }
+
+    #[test]
+    fn it_is_looked_at_soon_while_time_alone_helps() {
+        let found = |made: &[(&str, Option<&str>, i64)]| {
+            let objects = made.iter().map(|&(name, namespace, second)| {
+                let object = serde_json::from_value(json!({
+                    "metadata": { "name": name, "namespace": namespace,
+                        "creationTimestamp": Timestamp::from_second(second).unwrap() },
+                }));
+                ((String::new(), name.to_owned()), object.unwrap())
+            });
+            Found { objects: objects.collect(), foreign: Vec::new() }
+        };
+        let settles = |made: &[(&str, Option<&str>, i64)]| {
+            is_settling(&found(made), Timestamp::from_second(1000).unwrap())
+        };
+        let server = ("server", Some("operator"), 999);
+        // It waits for another one's admission to go.
+        assert!(settles(&[server]));
+        assert!(settles(&[server, ("registration", None, 996)]));
+        assert!(settles(&[("policy", None, 900), ("binding", None, 996)]));
+        // Its Pods are watched.
+        assert!(!settles(&[server, ("registration", None, 995)]));
     }
 
     #[test]
