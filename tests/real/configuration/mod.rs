@@ -18,6 +18,7 @@ mod sweep;
 mod taints;
 mod tls;
 mod upstream;
+mod withheld;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};

@@ -1,0 +1,57 @@
+//! What keeps cloud-api-adaptor from being deployed.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ServiceAccount};
+use kube::{Api, api::DeleteParams};
+use peerpod_operator::{NAMESPACE, peerpodconfig::build::SERVICE_ACCOUNT};
+use serde_json::json;
+
+use super::stage::{Stage, configuring};
+
+#[test]
+fn a_service_account_that_is_missing_is_told_of_until_it_is_there() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        accounts.delete(SERVICE_ACCOUNT, &DeleteParams::default()).await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        let message = stage.until("config", "AdaptorReady", "ServiceAccountMissing").await?;
+        ensure!(message.contains("apply the operator's installation again"), "{message}");
+        stage.until("config", "Ready", "ServiceAccountMissing").await?;
+        alone.testbed.install_objects().await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn somebody_elses_daemon_set_of_that_name_stays_and_nothing_is_advertised() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let name = "config-cloud-api-adaptor";
+        let labels = json!({ "app": "another" });
+        let another = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "selector": { "matchLabels": labels },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": { "nodeSelector": { "no": "where" }, "containers": [{ "name": "main", "image": "any" }] },
+                },
+            },
+        });
+        let before = stage.make::<DaemonSet>(another).await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        let message = stage.until("config", "Conflict", "NameTaken").await?;
+        ensure!(message.contains(name), "{message}");
+        stage.until("config", "AdaptorReady", "AdaptorWithheld").await?;
+        stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
+        stage.shares(&[None]).await?;
+        ensure!(stage.daemon_set("config").await?.metadata.generation == before.metadata.generation);
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        daemon_sets.delete(name, &DeleteParams::background()).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.shares(&[Some(2)]).await?;
+        stage.clear("config").await
+    })
+}
