@@ -2,7 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use kube::{Api, api::DeleteParams};
 use peerpod_operator::peerpodconfig::{
     capacity::{Capacity, Summary},
@@ -65,6 +67,8 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
         for name in bad.iter().map(String::as_str).chain(["good"]) {
             stage.leave(name).await?;
         }
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(testbed.client());
+        policies.delete("refused-nodes", &DeleteParams::default()).await?;
         Ok(())
     })
 }

@@ -94,7 +94,8 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
             ensure!(alone.testbed.crds().get_opt(&name).await?.is_some(), "{name} is gone");
         }
         let kinds = "daemonsets,deployments,mutatingadmissionpolicies,validatingadmissionpolicies";
-        let kinds = ["get", kinds, "--namespace", NAMESPACE, "--output=name"];
+        let ours = "--selector=app.kubernetes.io/part-of=peer-pods";
+        let kinds = ["get", kinds, "--namespace", NAMESPACE, ours, "--output=name"];
         let left = alone.testbed.cluster().kubectl(&kinds).await?;
         ensure!(left.is_empty(), "{left}");
         // Neither namespace waits for anything.
