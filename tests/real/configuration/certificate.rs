@@ -104,8 +104,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         is_theirs(client, &data).await?;
         stage.configure("config", mode("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
-        stage.configs.delete("config", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.delete("config").await?;
         wait::gone(&leases, LEASE, DEADLINE).await?;
         is_theirs(client, &data).await?;
         let written = writes(alone)?.split_off(before);
@@ -138,8 +137,7 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
             until_trusted(client, &data).await?;
             wait::eventually("the Secret is theirs", DEADLINE, async || is_theirs(client, &data).await)
                 .await?;
-            stage.configs.delete("config", &DeleteParams::default()).await?;
-            wait::gone(&stage.configs, "config", DEADLINE).await?;
+            stage.delete("config").await?;
             is_theirs(client, &data).await?;
             secrets(client).delete(SECRET, &DeleteParams::default()).await?;
             wait::gone(&leases, LEASE, DEADLINE).await?;
@@ -160,8 +158,7 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
         stage.configure("config", mode("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         let made = secrets(client).get(SECRET).await?;
-        stage.configs.delete("config", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.delete("config").await?;
         until_gone(client).await?;
         // Its webhook made both itself, owned by nobody.
         let ObjectMeta { name, annotations, .. } = made.metadata;
@@ -178,8 +175,7 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
         until_trusted(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         ensure!(secrets(client).get(SECRET).await?.data == Some(data), "another one was made");
-        stage.configs.delete("config", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.delete("config").await?;
         until_gone(client).await?;
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
         stage.nodes.leave().await

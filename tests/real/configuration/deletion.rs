@@ -55,8 +55,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
             ensure!(during.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", during.keys());
         }
 
-        stage.configs.delete("config", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.delete("config").await?;
         until_as(&stage.client, &before).await?;
         // All this time it was there to make again what is missing.
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;

@@ -55,8 +55,7 @@ fn the_admission_of_one_that_goes_stays_until_its_successors_is_in_force() -> Re
         let stage = Stage::set(alone, 1).await?;
         two(&stage, "Policy").await?;
         let asked = no_pod_is_missed(alone, async {
-            stage.configs.delete("older", &DeleteParams::default()).await?;
-            wait::gone(&stage.configs, "older", DEADLINE).await?;
+            stage.delete("older").await?;
             stage.until("younger", "Ready", "AllReady").await.map(drop)
         })
         .await?;
@@ -129,8 +128,7 @@ fn an_edited_configuration_keeps_its_admission_for_another_one_and_takes_over_no
         ensure!(asked.changed > 0 && asked.refused == 0, "{asked:?}");
         let registrations: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
         ensure!(registrations.get_metadata_opt("peer-pods-older").await?.is_none(), "it is registered");
-        stage.configs.delete("older", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "older", DEADLINE).await?;
+        stage.delete("older").await?;
         stage.clear("younger").await
     })
 }

@@ -141,16 +141,14 @@ fn what_two_configurations_contested_settles_when_either_leaves_it() -> Result<(
         stage.configure("younger", spec(7, "apart")).await?;
         settled([Some(4), Some(7)]).await?;
         // One that was never deployed is when the older one's selectors leave it a node.
-        stage.configs.delete("younger", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "younger", DEADLINE).await?;
+        stage.delete("younger").await?;
         place(first, "older", true).await?;
         stage.until("older", "Ready", "AllReady").await?;
         stage.configure("younger", spec(7, "apart")).await?;
         stage.until("younger", "AdaptorReady", "AdaptorWithheld").await?;
         stage.configure("older", spec(4, "younger")).await?;
         settled([Some(4), Some(7)]).await?;
-        stage.configs.delete("older", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "older", DEADLINE).await?;
+        stage.delete("older").await?;
         stage.clear("younger").await
     })
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, webhook::certificates::keeper::SECRET};
 use serde_json::json;
@@ -89,8 +89,7 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
         ensure!(own_now.is_empty(), "{own_now:#?}");
         let changed: Vec<_> = all_writes(alone).await?.into_iter().filter(|it| !all.contains(it)).collect();
         ensure!(changed.is_empty(), "of {all:?} became {changed:?}");
-        stage.configs.delete("webhook", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "webhook", DEADLINE).await?;
+        stage.delete("webhook").await?;
         stage.clear("config").await
     })
 }

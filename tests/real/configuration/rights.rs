@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use kube::api::DeleteParams;
 use serde_json::json;
 use testbed::{
     Request,
@@ -42,8 +41,7 @@ fn whatever_the_operator_does_about_configurations_it_has_the_right_to() -> Resu
             .configure("other", json!({ "nodeSelector": { "nowhere": "yes" }, "admission": admission }))
             .await?;
         stage.until("other", "AdmissionReady", "RuntimeClassMissing").await?;
-        stage.configs.delete("other", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "other", DEADLINE).await?;
+        stage.delete("other").await?;
         stage.clear("config").await?;
 
         let kinds = async || -> Result<BTreeSet<String>> {

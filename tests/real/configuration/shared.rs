@@ -139,7 +139,7 @@ fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
         until_owned(client, &["config"]).await?;
         stage.configure("config", mode("None")).await?;
         until_gone(client).await?;
-        stage.configs.delete("other", &DeleteParams::default()).await?;
+        stage.delete("other").await?;
         stage.clear("config").await
     })
 }

@@ -153,10 +153,15 @@ impl Stage {
         alone.testbed.cluster().kubectl(&all).await
     }
 
-    /// Removes the configuration and waits until it and the nodes' shares are gone.
-    pub async fn clear(self, config: &str) -> Result<()> {
+    /// Deletes a configuration and waits until it is gone.
+    pub async fn delete(&self, config: &str) -> Result<()> {
         self.configs.delete(config, &DeleteParams::default()).await?;
-        wait::gone(&self.configs, config, DEADLINE).await?;
+        wait::gone(&self.configs, config, DEADLINE).await
+    }
+
+    /// The same, until the nodes' shares are gone, too; then the nodes go.
+    pub async fn clear(self, config: &str) -> Result<()> {
+        self.delete(config).await?;
         let none = vec![None; self.nodes.names().len()];
         self.shares(&none).await?;
         self.nodes.leave().await

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use futures::TryStreamExt as _;
 use kube::{
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use peerpod_operator::api::v1alpha1::PeerPodConfig;
@@ -104,8 +104,7 @@ fn one_without_spec_is_looked_after_and_holds_up_nobody() -> Result<()> {
         assert!(message.contains("spec.limit is not set"), "{message}");
         stage.configure("config", json!({ "limit": 2 })).await?;
         stage.until("config", "Ready", "AllReady").await?;
-        stage.configs.delete("bare", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "bare", DEADLINE).await?;
+        stage.delete("bare").await?;
         stage.clear("config").await
     })
 }
