@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::MutatingWebhookConfiguration,
         apps::v1::Deployment,
-        core::v1::{ConfigMap, Pod, Secret, Service},
+        core::v1::{ConfigMap, Pod, Service},
         policy::v1::PodDisruptionBudget,
     },
 };
@@ -26,7 +26,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
-use super::stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator};
+use super::{
+    shared::{forget_certificate, secrets},
+    stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator},
+};
 use crate::support::{Alone, alone_on, second_after};
 
 const NAME: &str = "peer-pods-config";
@@ -105,7 +108,7 @@ pub async fn trust(client: &Client) -> Result<()> {
     let authorities = config_maps.get("kube-root-ca.crt").await?.data.context("it has data")?;
     let authorities = ByteString(authorities["ca.crt"].clone().into_bytes());
     let patch = Patch::Merge(json!({ "data": { "ca.crt": authorities } }));
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let secrets = secrets(client);
     wait::eventually("there is a Secret and takes an authority", DEADLINE, async || {
         secrets.patch_metadata(SECRET, &PatchParams::default(), &patch).await?;
         Ok(())
@@ -198,8 +201,7 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
-        // What another test's webhook left would be registered by itself.
-        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         stage.configure("config", mode("Webhook")).await?;
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;

@@ -5,18 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{
     ByteString,
-    api::{
-        admissionregistration::v1::MutatingWebhookConfiguration, coordination::v1::Lease, core::v1::Secret,
-    },
+    api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret},
 };
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use peerpod_operator::{
-    NAMESPACE,
-    webhook::certificates::keeper::{LEASE, SECRET},
-};
+use peerpod_operator::webhook::certificates::keeper::{LEASE, SECRET};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
@@ -24,7 +19,7 @@ use testbed::wait::{self, DEADLINE};
 use super::{
     admission::mode,
     deletion::webhook,
-    shared::{until_gone, until_owned},
+    shared::{forget_certificate, leases, secrets, until_gone, until_owned},
     stage::{Stage, configuring, writes},
 };
 
@@ -32,10 +27,6 @@ use super::{
 const CALLED: &str = "config-webhook.confidential-containers-system.svc";
 
 type Data = BTreeMap<String, ByteString>;
-
-fn secrets(client: &Client) -> Api<Secret> {
-    Api::namespaced(client.clone(), NAMESPACE)
-}
 
 /// A certificate for this name, with its key and its authority.
 fn issue(name: &str) -> Result<Data> {
@@ -85,7 +76,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
-        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         let before = writes(alone)?.len();
         // Upstream's is for its own Service.
         write_as_cert_manager(client, &issue("peerpods-webhook-svc.confidential-containers-system.svc")?)
@@ -99,13 +90,12 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         is_theirs(client, &data).await?;
         stage.configure("config", mode("None")).await?;
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-        wait::gone(&leases, LEASE, DEADLINE).await?;
+        wait::gone(&leases(client), LEASE, DEADLINE).await?;
         is_theirs(client, &data).await?;
         stage.configure("config", mode("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.delete("config").await?;
-        wait::gone(&leases, LEASE, DEADLINE).await?;
+        wait::gone(&leases(client), LEASE, DEADLINE).await?;
         is_theirs(client, &data).await?;
         let written = writes(alone)?.split_off(before);
         ensure!(written.iter().any(|it| it.resource == "deployments"), "{written:#?}");
@@ -120,16 +110,15 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
-        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         // One that fills the Secret as soon as there is an empty one.
         let dir = tempfile::tempdir()?;
         let webhook = webhook(alone, dir.path()).await?;
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
         for round in 0..8 {
             let data = issue(CALLED)?;
             let theirs = async {
                 // The Lease is made right before the Secret is looked for.
-                wait::present(&leases, LEASE, "there is the Lease", DEADLINE, |_| true).await?;
+                wait::present(&leases(client), LEASE, "there is the Lease", DEADLINE, |_| true).await?;
                 tokio::time::sleep(Duration::from_millis(round)).await;
                 write_as_cert_manager(client, &data).await
             };
@@ -140,7 +129,7 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
             stage.delete("config").await?;
             is_theirs(client, &data).await?;
             secrets(client).delete(SECRET, &DeleteParams::default()).await?;
-            wait::gone(&leases, LEASE, DEADLINE).await?;
+            wait::gone(&leases(client), LEASE, DEADLINE).await?;
         }
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
         stage.nodes.leave().await
@@ -152,7 +141,7 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
-        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         let dir = tempfile::tempdir()?;
         let webhook = webhook(alone, dir.path()).await?;
         stage.configure("config", mode("Webhook")).await?;
@@ -165,9 +154,8 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
         let metadata = ObjectMeta { name, annotations, ..ObjectMeta::default() };
         let before = Secret { metadata, ..made };
         secrets(client).create(&PostParams::default(), &before).await?;
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
         let lease = json!({ "metadata": { "name": LEASE }, "spec": { "holderIdentity": "former" } });
-        leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
+        leases(client).create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
 
         stage.configure("config", mode("Webhook")).await?;
         until_owned(client, &["config"]).await?;

@@ -9,6 +9,7 @@ use testbed::wait::{self, DEADLINE};
 
 use super::{
     admission::{makes_peer_pods, mode},
+    shared::forget_certificate,
     stage::{Stage, configuring},
 };
 use crate::support::{Alone, second_after};
@@ -68,8 +69,7 @@ fn the_admission_of_one_that_goes_stays_until_its_successors_is_in_force() -> Re
 fn one_that_never_becomes_ready_delays_it_for_a_while_and_refuses_pods_then() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // What another test's webhook left would be registered by itself.
-        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         // The Pods of fake nodes do nothing, so there never is a certificate.
         two(&stage, "Webhook").await?;
         let asked = no_pod_is_missed(alone, async {
@@ -100,8 +100,7 @@ fn an_edited_configuration_keeps_its_admission_for_another_one_and_takes_over_no
 -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // What another test's webhook left would be registered by itself.
-        Stage::kubectl(alone, &["delete", "secret", "webhook-server-cert", "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         two(&stage, "Policy").await?;
         let another = json!({ "limit": 2, "admission": { "mode": "Policy", "runtimeClassName": "another" } });
         for (left, reason) in [(mode("None"), "AdmissionElsewhere"), (another, "RuntimeClassMissing")] {

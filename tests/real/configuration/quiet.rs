@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, webhook::certificates::keeper::SECRET};
+use peerpod_operator::NAMESPACE;
 use serde_json::json;
 use testbed::{
     Metrics,
@@ -19,6 +19,7 @@ use testbed::{
 
 use super::{
     admission::trust,
+    shared::forget_certificate,
     stage::{Stage, configuring, writes},
 };
 use crate::support::Alone;
@@ -61,7 +62,7 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         // One of each mode. All of a webhook is there, also where its runtime class is not.
-        Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await?;
+        forget_certificate(alone).await?;
         let admission = json!({ "mode": "Webhook", "runtimeClassName": "another" });
         let webhook = json!({ "nodeSelector": { "nowhere": "yes" }, "admission": admission });
         stage.configure("webhook", webhook).await?;

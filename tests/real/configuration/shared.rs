@@ -28,19 +28,31 @@ use super::{
 };
 use crate::support::Alone;
 
+/// Where the Secret is.
+pub fn secrets(client: &Client) -> Api<Secret> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+/// Where the Lease is.
+pub fn leases(client: &Client) -> Api<Lease> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+/// Deletes the Secret that another test may have left: a webhook would use the certificate in it.
+pub async fn forget_certificate(alone: &Alone<'_>) -> Result<()> {
+    Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await.map(drop)
+}
+
 /// Their owners by name, `None` if one of the two is missing.
 async fn owners(client: &Client) -> Result<[Option<BTreeSet<String>>; 2]> {
-    async fn of<K>(client: &Client, name: &str) -> Result<Option<BTreeSet<String>>>
+    async fn of<K>(api: Api<K>, name: &str) -> Result<Option<BTreeSet<String>>>
     where
-        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + DeserializeOwned
-            + std::fmt::Debug,
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let found = Api::<K>::namespaced(client.clone(), NAMESPACE).get_metadata_opt(name).await?;
+        let found = api.get_metadata_opt(name).await?;
         Ok(found.map(|it| it.owner_references().iter().map(|owner| owner.name.clone()).collect()))
     }
-    Ok([of::<Secret>(client, SECRET).await?, of::<Lease>(client, LEASE).await?])
+    Ok([of(secrets(client), SECRET).await?, of(leases(client), LEASE).await?])
 }
 
 /// Waits until both are owned by these.
@@ -103,11 +115,9 @@ fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_
         let needless: Vec<_> = asked.iter().filter(needless).collect();
         ensure!(needless.is_empty(), "{needless:#?}");
 
-        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-        leases.delete(LEASE, &DeleteParams::default()).await?;
+        leases(client).delete(LEASE, &DeleteParams::default()).await?;
         until_owned(client, &["config"]).await?;
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-        secrets.delete(SECRET, &DeleteParams::default()).await?;
+        secrets(client).delete(SECRET, &DeleteParams::default()).await?;
         until_owned(client, &["config"]).await?;
         stage.clear("config").await
     })
