@@ -13,8 +13,9 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options};
 use crate::{
     cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
-    peerpodconfig::build::own_pods::{
-        self, HEALTH_PORT, METRICS_PORT, OPERATOR_CONTAINER, USER, port, probe,
+    peerpodconfig::build::{
+        own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
+        program::OPERATOR_CONTAINER,
     },
 };
 

@@ -65,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
 use self::{
-    build::{CONFIG_LABEL, own_pods::Program},
+    build::{CONFIG_LABEL, program::Program},
     capacity::Capacity,
     observe::Observer,
     report::Reporter,
@@ -114,6 +114,8 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
         &["daemonsets", "deployments"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
+    // Where the operator itself is to run, and so the webhook.
+    Permission::new("apps", &["replicasets"], &["get"]),
     Permission::new(
         "policy",
         &["poddisruptionbudgets"],

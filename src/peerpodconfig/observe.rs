@@ -4,7 +4,7 @@ use k8s_openapi::{
     ByteString,
     api::{
         admissionregistration::v1::MutatingWebhookConfiguration,
-        apps::v1::Deployment,
+        apps::v1::{Deployment, ReplicaSet},
         core::v1::{ConfigMap, ContainerStatus, Pod, Secret},
         node::v1::RuntimeClass,
     },
@@ -81,6 +81,12 @@ impl Observer {
     /// The Pod of this name.
     pub(super) async fn pod(&self, name: &str) -> Result<Option<Pod>, ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        api_call::bounded(api.get_opt(name)).await
+    }
+
+    /// The `ReplicaSet` of this name.
+    pub(super) async fn replica_set(&self, name: &str) -> Result<Option<ReplicaSet>, ApiError> {
+        let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), &self.namespace);
         api_call::bounded(api.get_opt(name)).await
     }
 

@@ -7,7 +7,7 @@ use kube::{ResourceExt, api::ApiResource, runtime::controller::Action};
 use super::{
     Context, FINALIZER,
     apply::{Found, Kind},
-    build::{AdaptorSecrets, AdaptorSettings, Inputs, own_pods::OPERATOR_CONTAINER},
+    build::{AdaptorSecrets, AdaptorSettings, Inputs, program::OPERATOR_CONTAINER},
     capacity,
     report::Report,
     verdict::{Finding, Reason},

@@ -16,7 +16,8 @@ use peerpod_operator::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     peerpodconfig::build::{
         AdaptorSecrets, AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs,
-        own_pods::Program, service_account, webhook,
+        program::{Placement, Program},
+        service_account, webhook,
     },
     settings::CloudProvider,
     webhook::tls::TlsOptions,
@@ -58,6 +59,21 @@ fn everything() -> Value {
             "restartOnSettingsChange": true,
         },
         "admission": { "replicas": 3, "sizing": "Sum", "excludedNamespaces": ["b", "a"] },
+    })
+}
+
+/// Where the operator itself may be told to run.
+fn placed() -> Value {
+    let terms = json!([{ "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }]);
+    json!({
+        "containers": [],
+        "nodeSelector": { "infra": "" },
+        "tolerations": [{ "operator": "Exists" }, { "key": "infra", "effect": "NoExecute" }],
+        "affinity": { "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms },
+            "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 1, "preference": terms[0] }],
+        } },
+        "priorityClassName": "system-cluster-critical",
     })
 }
 
@@ -140,7 +156,11 @@ fn the_webhook_is_accepted_where_pod_security_is_restricted() -> Result<()> {
         let settings = settings("aws")?;
         let tls = TlsOptions::parse("VersionTLS13", "")?;
         let pull_secrets = vec![LocalObjectReference { name: "pull".to_owned() }];
-        let program = Program { pull_secrets, ..Program::public("peerpod-operator") };
+        let placement =
+            Placement::of(&serde_json::from_value(json!({ "spec": { "selector": {}, "template": {
+            "spec": placed(),
+        } } }))?);
+        let program = Program { pull_secrets, placement, ..Program::public("peerpod-operator") };
         let mut objects = Vec::new();
         for (name, spec) in [("plain", json!({})), ("full.v2", everything())] {
             let config = config(name, &spec)?;

@@ -8,7 +8,11 @@ use super::{
     super::{
         Context, Options,
         apply::{self, Found, Kind, Wanted},
-        build::{Inputs, Names, own_pods::Program, webhook},
+        build::{
+            Inputs, Names,
+            program::{Placement, Program, replica_set_of},
+            webhook,
+        },
         pass::PassError,
         shared::Use,
         verdict::{Finding, Reason},
@@ -85,16 +89,20 @@ impl Context {
         self.shared.refusal(&name, Timestamp::now())
     }
 
-    /// What the webhook runs: what the operator itself does, unless told otherwise.
+    /// What the webhook runs, and where: what the operator itself does, unless told of another image.
     async fn program(&self) -> Result<&Program, PassError> {
         let asked = async || {
             let Options { pod, image, .. } = &self.options;
             let own = match pod {
                 None => Program::public(DEFAULT_IMAGE),
                 Some(name) => {
-                    let pod = self.observer.pod(name).await?;
-                    let program = pod.as_ref().and_then(Program::of);
-                    program.ok_or_else(|| PassError::NoPod(name.clone()))?
+                    let pod = self.observer.pod(name).await?.unwrap_or_default();
+                    let program = Program::of(&pod).ok_or_else(|| PassError::NoPod(name.clone()))?;
+                    let replicas = match replica_set_of(&pod) {
+                        Some(name) => self.observer.replica_set(name).await?,
+                        None => None,
+                    };
+                    Program { placement: replicas.as_ref().map(Placement::of).unwrap_or_default(), ..program }
                 }
             };
             Ok(Program { image: image.clone().unwrap_or(own.image), ..own })

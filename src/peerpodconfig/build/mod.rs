@@ -8,6 +8,7 @@
 //! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
 //! webhook/       tls.rs: what of its settings the webhook is told
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
+//! program.rs     what the webhook runs and where, as the operator itself does
 //! own_pods.rs    what all Pods that run this program have in common
 //! names.rs       what they are called, and whose they are
 //! differs.rs     whether writing an object would change anything
@@ -24,6 +25,7 @@ mod foreign;
 mod names;
 pub mod own_pods;
 pub mod policy;
+pub mod program;
 mod selection;
 mod settings;
 pub mod webhook;

@@ -4,9 +4,9 @@ use k8s_openapi::{
     api::{
         apps::v1::{DeploymentStrategy, RollingUpdateDeployment},
         core::v1::{
-            Capabilities, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, LocalObjectReference,
-            ObjectFieldSelector, Pod, PodSecurityContext, Probe, SeccompProfile, SecurityContext,
-            ServicePort, TopologySpreadConstraint,
+            Capabilities, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector,
+            PodSecurityContext, Probe, SeccompProfile, SecurityContext, ServicePort,
+            TopologySpreadConstraint,
         },
         policy::v1::PodDisruptionBudgetSpec,
     },
@@ -21,40 +21,6 @@ pub const METRICS_PORT: i32 = 8080;
 
 /// Any user but root; the image has one of this number.
 pub const USER: i64 = 65_532;
-
-/// The operator's container in its Pods.
-pub const OPERATOR_CONTAINER: &str = "operator";
-
-/// This program as an image, and how a node comes by it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Program {
-    /// The image.
-    pub image: String,
-    /// When a node pulls it: `Always`, `IfNotPresent` or `Never`.
-    pub pull_policy: String,
-    /// The Secrets that it is pulled with, in the operator's own namespace.
-    pub pull_secrets: Vec<LocalObjectReference>,
-}
-
-impl Program {
-    /// Of a registry that asks nobody who they are.
-    pub fn public(image: impl Into<String>) -> Self {
-        Self { image: image.into(), pull_policy: "IfNotPresent".to_owned(), pull_secrets: Vec::new() }
-    }
-
-    /// As this Pod of the operator has it. Whoever names another image or other Secrets does so in the operator's Deployment
-    /// or ServiceAccount, and by whichever tool: the Pod has what comes of it. `None`: it is no Pod of the operator.
-    pub fn of(pod: &Pod) -> Option<Self> {
-        let spec = pod.spec.as_ref()?;
-        let container = spec.containers.iter().find(|container| container.name == OPERATOR_CONTAINER)?;
-        let public = Self::public(container.image.clone()?);
-        Some(Self {
-            pull_policy: container.image_pull_policy.clone().unwrap_or(public.pull_policy),
-            pull_secrets: spec.image_pull_secrets.clone().unwrap_or_default(),
-            ..public
-        })
-    }
-}
 
 /// A new Pod is ready before an old one goes.
 pub(crate) fn strategy() -> DeploymentStrategy {
@@ -168,32 +134,5 @@ pub(crate) fn probe(path: &str, period_seconds: i32) -> Probe {
         }),
         period_seconds: Some(period_seconds),
         ..Probe::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn program(containers: &Value) -> Option<Program> {
-        let spec = json!({ "containers": containers, "imagePullSecrets": [{ "name": "pull" }] });
-        Program::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
-    }
-
-    #[test]
-    fn the_program_of_a_pod_is_that_of_its_container_whatever_others_were_put_into_it() {
-        let proxy = json!({ "name": "proxy", "image": "proxy" });
-        let own = json!({ "name": "operator", "image": "mine", "imagePullPolicy": "Always" });
-        let expected = Program {
-            image: "mine".to_owned(),
-            pull_policy: "Always".to_owned(),
-            pull_secrets: vec![LocalObjectReference { name: "pull".to_owned() }],
-        };
-        assert_eq!(program(&json!([proxy, own])), Some(expected));
-        assert_eq!(program(&json!([proxy])), None);
-        assert_eq!(program(&json!([{ "name": "operator" }])), None);
-        assert_eq!(Program::of(&Pod::default()), None);
     }
 }

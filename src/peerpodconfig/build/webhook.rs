@@ -24,7 +24,8 @@ use kube::api::ObjectMeta;
 use super::{
     Inputs, Names,
     names::Part,
-    own_pods::{self, HEALTH_PORT, METRICS_PORT, Program, port, probe},
+    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
+    program::Program,
 };
 use crate::{
     api::v1alpha1::Sizing,
@@ -61,7 +62,8 @@ const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().ca
 
 /// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
 ///
-/// `tls`: what they take of their clients, which is in their template, so that a change reaches them. `program`: what they run.
+/// `tls`: what they take of their clients, which is in their template, so that a change reaches them. `program`: what they run,
+/// and where.
 pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deployment {
     let config = inputs.config;
     Deployment {
@@ -171,7 +173,7 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
 }
 
 fn pod(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> PodSpec {
-    PodSpec {
+    program.placement.place(PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
             // Those of before are to go, and must not lead the new ones to where they are not.
@@ -183,7 +185,7 @@ fn pod(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> PodSpec {
         image_pull_secrets: Some(program.pull_secrets.clone()).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, tls, program)],
         ..PodSpec::default()
-    }
+    })
 }
 
 fn container(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Container {

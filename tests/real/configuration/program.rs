@@ -1,16 +1,16 @@
-//! Which image the webhook runs, and what it is pulled with.
+//! Which image the webhook runs, what it is pulled with, and on which nodes.
 
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
-    Api,
-    api::{DeleteParams, PostParams},
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
 };
 use peerpod_operator::{NAMESPACE, install::DEFAULT_IMAGE};
 use peers::libvirt::Libvirtd;
-use serde_json::{Value, json};
+use serde_json::{Value, json, to_value};
 use testbed::{
     Operator, Testbed,
     wait::{self, DEADLINE},
@@ -25,35 +25,35 @@ use crate::{
     support::{Alone, alone_with},
 };
 
-/// The operator's own Pod.
+/// A Pod that is not there.
 const POD: &str = "operator-itself";
 
 const IMAGE: &str = "registry.example/mine/peerpod-operator:v9";
 
-/// The overlay with an image of one's own, as kustomize's users name it, and a Secret that it is pulled with.
-fn kustomization() -> Result<tempfile::TempDir> {
+/// The overlay with an image of one's own, as kustomize's users name it, and what they patch the Deployment with.
+fn kustomization(patch: &Value) -> Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
     let up = "../".repeat(fs::canonicalize(dir.path())?.components().count() - 1);
-    let pull = json!([{ "op": "add", "path": "/spec/template/spec/imagePullSecrets", "value": [{ "name": "pull" }] }]);
     let kustomization = json!({
         "resources": [format!("{up}{}", LIBVIRT.trim_start_matches('/'))],
         "images": [{ "name": "peerpod-operator", "newName": "registry.example/mine/peerpod-operator", "newTag": "v9" }],
-        "patches": [{ "target": { "kind": "Deployment" }, "patch": pull.to_string() }],
+        "patches": [{ "target": { "kind": "Deployment" }, "patch": patch.to_string() }],
     });
     fs::write(dir.path().join("kustomization.yaml"), kustomization.to_string())?;
     Ok(dir)
 }
 
-/// The Pod that the Deployment of this kustomization would make.
-async fn pod(alone: &Alone<'_>) -> Result<Pod> {
-    let dir = kustomization()?;
+/// The operator's Deployment by this kustomization: with a Secret that its image is pulled with, and these fields of the Pod.
+async fn deployment(alone: &Alone<'_>, placement: &[(&str, Value)]) -> Result<Value> {
+    let pull = ("imagePullSecrets", json!([{ "name": "pull" }]));
+    let fields = placement.iter().cloned().chain([pull]);
+    let add = |(field, value): (&str, Value)| json!({ "op": "add", "path": format!("/spec/template/spec/{field}"), "value": value });
+    let dir = kustomization(&fields.map(add).collect())?;
     let objects = built(alone.testbed.cluster(), dir.path().to_str().context("UTF-8")?).await?;
     let text = Value::from(objects.clone()).to_string();
     ensure!(!text.contains(DEFAULT_IMAGE), "{DEFAULT_IMAGE} is left: {text}");
-    let deployment = objects.into_iter().find(|object| object["kind"] == "Deployment").context("none")?;
-    let spec = deployment["spec"]["template"]["spec"].clone();
-    Ok(serde_json::from_value(json!({ "metadata": { "name": POD }, "spec": spec }))?)
+    objects.into_iter().find(|object| object["kind"] == "Deployment").context("none")
 }
 
 async fn in_pod(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
@@ -61,27 +61,52 @@ async fn in_pod(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Op
 }
 
 #[test]
-fn the_webhook_is_pulled_as_the_operators_own_pod_is() -> Result<()> {
+fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> {
+    let dir = tempfile::tempdir()?;
     alone_with(in_pod, async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Webhook" } })).await?;
         let message = stage.until("config", "AdmissionReady", "AdmissionFailed").await?;
         ensure!(message.contains(POD) && message.contains("PEERPOD_OPERATOR_IMAGE"), "{message}");
+        alone.operator.stop().await?;
 
-        let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
-        pods.create(&PostParams::default(), &pod(alone).await?).await?;
+        // A cluster none of whose nodes is for everybody.
+        let taint = ["taint", "nodes", "--all", "infra=yes:NoSchedule"];
+        Stage::kubectl(alone, &taint).await?;
+        let placement = [
+            ("nodeSelector", json!(stage.label)),
+            ("tolerations", json!([{ "key": "infra", "operator": "Exists", "effect": "NoSchedule" }])),
+            ("priorityClassName", json!("system-cluster-critical")),
+        ];
+        let own = stage.make::<Deployment>(deployment(alone, &placement).await?).await?.name_any();
         let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
-        let made = |_: &Deployment| true;
-        let deployment = wait::present(&deployments, "config-webhook", "it is made", DEADLINE, made).await?;
-        let pod = deployment.spec.and_then(|spec| spec.template.spec).context("it has a template")?;
-        ensure!(pod.containers[0].image.as_deref() == Some(IMAGE), "{:?}", pod.containers[0].image);
-        let secrets: Vec<_> = pod.image_pull_secrets.into_iter().flatten().map(|it| it.name).collect();
-        ensure!(secrets == ["pull"], "{secrets:?}");
+        let available =
+            |it: &Deployment| it.status.as_ref().is_some_and(|it| it.available_replicas > Some(0));
+        wait::present(&deployments, &own, "it is available", DEADLINE, available).await?;
+        let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let operators = ListParams::default().labels("app.kubernetes.io/component=operator");
+        let pod = pods.list(&operators).await?.items.pop().context("it has no Pod")?;
+
+        let pod_name = format!("--pod-name={}", pod.name_any());
+        alone.operator = operator_with(alone.testbed, dir.path(), &alone.libvirtd, &[&pod_name]).await?;
         trust(&stage.client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        let webhook = deployments.get("config-webhook").await?;
+        ensure!(webhook.metadata.generation == Some(1), "it was written again");
+        let pod = webhook.spec.and_then(|spec| spec.template.spec).context("it has a template")?;
+        ensure!(pod.containers[0].image.as_deref() == Some(IMAGE), "{:?}", pod.containers[0].image);
+        let pod = to_value(pod)?;
+        ensure!(pod["imagePullSecrets"] == json!([{ "name": "pull" }]), "{pod:#}");
+        for (field, expected) in &placement {
+            // What API servers put into the operator's Pod is not there.
+            ensure!(pod[*field] == *expected, "{field} is {}", pod[*field]);
+        }
 
-        pods.delete(POD, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
-        wait::gone(&pods, POD, DEADLINE).await?;
-        stage.clear("config").await
+        // The operator may not go before the configuration, nor its Pods' node before them.
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        deployments.delete(&own, &DeleteParams::foreground()).await?;
+        wait::gone(&deployments, &own, DEADLINE).await?;
+        stage.nodes.leave().await
     })
 }

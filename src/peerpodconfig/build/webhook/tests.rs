@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use serde_json::{Value, json};
 
 use super::{
-    super::{AdaptorSecrets, AdaptorSettings},
+    super::{AdaptorSecrets, AdaptorSettings, program::Placement},
     *,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -11,7 +11,9 @@ const CIPHER: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
 
 fn program() -> Program {
     let pull_secrets = vec![LocalObjectReference { name: "pull".to_owned() }];
-    Program { image: "operator".to_owned(), pull_policy: "Always".to_owned(), pull_secrets }
+    let node_selector = Some([("infra".to_owned(), String::new())].into());
+    let placement = Placement { node_selector, ..Placement::default() };
+    Program { pull_policy: "Always".to_owned(), pull_secrets, placement, ..Program::public("operator") }
 }
 
 /// Deployment, Service, PodDisruptionBudget and webhook configuration for this `admission`.
@@ -105,6 +107,7 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
     assert_eq!(spread["matchLabelKeys"], json!(["pod-template-hash"]), "Pods that are to go do not count");
     let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!(pod["imagePullSecrets"], json!([{ "name": "pull" }]));
+    assert_eq!(pod["nodeSelector"], json!({ "infra": "" }));
     let container = &pod["containers"][0];
     assert_eq!([&container["image"], &container["imagePullPolicy"]], ["operator", "Always"]);
     let arguments = json!([

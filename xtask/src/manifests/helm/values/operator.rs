@@ -94,15 +94,15 @@ pub(super) struct Operator {
     pod_annotations: Texts,
     /// Annotations of its Deployment.
     annotations: Texts,
-    /// Labels of nodes that it runs on.
+    /// Labels of nodes that it runs on, and the webhook.
     node_selector: Texts,
-    /// Taints of nodes that it runs on all the same.
+    /// Taints of nodes that it runs on all the same, and the webhook.
     tolerations: List,
-    /// Which nodes it prefers.
+    /// Which nodes it needs or prefers, and which other Pods there; `nodeAffinity` is the webhook's, too.
     affinity: Object,
     /// How it is spread over nodes.
     topology_spread_constraints: List,
-    /// Its priority class.
+    /// Its priority class, and the webhook's.
     priority_class_name: String,
 }
 

@@ -1,0 +1,156 @@
+//! What the operator itself runs as, which is how the webhook runs, too.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    apps::v1::ReplicaSet,
+    core::v1::{Affinity, LocalObjectReference, NodeAffinity, Pod, PodSpec, Toleration},
+};
+use kube::ResourceExt as _;
+
+/// The operator's container in its Pods.
+pub const OPERATOR_CONTAINER: &str = "operator";
+
+/// This program as an image, how a node comes by it, and which nodes are for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The image.
+    pub image: String,
+    /// When a node pulls it: `Always`, `IfNotPresent` or `Never`.
+    pub pull_policy: String,
+    /// The Secrets that it is pulled with, in the operator's own namespace.
+    pub pull_secrets: Vec<LocalObjectReference>,
+    /// Where it runs.
+    pub placement: Placement,
+}
+
+impl Program {
+    /// Of a registry that asks nobody who they are, on any node.
+    pub fn public(image: impl Into<String>) -> Self {
+        Self {
+            image: image.into(),
+            pull_policy: "IfNotPresent".to_owned(),
+            pull_secrets: Vec::new(),
+            placement: Placement::default(),
+        }
+    }
+
+    /// As this Pod of the operator has it, on any node. Whoever names another image or other Secrets does so in the operator's
+    /// Deployment or ServiceAccount, and by whichever tool: the Pod has what comes of it. `None`: it is no Pod of the operator.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        let container = spec.containers.iter().find(|container| container.name == OPERATOR_CONTAINER)?;
+        let public = Self::public(container.image.clone()?);
+        Some(Self {
+            pull_policy: container.image_pull_policy.clone().unwrap_or(public.pull_policy),
+            pull_secrets: spec.image_pull_secrets.clone().unwrap_or_default(),
+            ..public
+        })
+    }
+}
+
+/// Which nodes are for a Pod, and what it may push aside there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placement {
+    /// Labels of the nodes.
+    pub node_selector: Option<BTreeMap<String, String>>,
+    /// What is said of the nodes beyond that.
+    pub node_affinity: Option<NodeAffinity>,
+    /// Taints of the nodes.
+    pub tolerations: Option<Vec<Toleration>>,
+    /// The priority class.
+    pub priority_class_name: Option<String>,
+}
+
+impl Placement {
+    /// As the operator's Deployment has it, whose `ReplicaSet` this is.
+    ///
+    /// A Pod has more than that: API servers put in what they tolerate and rank by default, and others what they like, for
+    /// each Pod anew. In the webhook's template it would be there for good, and change with the Pod that the operator runs in.
+    pub fn of(replicas: &ReplicaSet) -> Self {
+        let template = replicas.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.clone());
+        let PodSpec { node_selector, affinity, tolerations, priority_class_name, .. } =
+            template.unwrap_or_default();
+        // What it says of Pods is about the operator's own.
+        let node_affinity = affinity.and_then(|affinity| affinity.node_affinity);
+        Self { node_selector, node_affinity, tolerations, priority_class_name }
+    }
+
+    /// Puts a Pod there.
+    pub(super) fn place(&self, pod: PodSpec) -> PodSpec {
+        let node_affinity = self.node_affinity.clone();
+        PodSpec {
+            node_selector: self.node_selector.clone(),
+            affinity: node_affinity.map(|it| Affinity { node_affinity: Some(it), ..Affinity::default() }),
+            tolerations: self.tolerations.clone(),
+            priority_class_name: self.priority_class_name.clone(),
+            ..pod
+        }
+    }
+}
+
+/// The name of the `ReplicaSet` that made this Pod, if one did.
+pub fn replica_set_of(pod: &Pod) -> Option<&str> {
+    let made_it = |kind: &str, is_controller| kind == "ReplicaSet" && is_controller == Some(true);
+    let mut owners = pod.owner_references().iter();
+    owners.find(|owner| made_it(&owner.kind, owner.controller)).map(|owner| owner.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn program(containers: &Value) -> Option<Program> {
+        let spec = json!({ "containers": containers, "imagePullSecrets": [{ "name": "pull" }] });
+        Program::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+    }
+
+    #[test]
+    fn the_program_of_a_pod_is_that_of_its_container_whatever_others_were_put_into_it() {
+        let proxy = json!({ "name": "proxy", "image": "proxy" });
+        let own = json!({ "name": "operator", "image": "mine", "imagePullPolicy": "Always" });
+        let expected = Program {
+            pull_policy: "Always".to_owned(),
+            pull_secrets: vec![LocalObjectReference { name: "pull".to_owned() }],
+            ..Program::public("mine")
+        };
+        assert_eq!(program(&json!([proxy, own])), Some(expected));
+        assert_eq!(program(&json!([proxy])), None);
+        assert_eq!(program(&json!([{ "name": "operator" }])), None);
+        assert_eq!(Program::of(&Pod::default()), None);
+    }
+
+    #[test]
+    fn a_pod_is_placed_as_the_template_says_but_for_what_that_says_of_other_pods() {
+        let nodes = json!({ "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": 1, "preference": { "matchExpressions": [{ "key": "zone", "operator": "Exists" }] } },
+        ] });
+        let mut spec = json!({
+            "containers": [],
+            "nodeSelector": { "infra": "" },
+            "tolerations": [{ "key": "infra", "operator": "Exists" }],
+            "priorityClassName": "system-cluster-critical",
+            "affinity": { "nodeAffinity": nodes, "podAntiAffinity": {} },
+        });
+        let replicas = json!({ "spec": { "selector": {}, "template": { "spec": spec } } });
+        let placement = Placement::of(&serde_json::from_value(replicas).unwrap());
+        spec["affinity"] = json!({ "nodeAffinity": nodes });
+        assert_eq!(serde_json::to_value(placement.place(PodSpec::default())).unwrap(), spec);
+        assert_eq!(Placement::default().place(PodSpec::default()), PodSpec::default());
+    }
+
+    #[test]
+    fn a_pod_is_of_the_replica_set_that_controls_it() {
+        let made_by = |owner: Value| {
+            let pod: Pod =
+                serde_json::from_value(json!({ "metadata": { "ownerReferences": [owner] } })).unwrap();
+            replica_set_of(&pod).map(str::to_owned)
+        };
+        let owner = |kind: &str, controller: bool| json!({ "apiVersion": "apps/v1", "kind": kind, "name": "a", "uid": "1", "controller": controller });
+        assert_eq!(made_by(owner("ReplicaSet", true)).as_deref(), Some("a"));
+        assert_eq!(made_by(owner("ReplicaSet", false)), None);
+        assert_eq!(made_by(owner("Node", true)), None);
+    }
+}
