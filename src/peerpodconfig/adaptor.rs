@@ -11,11 +11,15 @@ use super::{
     apply::{self, Wanted},
     build::{self, Inputs, InstanceType, Names},
     capacity::Summary,
+    observe::Sources,
     pass::{Part, PassError, name_taken},
     settings,
     verdict::{Finding, Reason},
 };
-use crate::{api::v1alpha1::PeerPodConfig, runtime::text::listed};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    runtime::{api_call::ApiError, text::listed},
+};
 
 /// How often it is looked for what nobody tells of: that a Pod on older settings was restarted by hand, or that somebody
 /// else's object is in the way no more.
@@ -23,8 +27,13 @@ pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 
 impl Context {
     /// cloud-api-adaptor on the nodes.
-    pub(super) async fn adaptor(&self, config: &PeerPodConfig, summary: &Summary) -> Result<Part, PassError> {
-        let sources = &self.observer.settings(config).await?;
+    pub(super) async fn adaptor(
+        &self,
+        config: &PeerPodConfig,
+        summary: &Summary,
+        sources: Result<Sources, ApiError>,
+    ) -> Result<Part, PassError> {
+        let sources = &sources?;
         let mut findings: Vec<_> = self.obstacle(config, summary, sources).into_iter().collect();
         let is_obstructed = !findings.is_empty();
         let mounted = self.options.mounted.as_ref();

@@ -33,8 +33,12 @@ use crate::{
 const TAKEN_UP: Duration = Duration::from_secs(5);
 
 impl Context {
-    /// The admission of Pods.
-    pub(super) async fn admission(&self, config: &PeerPodConfig) -> Result<Part, PassError> {
+    /// The admission of Pods. `tls`: what the settings ask of it, if they are known.
+    pub(super) async fn admission(
+        &self,
+        config: &PeerPodConfig,
+        tls: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<Part, PassError> {
         // Those of cloud-api-adaptor shape none of these objects.
         let settings = AdaptorSettings::read(None, None, "");
         let inputs = &self.inputs(config, &settings);
@@ -61,7 +65,7 @@ impl Context {
             (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
         };
         let (tls, refused) =
-            if means == Means::Webhook { self.tls(config).await? } else { Default::default() };
+            if means == Means::Webhook { self.tls(config, tls).await? } else { Default::default() };
         let name = config.name_any();
         let (kinds, former): (Vec<_>, Vec<_>) = kinds.into_iter().partition(|kind| means.consists_of(kind));
         let found = match means {
@@ -122,19 +126,21 @@ impl Context {
         Ok(part)
     }
 
-    /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not there, it is
+    /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not known, it is
     /// what its Pods were told last.
-    async fn tls(&self, config: &PeerPodConfig) -> Result<(TlsOptions, Option<Finding>), ApiError> {
-        let name = &config.spec.config_map_name;
-        let settings = self.observer.config_map(name).await?;
-        let problem = match settings.as_ref().map(webhook::tls_of_settings) {
+    async fn tls(
+        &self,
+        config: &PeerPodConfig,
+        asked: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<(TlsOptions, Option<Finding>), ApiError> {
+        let problem = match asked {
             Some(Ok(asked)) => return Ok((asked, None)),
             Some(Err(problem)) => Some(problem),
             None => None,
         };
         let deployment = self.observer.deployment(&Names::of(config).webhook).await?;
         let in_force = deployment.as_ref().map(webhook::tls_of_deployment).unwrap_or_default();
-        let refused = problem.map(|problem| tls_refused(name, &problem, &in_force));
+        let refused = problem.map(|problem| tls_refused(&config.spec.config_map_name, &problem, &in_force));
         Ok((in_force, refused))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures::future::try_join_all;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{
@@ -98,39 +99,75 @@ pub(super) async fn bring(
     kinds: &[Kind],
     wanted: &[Wanted],
 ) -> Result<Found, ApiError> {
+    let looks = kinds.iter().map(|kind| async move {
+        let mut there = labelled(client, config, kind).await?;
+        let of_kind = wanted.iter().filter(|wanted| wanted.is_a(kind));
+        let looks = of_kind.map(|wanted| look(client, wanted, there.remove(&wanted.name)));
+        let states = try_join_all(looks.collect::<Vec<_>>()).await?;
+        Ok::<_, ApiError>((kind, states, there))
+    });
+    // What is there is asked for together, and what is to be done goes in the order of the kinds.
+    let looked = try_join_all(looks).await?;
     let mut found = Found::default();
-    for kind in kinds {
-        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
-        let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
-        let mut there: HashMap<_, _> = api_call::bounded(of_kind.list(&params))
-            .await?
-            .into_iter()
-            .map(|object| (object.name_any(), typed(object, &kind.resource)))
-            .collect();
-        for wanted in wanted.iter().filter(|wanted| wanted.is_a(kind)) {
+    for (kind, states, unwanted) in looked {
+        for (wanted, state) in states {
             let key = (kind.resource.kind.clone(), wanted.name.clone());
-            match there.remove(&wanted.name) {
-                Some(object) if !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
-                    found.objects.insert(key, object);
+            match state {
+                State::AsWanted(object) => {
+                    found.objects.insert(key, *object);
                 }
-                Some(_) => {
+                State::Due => {
                     found.objects.insert(key, apply(client, wanted).await?);
                 }
-                None => match api_call::bounded(of_kind.get_opt(&wanted.name)).await? {
-                    Some(object) if !is_ours(&object) => {
-                        found.foreign.push(format!("{} {}", kind.resource.kind, wanted.name));
-                    }
-                    _ => {
-                        found.objects.insert(key, apply(client, wanted).await?);
-                    }
-                },
+                State::Foreign => found.foreign.push(format!("{} {}", key.0, key.1)),
             }
         }
-        for object in there.into_values() {
+        let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+        for object in unwanted.into_values() {
             remove(&of_kind, &object, DeleteParams::background()).await?;
         }
     }
     Ok(found)
+}
+
+/// How an object that is wanted stands.
+enum State {
+    AsWanted(Box<DynamicObject>),
+    /// It is missing, or differs.
+    Due,
+    /// Somebody else made one of its name.
+    Foreign,
+}
+
+/// `there`: the object, if it bears the configuration's label.
+async fn look<'a>(
+    client: &Client,
+    wanted: &'a Wanted,
+    there: Option<DynamicObject>,
+) -> Result<(&'a Wanted, State), ApiError> {
+    let state = match there {
+        Some(object) if !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
+            State::AsWanted(Box::new(object))
+        }
+        Some(_) => State::Due,
+        None => match api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? {
+            Some(object) if !is_ours(&object) => State::Foreign,
+            _ => State::Due,
+        },
+    };
+    Ok((wanted, state))
+}
+
+/// All objects of this kind that bear the configuration's label, by name.
+async fn labelled(
+    client: &Client,
+    config: &str,
+    kind: &Kind,
+) -> Result<HashMap<String, DynamicObject>, ApiError> {
+    let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
+    let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
+    let objects = api_call::bounded(of_kind.list(&params)).await?.into_iter();
+    Ok(objects.map(|object| (object.name_any(), typed(object, &kind.resource))).collect())
 }
 
 /// Whether this operator wrote it, though its label is gone.
@@ -177,12 +214,8 @@ pub(super) async fn clear(
 
 /// Whether there is any object of these kinds that bears the configuration's label and stays.
 pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
-    for kind in kinds {
-        if !staying(client, config, kind).await?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let staying = try_join_all(kinds.iter().map(|kind| staying(client, config, kind))).await?;
+    Ok(staying.iter().any(|objects| !objects.is_empty()))
 }
 
 /// The runtime class of the Pods that objects of these kinds which stay lead to the admission of a configuration, if there

@@ -1,5 +1,6 @@
 //! What is known about one configuration and its surroundings *(client required)*. Reads only.
 
+use futures::try_join;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -13,10 +14,11 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::{Deserialize, Serialize};
 
-use super::build::{AdaptorSettings, CONFIG_LABEL};
+use super::build::{AdaptorSettings, CONFIG_LABEL, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     runtime::api_call::{self, ApiError},
+    webhook::tls::{TlsError, TlsOptions},
 };
 
 /// Where facts come from.
@@ -35,6 +37,8 @@ pub(super) struct Sources {
     pub(super) secret: bool,
     /// What they say.
     pub(super) settings: AdaptorSettings,
+    /// What the `ConfigMap`, if it exists, asks of TLS.
+    pub(super) tls: Option<Result<TlsOptions, TlsError>>,
 }
 
 /// As much of a Pod as is read: there is one on each of thousands of nodes.
@@ -56,20 +60,18 @@ impl Observer {
     /// What cloud-api-adaptor would start with; `None` is what does not exist.
     pub(super) async fn settings(&self, config: &PeerPodConfig) -> Result<Sources, ApiError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = self.config_map(&config.spec.config_map_name).await?;
-        let credentials = api_call::bounded(secrets.get_opt(&config.spec.cloud_secret_name)).await?;
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let (found, credentials) = try_join!(
+            api_call::bounded(config_maps.get_opt(&config.spec.config_map_name)),
+            api_call::bounded(secrets.get_opt(&config.spec.cloud_secret_name)),
+        )?;
         let salt = config.uid().unwrap_or_default();
         Ok(Sources {
             config_map: found.is_some(),
             secret: credentials.is_some(),
             settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref(), &salt),
+            tls: found.as_ref().map(webhook::tls_of_settings),
         })
-    }
-
-    /// The `ConfigMap` of this name.
-    pub(super) async fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, ApiError> {
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        api_call::bounded(api.get_opt(name)).await
     }
 
     /// The Deployment of this name.

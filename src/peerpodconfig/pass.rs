@@ -2,7 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{ResourceExt, api::ApiResource, runtime::controller::Action};
+use futures::join;
+use kube::{
+    ResourceExt,
+    api::ApiResource,
+    runtime::{controller::Action, reflector::ObjectRef},
+};
 
 use super::{
     Context, FINALIZER,
@@ -85,6 +90,11 @@ impl Tally {
 impl Context {
     pub(super) async fn pass(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
         let _turn = self.turn.lock().await;
+        // It may have changed while this waited for its turn.
+        let Some(config) = self.configs.get(&ObjectRef::from_obj(config)) else {
+            return Ok(Action::await_change());
+        };
+        let config = &*config;
         let deleted = config.metadata.deletion_timestamp.is_some();
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         let here = config.namespace().as_ref() == Some(&self.options.namespace);
@@ -132,9 +142,13 @@ impl Context {
             }
         };
 
+        let sources = self.observer.settings(config).await;
+        let tls = sources.as_ref().ok().and_then(|sources| sources.tls.clone());
+        let (adaptor, admission) =
+            join!(Box::pin(self.adaptor(config, &summary, sources)), Box::pin(self.admission(config, tls)));
         let mut tally = Tally::default();
-        tally.add(self.adaptor(config, &summary).await, Reason::InvalidSpec, Reason::AdaptorFailed);
-        tally.add(self.admission(config).await, Reason::InvalidAdmission, Reason::AdmissionFailed);
+        tally.add(adaptor, Reason::InvalidSpec, Reason::AdaptorFailed);
+        tally.add(admission, Reason::InvalidAdmission, Reason::AdmissionFailed);
         tally.add(capacity, Reason::CountFailed, Reason::CountFailed);
         let Tally { together: Part { findings, again }, failed } = tally;
         let report = Report { findings, nodes: summary.nodes, advertised };

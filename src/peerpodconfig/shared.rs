@@ -9,6 +9,7 @@ mod watched;
 
 use std::fmt::Debug;
 
+use futures::try_join;
 use k8s_openapi::{NamespaceResourceScope, api::coordination::v1::Lease};
 use kube::{
     Api, Resource, ResourceExt,
@@ -55,14 +56,20 @@ impl Context {
     /// Makes the two be as a configuration needs them. Asks the API server only where they are not.
     pub(super) async fn share(&self, config: &PeerPodConfig, use_: Use) -> Result<(), PassError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
-        if !self.shared.lease_is_so(&owner.uid, use_) {
+        let lease = async {
+            if self.shared.lease_is_so(&owner.uid, use_) {
+                return Ok(());
+            }
             let lease = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
-            self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await?;
-        }
-        if !self.shared.secret_is_so(&owner.uid, use_) {
-            self.own(config, use_, kept::blank(SECRET), Kept::is_ours).await?;
-        }
-        Ok(())
+            self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await
+        };
+        let secret = async {
+            if self.shared.secret_is_so(&owner.uid, use_) {
+                return Ok(());
+            }
+            self.own(config, use_, kept::blank(SECRET), Kept::is_ours).await
+        };
+        try_join!(lease, secret).map(|_| ())
     }
 
     async fn own<K>(

@@ -1,5 +1,6 @@
 //! The webhook of a configuration: what serves it, and what leads Pods to it.
 
+use futures::try_join;
 use jiff::Timestamp;
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment};
 use kube::ResourceExt;
@@ -55,10 +56,14 @@ impl Context {
             && self.refusal(config).is_none();
         // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
         // better; without any, they would run as no peer pods.
-        let due = answers
-            || apply::any(&self.client, &name, &registrations).await?
-            || !(apply::any(&self.client, &name, former).await?
-                || self.is_stood_in_for(config, &[&registrations, former].concat()).await?);
+        let due = answers || {
+            let (registered, has_another) = try_join!(
+                apply::any(&self.client, &name, &registrations),
+                apply::any(&self.client, &name, former)
+            )?;
+            registered
+                || !(has_another || self.is_stood_in_for(config, &[&registrations, former].concat()).await?)
+        };
         if due {
             let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;
             let registered = apply::bring(&self.client, &name, &registrations, &[registration]).await?;
