@@ -21,8 +21,7 @@ use crate::{
     runtime::{api_call::ApiError, text::listed},
 };
 
-/// How often it is looked for what nobody tells of: that a Pod on older settings was restarted by hand, or that somebody
-/// else's object is in the way no more.
+/// How often it is looked for what nobody tells of: that somebody else's object is in the way no more.
 pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 
 impl Context {
@@ -86,8 +85,8 @@ impl Context {
         part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
+            // When one of them ends, or starts again, the DaemonSet's status tells.
             part.findings.push(settings::older(&older, restarts, misfit));
-            part.again = Some(UNWATCHED_RESYNC);
         }
         Ok(part)
     }

@@ -21,6 +21,15 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("config-cloud-api-adaptor-"), "{message}");
         assert_eq!(stage.daemon_set("config").await?.metadata.generation, template, "it was rolled");
+
+        // Somebody restarts them by hand.
+        let adaptors = ["delete", "pods", "--selector", "app.kubernetes.io/component=adaptor"];
+        Stage::kubectl(alone, &adaptors).await?;
+        stage.until_gone("config", "SettingsPending").await?;
+
+        second_after(Timestamp::now()).await?;
+        stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "8" })).await?;
+        stage.until("config", "SettingsPending", "OlderSettings").await?;
         let restart = json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": true } });
         stage.configure("config", restart).await?;
         stage.until_gone("config", "SettingsPending").await?;
