@@ -1,18 +1,17 @@
 //! `cargo xtask image`: the operator's image, without a container engine.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs;
 use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ::image::{Compression, operator, sbom::sbom};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
 use peerpod_operator::install::{DEFAULT_IMAGE, NAME};
 
-use crate::{repository, test::cargo};
+use crate::{release, repository};
 
 /// How the image is to be.
 #[derive(Args)]
@@ -31,7 +30,7 @@ pub(crate) struct Task {
 pub(crate) fn run(task: &Task) -> Result<()> {
     let program = match &task.program {
         Some(program) => program.clone(),
-        None => build()?,
+        None => release::build(&["--locked"])?,
     };
     fs::create_dir_all(&task.output).with_context(|| format!("creating {}", task.output.display()))?;
     let [archive, bill] =
@@ -47,16 +46,6 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     writeln!(out, "archive  {}", archive.display())?;
     writeln!(out, "made of  {}", bill.display())?;
     Ok(())
-}
-
-/// Builds the program as it is released.
-fn build() -> Result<PathBuf> {
-    cargo(&["build", "--release", "--locked", "--package", NAME, "--bin", NAME])?;
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository::root().join("target"), PathBuf::from);
-    let program = target.join("release").join(NAME);
-    ensure!(program.exists(), "cargo did not put the program at {}", program.display());
-    Ok(program)
 }
 
 /// What tells this image from those before it. Sources that are no git repository have no revision.

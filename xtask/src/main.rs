@@ -6,6 +6,7 @@ mod demo;
 mod image;
 mod manifests;
 mod readme;
+mod release;
 mod repository;
 mod test;
 

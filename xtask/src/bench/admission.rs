@@ -32,7 +32,7 @@ use tokio_rustls::{
 };
 
 use super::{figures::Figures, usage};
-use crate::{repository, test::cargo};
+use crate::release;
 
 const CONNECTIONS: usize = 8;
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -44,12 +44,12 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(2);
     progress.step("building the operator (release)");
-    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    let program = release::build(&["--quiet"])?;
     let dir = tempfile::tempdir()?;
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([ADDRESS.to_string()])?;
     std::fs::write(dir.path().join("tls.crt"), cert.pem())?;
     std::fs::write(dir.path().join("tls.key"), signing_key.serialize_pem())?;
-    let webhook = start(dir.path()).await?;
+    let webhook = start(&program, dir.path()).await?;
     let (idle, _) = usage::memory(webhook.identity().pid)?;
 
     progress.step(format!("reviews by {CONNECTIONS} connections, for {MEASURED:?}"));
@@ -91,8 +91,8 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-async fn start(dir: &Path) -> Result<Process> {
-    let mut command = Command::new(repository::root().join("target/release/peerpod-operator"));
+async fn start(program: &Path, dir: &Path) -> Result<Process> {
+    let mut command = Command::new(program);
     command.arg("webhook").arg(format!("--addr={ADDRESS}:9443"));
     command.arg("--tls-cert").arg(dir.join("tls.crt")).arg("--tls-key").arg(dir.join("tls.key"));
     command.arg(format!("--health-addr={ADDRESS}:8081")).arg(format!("--metrics-addr={ADDRESS}:8080"));

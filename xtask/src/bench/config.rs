@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use testbed::{Operator, OperatorOptions, Options, Settings, Testbed};
 
 use super::figures::Figures;
-use crate::{repository, test::cargo};
+use crate::release;
 
 /// The configuration's name.
 const NAME: &str = "bench";
@@ -31,10 +31,10 @@ const BOTH: &str = "--controllers=peerpod,peerpodconfig";
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(9);
     progress.step("building the operator (release)");
-    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    let program = release::build(&["--quiet"])?;
     let mut figures = Figures::default();
-    objects::measure(&mut progress, &mut figures).await?;
-    nodes::measure(&mut progress, &mut figures).await?;
+    objects::measure(&program, &mut progress, &mut figures).await?;
+    nodes::measure(&program, &mut progress, &mut figures).await?;
     progress.finish();
     Ok(figures)
 }
@@ -42,13 +42,14 @@ pub(super) async fn run() -> Result<Figures> {
 /// What configurations are measured on.
 struct Stage {
     dir: PathBuf,
+    program: PathBuf,
     testbed: Testbed,
     libvirtd: Libvirtd,
     configs: Api<PeerPodConfig>,
 }
 
 impl Stage {
-    async fn set(dir: &Path, options: Options) -> Result<Self> {
+    async fn set(dir: &Path, program: &Path, options: Options) -> Result<Self> {
         let testbed = Testbed::start(&options).await?;
         let libvirtd = Libvirtd::start(&dir.join("libvirtd"), Lifetime::Owned).await?;
         let object = |version: &str, kind: &str, name: &str| {
@@ -64,14 +65,13 @@ impl Stage {
         let objects = [config_map, object("v1", "Secret", "peer-pods-secret"), class];
         testbed.apply("settings", &objects).await?;
         let configs = Api::namespaced(testbed.client(), NAMESPACE);
-        Ok(Self { dir: dir.to_owned(), testbed, libvirtd, configs })
+        Ok(Self { dir: dir.to_owned(), program: program.to_owned(), testbed, libvirtd, configs })
     }
 
-    /// The operator, built to be used.
+    /// The operator with these controllers.
     async fn operator(&self, name: &str, controllers: &str) -> Result<Operator> {
         let settings = Settings::libvirt(&self.libvirtd.host().uri().to_string());
-        let program = repository::root().join("target/release/peerpod-operator");
-        let options = OperatorOptions::new(program, self.dir.join(name), settings);
+        let options = OperatorOptions::new(&self.program, self.dir.join(name), settings);
         let options = OperatorOptions { arguments: vec![controllers.to_owned()], ..options };
         Operator::start(&self.testbed, &options).await
     }

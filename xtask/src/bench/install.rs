@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{process::Lifetime, progress::Progress};
+use cluster::progress::Progress;
 use k8s_openapi::{
     api::{apps::v1::Deployment, core::v1::Namespace},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -23,8 +23,7 @@ use peerpod_operator::{
 use serde::{Serialize, de::DeserializeOwned};
 use testbed::{Pods, RealNode, Shell, peerpod_object, vm_name, wait};
 
-use super::figures::Figures;
-use crate::{repository, test::cargo};
+use super::{figures::Figures, real_node};
 
 /// Installations, each into a cluster that has nothing of the one before.
 const RUNS: usize = 5;
@@ -36,14 +35,9 @@ const DEFINITIONS: [&str; 2] =
 const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(2 + RUNS);
-    progress.step("building the operator (release)");
-    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
-    progress.step("starting a cluster with a real node, and libvirtd");
+    let mut progress = Progress::new(real_node::STEPS + RUNS);
     let dir = tempfile::tempdir()?;
-    let program = repository::root().join("target/release/peerpod-operator");
-    let node = RealNode::start(dir.path(), &program, Lifetime::Owned).await?;
-    let shell = Shell::new(dir.path().join("user"), node.testbed.cluster(), node.uri.clone()).await?;
+    let (node, shell) = real_node::start(dir.path(), &mut progress).await?;
     let bench = Bench { namespace: node.testbed.namespace("bench").await?, shell, node };
     let mut runs = Vec::new();
     for run in 1..=RUNS {

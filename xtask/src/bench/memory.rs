@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{node::PodMemory, process::Lifetime, progress::Progress};
+use cluster::{node::PodMemory, progress::Progress};
 use kube::{ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{NAMESPACE, install::NAME};
 use testbed::{OperatorPods, RealNode, Shell, wait};
 use tokio::time::sleep;
 
-use super::{figures::Figures, peerpods};
-use crate::{repository, test::cargo};
+use super::{figures::Figures, peerpods, real_node};
 
 /// PeerPods that live.
 const LIVING: usize = 20_000;
@@ -23,14 +22,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const DEADLINE: Duration = Duration::from_secs(180);
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(4);
-    progress.step("building the operator (release)");
-    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
-    progress.step("starting a cluster with a real node, and libvirtd; installing by helm");
+    let mut progress = Progress::new(real_node::STEPS + 3);
     let dir = tempfile::tempdir()?;
-    let program = repository::root().join("target/release/peerpod-operator");
-    let node = RealNode::start(dir.path(), &program, Lifetime::Owned).await?;
-    let shell = Shell::new(dir.path().join("user"), node.testbed.cluster(), node.uri.clone()).await?;
+    let (node, shell) = real_node::start(dir.path(), &mut progress).await?;
+    progress.step("installing by helm");
     shell.readme("helm").await?;
     let bench = peerpods::Bench::new(&node.testbed, node.libvirtd.host()).await?;
     let operators = Operators { node: &node, shell: &shell, pods: OperatorPods::new(node.testbed.client()) };

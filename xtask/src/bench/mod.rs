@@ -7,6 +7,7 @@ mod handover;
 mod install;
 mod memory;
 mod peerpods;
+mod real_node;
 mod slow;
 mod usage;
 

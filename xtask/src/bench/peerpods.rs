@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{figures::Figures, handover, slow, usage};
-use crate::{repository, test::cargo};
+use crate::release;
 
 /// Deletions that are measured.
 const DELETIONS: usize = 400;
@@ -40,13 +40,12 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(8);
     progress.step("building the operator (release)");
-    cargo(&["build", "--release", "--quiet", "--package", "peerpod-operator", "--bin", "peerpod-operator"])?;
+    let program = release::build(&["--quiet"])?;
     progress.step("starting the control plane and libvirtd");
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
     let libvirtd = Libvirtd::start(&dir.path().join("libvirtd"), Lifetime::Owned).await?;
     let bench = Bench::new(&testbed, libvirtd.host()).await?;
-    let program = repository::root().join("target/release/peerpod-operator");
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     let options = OperatorOptions::new(&program, dir.path().join("operator"), settings.clone());
     let mut operator = Operator::start(&testbed, &options).await?;

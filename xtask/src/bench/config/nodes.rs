@@ -1,6 +1,9 @@
 //! Five thousand nodes: what is written to them, how much at once, and what the operator keeps of them.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use cluster::progress::Progress;
@@ -39,11 +42,11 @@ const IN_FLIGHT: f64 = 16.0;
 const MEMORY: f64 = 60.0;
 const DEADLINE: Duration = Duration::from_secs(600);
 
-pub(super) async fn measure(progress: &mut Progress, figures: &mut Figures) -> Result<()> {
+pub(super) async fn measure(program: &Path, progress: &mut Progress, figures: &mut Figures) -> Result<()> {
     progress.step(format!("starting a control plane with {NODES} nodes"));
     let dir = tempfile::tempdir()?;
     let options = Options { audit: true, node_lease: NODE_LEASE, ..Options::new(dir.path().join("testbed")) };
-    let stage = Stage::set(dir.path(), options).await?;
+    let stage = Stage::set(dir.path(), program, options).await?;
     let nodes = join(&stage, NODES).await?;
     let operator = stage.operator("operator", BOTH).await?;
     let mut bench = Bench { stage, operator, position: 0 };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -39,10 +40,10 @@ const RUNS: usize = 9;
 const SETTLED: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(super) async fn measure(progress: &mut Progress, figures: &mut Figures) -> Result<()> {
+pub(super) async fn measure(program: &Path, progress: &mut Progress, figures: &mut Figures) -> Result<()> {
     progress.step("starting a control plane and libvirtd");
     let dir = tempfile::tempdir()?;
-    let stage = Stage::set(dir.path(), Options::new(dir.path().join("testbed"))).await?;
+    let stage = Stage::set(dir.path(), program, Options::new(dir.path().join("testbed"))).await?;
     let labels = [(LABEL.to_owned(), String::new())].into();
     let _nodes = FakeNodes::join(stage.testbed.client(), "bench", NODES, &labels).await?;
     progress.step("memory, with and without a controller of configurations");

@@ -1,0 +1,23 @@
+//! What is measured with operators that are Pods stands on this.
+
+use std::path::Path;
+
+use anyhow::Result;
+use cluster::{process::Lifetime, progress::Progress};
+use testbed::{RealNode, Shell};
+
+use crate::release;
+
+/// The steps of its start.
+pub(super) const STEPS: usize = 2;
+
+/// Starts, with all files in `dir`, a cluster with a real node that has the image of the operator as it is released, and a
+/// shell for README.md's commands. Nothing is installed.
+pub(super) async fn start(dir: &Path, progress: &mut Progress) -> Result<(RealNode, Shell)> {
+    progress.step("building the operator (release)");
+    let program = release::build(&["--quiet"])?;
+    progress.step("starting a cluster with a real node, and libvirtd");
+    let node = RealNode::start(dir, &program, Lifetime::Owned).await?;
+    let shell = Shell::new(dir.join("user"), node.testbed.cluster(), node.uri.clone()).await?;
+    Ok((node, shell))
+}
