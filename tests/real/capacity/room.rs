@@ -9,6 +9,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use testbed::Pods;
 
 use super::{Stage, VM};
 use crate::support::without_operator;
@@ -83,6 +84,7 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
         for (name, vms) in [("many-00", "2"), ("many-01", "1"), ("many-02", "1"), ("many-19", "1")] {
             stage.advertises(name, Some(vms)).await?;
         }
+        Pods::new(testbed.client(), &namespace).clear().await?;
         for name in &names {
             stage.leave(name).await?;
         }
@@ -112,6 +114,7 @@ fn a_peer_pod_that_was_on_its_way_gets_its_room_back() -> Result<()> {
         }
         stage.advertises("a", Some("2")).await?;
         stage.advertises("b", None).await?;
+        Pods::new(testbed.client(), &namespace).clear().await?;
         for name in ["a", "b"] {
             stage.leave(name).await?;
         }

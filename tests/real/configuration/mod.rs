@@ -69,7 +69,7 @@ fn one_configuration_runs_the_adaptor_and_shares_the_limit_out() -> Result<()> {
             Ok(())
         })
         .await?;
-        pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        alone.scene().pods.clear().await?;
         stage.clear("config").await
     })
 }

@@ -8,7 +8,6 @@ use kube::{
     api::{DynamicObject, ListParams},
     discovery::{Discovery, verbs},
 };
-use peerpod_operator::NAMESPACE;
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
@@ -30,9 +29,7 @@ pub async fn everything(client: &Client) -> Result<Snapshot> {
             let objects = api.list(&ListParams::default()).await;
             for object in objects.with_context(|| format!("listing {}", resource.plural))? {
                 let namespace = object.namespace().unwrap_or_default();
-                // Pods of other tests, whose nodes are gone, are collected at any time.
-                let elsewhere = resource.kind == "Pod" && namespace != NAMESPACE;
-                if namespace == "kube-node-lease" || elsewhere {
+                if namespace == "kube-node-lease" {
                     continue;
                 }
                 let name = format!("{}/{} {namespace}/{}", resource.group, resource.kind, object.name_any());

@@ -1,10 +1,10 @@
 //! Pods on a fake node.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 
@@ -43,6 +43,18 @@ impl Pods {
             .await
             .with_context(|| format!("deleting the Pod {name}"))?;
         wait::gone(&self.api, name, DEADLINE).await
+    }
+
+    /// Removes all Pods of the namespace, of nodes without a kubelet too, and waits until they are gone.
+    pub async fn clear(&self) -> Result<()> {
+        let at_once = DeleteParams::default().grace_period(0);
+        self.api.delete_collection(&at_once, &ListParams::default()).await.context("removing all Pods")?;
+        wait::eventually("all Pods are gone", DEADLINE, async || {
+            let left = self.api.list_metadata(&ListParams::default()).await?.items.len();
+            ensure!(left == 0, "{left} are left");
+            Ok(())
+        })
+        .await
     }
 
     /// The Pods themselves.
