@@ -10,15 +10,17 @@ mod webhook;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
 
 pub use apply::{ApplyArgs, PERMISSIONS as APPLY_PERMISSIONS};
+pub use check::{CheckArgs, OutputFormat};
 pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
+pub use run::{ControllerName, RunArgs};
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
-use crate::{peerpodconfig, provider::Limits, runtime::lease, settings::Folders};
+use crate::settings::Folders;
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -71,173 +73,6 @@ impl From<FolderArgs> for Folders {
     }
 }
 
-/// What `check` is told.
-#[derive(Clone, Debug, Args)]
-pub struct CheckArgs {
-    /// The folders that are checked.
-    #[command(flatten)]
-    pub folders: FolderArgs,
-
-    /// How the report looks
-    #[arg(
-        short,
-        long,
-        value_name = "FORMAT",
-        env = "PEERPOD_OPERATOR_OUTPUT",
-        value_enum,
-        default_value = "text"
-    )]
-    pub output: OutputFormat,
-}
-
-/// How a report looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// Text for people, in colour on a terminal
-    Text,
-    /// One JSON document
-    Json,
-}
-
-/// What `run` is told.
-#[derive(Clone, Debug, Args)]
-pub struct RunArgs {
-    /// The folders that are read, and read again when they change.
-    #[command(flatten)]
-    pub folders: FolderArgs,
-
-    /// The namespace that the operator runs in
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
-    pub namespace: String,
-
-    /// Act only while holding the lease; without, one replica alone may run
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "PEERPOD_OPERATOR_LEADER_ELECT",
-        action = clap::ArgAction::Set,
-        default_value_t = true
-    )]
-    pub leader_elect: bool,
-
-    /// Name of the lease. That of another reaper keeps the two from acting at once
-    #[arg(
-        long,
-        value_name = "N",
-        env = "PEERPOD_OPERATOR_LEASE_NAME",
-        default_value = lease::DEFAULT_NAME,
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub lease_name: String,
-
-    /// Namespace of the lease [default: that of --namespace]
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "PEERPOD_OPERATOR_LEASE_NAMESPACE",
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub lease_namespace: Option<String>,
-
-    /// The controllers to run
-    #[arg(
-        long,
-        env = "PEERPOD_OPERATOR_CONTROLLERS",
-        value_delimiter = ',',
-        default_value = "peerpod,peerpodconfig"
-    )]
-    pub controllers: Vec<ControllerName>,
-
-    /// Name of the Pod that it runs in
-    #[arg(long, value_name = "NAME", env = "POD_NAME")]
-    pub pod_name: Option<String>,
-
-    /// The image that the webhook of a PeerPodConfig runs [default: that of its own Pod]
-    #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE")]
-    pub image: Option<String>,
-
-    /// cloud-api-adaptor's image where a PeerPodConfig names none; empty for its public one
-    #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
-    pub adaptor_image: String,
-
-    /// Name of the ConfigMap that --settings-dir is mounted from: of a PeerPodConfig that names another a condition says so
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP",
-        default_value = crate::install::CONFIG_MAP
-    )]
-    pub settings_config_map: String,
-
-    /// Name of the Secret that --credentials-dir is mounted from, likewise
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "PEERPOD_OPERATOR_CREDENTIALS_SECRET",
-        default_value = crate::install::SECRET
-    )]
-    pub credentials_secret: String,
-
-    /// Name of the Secret with the key for ssh that cloud-api-adaptor mounts
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "PEERPOD_OPERATOR_SSH_KEY_SECRET",
-        default_value = crate::install::SSH_KEY_SECRET
-    )]
-    pub ssh_key_secret: String,
-
-    /// Name of the Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET",
-        default_value = crate::install::TLS_SECRET
-    )]
-    pub adaptor_tls_secret: String,
-
-    /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
-    /// a second and wait on without keeping others from being made
-    #[arg(
-        long,
-        value_name = "N",
-        env = "PEERPOD_OPERATOR_CONCURRENCY",
-        default_value = "128",
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Limits::MOST_CALLS))
-    )]
-    pub concurrency: u16,
-
-    /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "PEERPOD_OPERATOR_SLOW_AFTER",
-        default_value = "5m",
-        value_parser = patience
-    )]
-    pub slow_after: Duration,
-
-    /// Where it tells how it is, and how it logs.
-    #[command(flatten)]
-    pub serving: ServingArgs,
-}
-
-impl RunArgs {
-    /// cloud-api-adaptor's image where a PeerPodConfig names none.
-    pub(crate) fn adaptor_image(&self) -> String {
-        let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
-        told.unwrap_or(peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE).to_owned()
-    }
-
-    /// The settings with which this operator deletes machines, if it does.
-    pub(crate) fn mounted(&self) -> Option<peerpodconfig::Mounted> {
-        self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
-            config_map: self.settings_config_map.clone(),
-            secret: self.credentials_secret.clone(),
-        })
-    }
-}
-
 /// Reads how long something may take. Less than a second is no measure, as deletions have whole seconds.
 fn patience(text: &str) -> Result<Duration, String> {
     duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
@@ -258,17 +93,6 @@ pub const SETTINGS_DIR: &str = "/etc/peerpod-operator/settings";
 
 /// Where the generated Deployment mounts the credentials.
 pub const CREDENTIALS_DIR: &str = "/etc/peerpod-operator/credentials";
-
-/// The controllers that `--controllers` can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ControllerName {
-    /// Deletes machines whose Pods are gone
-    #[value(name = crate::peerpod::NAME)]
-    PeerPod,
-    /// Deploys cloud-api-adaptor and the admission, and advertises VMs on nodes
-    #[value(name = peerpodconfig::NAME)]
-    PeerPodConfig,
-}
 
 impl Cli {
     /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
@@ -309,19 +133,6 @@ mod tests {
             }
         }
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn whoever_deletes_no_machines_has_no_settings_for_it() {
-        let mounted = |arguments: &[&str]| {
-            let arguments = ["peerpod-operator", "run", "--credentials-secret=mine"].iter().chain(arguments);
-            let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
-                panic!("not run")
-            };
-            args.mounted().map(|it| (it.config_map, it.secret))
-        };
-        assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
-        assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `run`: puts settings, clouds and controllers together and keeps them going until told to stop.
 
+mod args;
+
 use std::{process::ExitCode, time::Duration};
 
 use futures::future::join;
@@ -8,8 +10,9 @@ use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+pub use args::{ControllerName, RunArgs};
+
 use super::{
-    ControllerName, RunArgs,
     client::client,
     serving::{ServingArgs, block_on},
 };

@@ -10,11 +10,13 @@ use std::{
     time::Duration,
 };
 
+use clap::{Args, ValueEnum};
+
 use self::{
     document::{Cloud, Document, Outcome},
     redaction::Redaction,
 };
-use super::{CheckArgs, OutputFormat};
+use super::FolderArgs;
 use crate::{
     provider::{self, Error, ErrorClass},
     settings::{Folders, Inspection, Snapshot},
@@ -28,6 +30,34 @@ Exit codes:
   2  the arguments cannot work
   3  the settings are right, and the cloud is not reached or refuses
   4  the report could not be made or written";
+
+/// What `check` is told.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// The folders that are checked.
+    #[command(flatten)]
+    pub folders: FolderArgs,
+
+    /// How the report looks
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        env = "PEERPOD_OPERATOR_OUTPUT",
+        value_enum,
+        default_value = "text"
+    )]
+    pub output: OutputFormat,
+}
+
+/// How a report looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Text for people, in colour on a terminal
+    Text,
+    /// One JSON document
+    Json,
+}
 
 /// How long the cloud may take for all of it.
 const CLOUD_DEADLINE: Duration = Duration::from_secs(20);

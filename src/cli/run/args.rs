@@ -1,0 +1,182 @@
+//! What `run` is told.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+
+use crate::{
+    cli::{FolderArgs, ServingArgs, patience},
+    peerpodconfig,
+    provider::Limits,
+    runtime::lease,
+};
+
+/// What `run` is told.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The folders that are read, and read again when they change.
+    #[command(flatten)]
+    pub folders: FolderArgs,
+
+    /// The namespace that the operator runs in
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+
+    /// Act only while holding the lease; without, one replica alone may run
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "PEERPOD_OPERATOR_LEADER_ELECT",
+        action = clap::ArgAction::Set,
+        default_value_t = true
+    )]
+    pub leader_elect: bool,
+
+    /// Name of the lease. That of another reaper keeps the two from acting at once
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PEERPOD_OPERATOR_LEASE_NAME",
+        default_value = lease::DEFAULT_NAME,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub lease_name: String,
+
+    /// Namespace of the lease [default: that of --namespace]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_LEASE_NAMESPACE",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub lease_namespace: Option<String>,
+
+    /// The controllers to run
+    #[arg(
+        long,
+        env = "PEERPOD_OPERATOR_CONTROLLERS",
+        value_delimiter = ',',
+        default_value = "peerpod,peerpodconfig"
+    )]
+    pub controllers: Vec<ControllerName>,
+
+    /// Name of the Pod that it runs in
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub pod_name: Option<String>,
+
+    /// The image that the webhook of a PeerPodConfig runs [default: that of its own Pod]
+    #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE")]
+    pub image: Option<String>,
+
+    /// cloud-api-adaptor's image where a PeerPodConfig names none; empty for its public one
+    #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
+    pub adaptor_image: String,
+
+    /// Name of the ConfigMap that --settings-dir is mounted from: of a PeerPodConfig that names another a condition says so
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP",
+        default_value = crate::install::CONFIG_MAP
+    )]
+    pub settings_config_map: String,
+
+    /// Name of the Secret that --credentials-dir is mounted from, likewise
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_CREDENTIALS_SECRET",
+        default_value = crate::install::SECRET
+    )]
+    pub credentials_secret: String,
+
+    /// Name of the Secret with the key for ssh that cloud-api-adaptor mounts
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_SSH_KEY_SECRET",
+        default_value = crate::install::SSH_KEY_SECRET
+    )]
+    pub ssh_key_secret: String,
+
+    /// Name of the Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET",
+        default_value = crate::install::TLS_SECRET
+    )]
+    pub adaptor_tls_secret: String,
+
+    /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
+    /// a second and wait on without keeping others from being made
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PEERPOD_OPERATOR_CONCURRENCY",
+        default_value = "128",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(Limits::MOST_CALLS))
+    )]
+    pub concurrency: u16,
+
+    /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "PEERPOD_OPERATOR_SLOW_AFTER",
+        default_value = "5m",
+        value_parser = patience
+    )]
+    pub slow_after: Duration,
+
+    /// Where it tells how it is, and how it logs.
+    #[command(flatten)]
+    pub serving: ServingArgs,
+}
+
+impl RunArgs {
+    /// cloud-api-adaptor's image where a PeerPodConfig names none.
+    pub(crate) fn adaptor_image(&self) -> String {
+        let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
+        told.unwrap_or(peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE).to_owned()
+    }
+
+    /// The settings with which this operator deletes machines, if it does.
+    pub(crate) fn mounted(&self) -> Option<peerpodconfig::Mounted> {
+        self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
+            config_map: self.settings_config_map.clone(),
+            secret: self.credentials_secret.clone(),
+        })
+    }
+}
+
+/// The controllers that `--controllers` can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ControllerName {
+    /// Deletes machines whose Pods are gone
+    #[value(name = crate::peerpod::NAME)]
+    PeerPod,
+    /// Deploys cloud-api-adaptor and the admission, and advertises VMs on nodes
+    #[value(name = peerpodconfig::NAME)]
+    PeerPodConfig,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn whoever_deletes_no_machines_has_no_settings_for_it() {
+        let mounted = |arguments: &[&str]| {
+            let arguments = ["peerpod-operator", "run", "--credentials-secret=mine"].iter().chain(arguments);
+            let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
+                panic!("not run")
+            };
+            args.mounted().map(|it| (it.config_map, it.secret))
+        };
+        assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
+        assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
+    }
+}
