@@ -4,232 +4,25 @@
 //! All scenarios share a cluster and an operator. Each has a PeerPodConfig and a runtime class of its own, and so a webhook
 //! of its own.
 
-use std::{
-    convert::Infallible,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+mod stage;
 
 use anyhow::{Context as _, Result, ensure};
-use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    admissionregistration::v1::MutatingWebhookConfiguration,
-    apps::v1::Deployment,
-    core::v1::{Pod, Secret},
-    discovery::v1::{Endpoint, EndpointSlice},
-};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{
     NAMESPACE,
-    api::v1alpha1::PeerPodConfig,
     webhook::{certificates::keeper::SECRET, mutate::ANNOTATIONS},
 };
-use serde_json::{Value, json};
-use testbed::{
-    Operator, OperatorOptions, Options, PodRunner, Settings, Testbed,
-    wait::{self, DEADLINE},
-};
-use tokio::{net::TcpStream, sync::OnceCell};
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
 
-use super::{VM, trust};
-use crate::support::{PROGRAM, run, run_dir, second_after};
-
-static SHARED: OnceCell<Shared> = OnceCell::const_new();
-
-/// How many ask for Pods at once where the webhook is under load.
-const CLIENTS: usize = 4;
-
-struct Shared {
-    testbed: Testbed,
-    runner: PodRunner,
-    operator: Operator,
-}
-
-impl Shared {
-    async fn start() -> Result<Self> {
-        let dir = run_dir()?.join("service");
-        let options = Options { fake_nodes: 2, runs_own_pods: true, ..Options::new(&dir) };
-        let testbed = Testbed::start(&options).await?;
-        // A new certificate is shown when it has been trusted for a twentieth of its life: after 6 s.
-        let environment = [("PEERPOD_OPERATOR_TLS_LIFETIME", "2m")];
-        let runner = PodRunner::start(&testbed, PROGRAM, dir.join("pods"), &environment)?;
-        // It has no PeerPods to look after, so it asks no libvirtd for anything.
-        let settings = Settings::libvirt("test:///default");
-        let arguments = ["--leader-elect=false", "--controllers=peerpodconfig"].map(str::to_owned).to_vec();
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
-        let operator = Operator::start(&testbed, &OperatorOptions { arguments, ..options }).await?;
-        Ok(Self { testbed, runner, operator })
-    }
-}
-
-/// A webhook of its own for one test, and a namespace whose Pods it is asked about.
-struct Stage<'a> {
-    shared: &'a Shared,
-    configs: Api<PeerPodConfig>,
-    name: &'static str,
-    runtime_class: String,
-    pods: Api<Pod>,
-}
-
-impl<'a> Stage<'a> {
-    /// Asks for a webhook and waits until the API server calls it.
-    async fn set(shared: &'a Shared, name: &'static str) -> Result<Self> {
-        let (client, runtime_class) = (shared.testbed.client(), format!("kata-{name}"));
-        let namespace = shared.testbed.namespace(name).await?;
-        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
-            "metadata": { "name": runtime_class } });
-        shared.testbed.apply(name, &[class]).await?;
-        let configs: Api<PeerPodConfig> = Api::namespaced(client.clone(), NAMESPACE);
-        let pods = Api::namespaced(client, &namespace);
-        let stage = Self { shared, configs, name, runtime_class, pods };
-        stage.configure(name).await?;
-        stage.is_called().await?;
-        stage.until(name, "WebhookRunning").await?;
-        Ok(stage)
-    }
-
-    /// Makes a configuration of the stage's runtime class.
-    async fn configure(&self, name: &str) -> Result<()> {
-        let config = json!({ "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": name, "namespace": NAMESPACE },
-            // No node is selected: nothing else than the admission is looked at here.
-            "spec": { "nodeSelector": { "test": name }, "admission": { "runtimeClassName": self.runtime_class } } });
-        self.shared.testbed.apply(name, &[config]).await
-    }
-
-    /// Waits until the admission of a configuration is as far.
-    async fn until(&self, name: &str, reason: &str) -> Result<()> {
-        let admission = |config: &PeerPodConfig| {
-            let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|it| it.type_ == "AdmissionReady" && it.reason == reason)
-        };
-        let what = format!("the admission of {name} is {reason}");
-        wait::present(&self.configs, name, &what, DEADLINE, admission).await.map(drop)
-    }
-
-    /// Waits until peer pods are changed.
-    async fn is_called(&self) -> Result<()> {
-        wait::eventually("the API server calls the webhook", DEADLINE, async || {
-            let pod = self.dry_run(&self.peer_pod()?).await?;
-            ensure!(pod.annotations().contains_key(ANNOTATIONS[0]), "the Pod is not changed");
-            Ok(())
-        })
-        .await
-    }
-
-    fn peer_pod(&self) -> Result<Pod> {
-        a_pod(json!({ "runtimeClassName": self.runtime_class }))
-    }
-
-    async fn dry_run(&self, pod: &Pod) -> Result<Pod> {
-        Ok(self.pods.create(&PostParams { dry_run: true, ..PostParams::default() }, pod).await?)
-    }
-
-    /// Does something while peer pods are asked for without a pause; fails if one request does. Gives how many there were.
-    async fn under_load(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
-        let (done, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let client = async || {
-            while !done.load(Ordering::Relaxed) {
-                let pod = self.dry_run(&self.peer_pod()?).await?;
-                ensure!(pod.annotations().contains_key(ANNOTATIONS[0]), "the Pod is not changed");
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        let clients = async {
-            let outcome = try_join_all((0..CLIENTS).map(|_| client())).await;
-            outcome.with_context(|| format!("under load, after {} requests", count.load(Ordering::Relaxed)))
-        };
-        let work = async {
-            work.await?;
-            done.store(true, Ordering::Relaxed);
-            Ok(())
-        };
-        tokio::try_join!(clients, work)?;
-        Ok(count.into_inner())
-    }
-
-    /// The webhook's Pods.
-    async fn webhook_pods(&self) -> Result<Vec<Pod>> {
-        let pods: Api<Pod> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
-        let of_config = ListParams::default().labels(&format!("app.kubernetes.io/instance={}", self.name));
-        Ok(pods.list(&of_config).await?.items)
-    }
-
-    /// Connects to every Pod of the webhook, again and again, as an API server that has just heard whom to trust. Returns
-    /// when one is not trusted.
-    async fn always_trusted(&self) -> Result<Infallible> {
-        let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.shared.testbed.client());
-        let pods = self.webhook_pods().await?;
-        let addresses = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.as_deref());
-        loop {
-            let configuration = configurations.get(&format!("peer-pods-{}", self.name)).await?;
-            let mut webhooks = configuration.webhooks.into_iter().flatten();
-            let authorities = webhooks.find_map(|webhook| webhook.client_config.ca_bundle);
-            let authorities = authorities.context("nobody is trusted")?;
-            for address in addresses.clone() {
-                let name = format!("{}-webhook.{NAMESPACE}.svc", self.name);
-                trust::connect((address, 9443), name, &authorities.0).await?;
-            }
-        }
-    }
-
-    /// Waits until a Pod of the webhook is no endpoint any more, of which every API server hears at a time of its own, and
-    /// checks that it serves those that have not.
-    async fn serves_on_when_it_is_no_endpoint_any_more(&self, pod: &Pod) -> Result<()> {
-        let address = pod.status.clone().and_then(|status| status.pod_ip).context("it has an address")?;
-        let slices: Api<EndpointSlice> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
-        let of_service =
-            ListParams::default().labels(&format!("kubernetes.io/service-name={}-webhook", self.name));
-        wait::eventually("it is no endpoint any more", DEADLINE, async || {
-            let slices = slices.list(&of_service).await?;
-            let mut endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
-            let ready =
-                |it: &Endpoint| it.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true);
-            ensure!(!endpoints.any(|it| it.addresses.contains(&address) && ready(it)), "it is one");
-            Ok(())
-        })
-        .await?;
-        TcpStream::connect((address, 9443))
-            .await
-            .context("it does not serve those who have not heard")
-            .map(drop)
-    }
-
-    /// Removes the webhook, and waits until its Pods are gone.
-    async fn clear(self) -> Result<()> {
-        self.configs.delete(self.name, &DeleteParams::default()).await?;
-        wait::eventually("the webhook's Pods are gone", DEADLINE, async || {
-            let left = self.webhook_pods().await?.len();
-            ensure!(left == 0, "{left} are left");
-            Ok(())
-        })
-        .await
-    }
-}
-
-/// A Pod that asks for something.
-fn a_pod(mut spec: Value) -> Result<Pod> {
-    let resources = json!({ "limits": { "cpu": "1500m", "memory": "1Gi" } });
-    spec["containers"] = json!([{ "name": "main", "image": "any", "resources": resources }]);
-    Ok(serde_json::from_value(json!({ "metadata": { "generateName": "pod-" }, "spec": spec }))?)
-}
-
-/// Runs a test that has a webhook of this name.
-fn with_webhook(name: &'static str, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
-    run(async {
-        let shared = SHARED.get_or_try_init(Shared::start).await?;
-        let outcome = async {
-            let stage = Stage::set(shared, name).await?;
-            test(&stage).await?;
-            stage.clear().await
-        };
-        outcome.await.with_context(|| format!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
-    })
-}
+use self::stage::{a_pod, with_webhook};
+use super::VM;
+use crate::support::second_after;
 
 #[test]
 fn what_a_peer_pod_config_brings_is_called_through_its_service() -> Result<()> {
