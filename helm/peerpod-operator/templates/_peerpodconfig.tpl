@@ -11,7 +11,7 @@ metadata:
     {{- with .Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  name: {{ .Values.peerPodConfig.name }}
+  name: {{ .Values.peerPodConfig.name | quote }}
   namespace: {{ .Release.Namespace }}
 spec:
   {{- include "peerpod-operator.peerPodConfigSpec" . | nindent 2 }}

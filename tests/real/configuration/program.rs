@@ -103,8 +103,7 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         }
 
         // The operator may not go before the configuration, nor its Pods' node before them.
-        stage.configs.delete("config", &DeleteParams::default()).await?;
-        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.delete("config").await?;
         deployments.delete(&own, &DeleteParams::foreground()).await?;
         wait::gone(&deployments, &own, DEADLINE).await?;
         stage.nodes.leave().await

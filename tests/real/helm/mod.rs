@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::{Cluster, tools};
 use kube::ResourceExt as _;
 use peerpod_operator::{
-    NAMESPACE, OLDEST_KUBERNETES, api::v1alpha1::PeerPodConfig, install::guard, runtime::lease,
+    NAMESPACE, OLDEST_KUBERNETES,
+    api::v1alpha1::PeerPodConfig,
+    install::guard,
+    runtime::lease,
     settings::CloudProvider,
 };
 use serde_json::{Value, json};
@@ -167,7 +170,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             (&pod["volumes"][1]["secret"]["secretName"], json!("credentials")),
             (&pod["volumes"][2]["secret"]["secretName"], json!("key")),
             (&pod["volumes"][3], json!({ "name": "more", "emptyDir": {} })),
-            (&container["image"], json!("registry.example/operator@sha256:0123")),
+            (&container["image"], json!(format!("registry.example/operator@{}", digest()))),
             (&container["imagePullPolicy"], json!("Always")),
             (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
             (&container["volumeMounts"][3], json!({ "name": "more", "mountPath": "/more" })),
@@ -211,7 +214,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         let config: PeerPodConfig = serde_yaml::from_str(config.context("no PeerPodConfig")?)?;
         let spec = serde_json::to_value(&config.spec)?;
         ensure!(
-            config.name_any() == "mine" && spec["limit"] == "7" && spec["instanceType"] == "large",
+            config.name_any() == "1e3" && spec["limit"] == "7" && spec["instanceType"] == "large",
             "{spec}"
         );
         ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
@@ -226,6 +229,10 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
     })
+}
+
+fn digest() -> String {
+    format!("sha256:{}", "01".repeat(32))
 }
 
 /// Something else than the default for everything that has an effect.
@@ -249,9 +256,9 @@ fn everything() -> Value {
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
         "webhook": { "replicas": 4 },
         "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
-        "peerPodConfig": { "create": true, "name": "mine", "spec": { "instanceType": "large" } },
+        "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
         "operator": {
-            "image": { "repository": "registry.example/operator", "digest": "sha256:0123", "pullPolicy": "Always" },
+            "image": { "repository": "registry.example/operator", "digest": digest(), "pullPolicy": "Always" },
             "imagePullSecrets": [{ "name": "pull" }],
             "replicas": 3,
             "leaseName": lease::PEERPOD_CTRL,
@@ -285,6 +292,12 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
         for (value, told) in [
             ("provider=awz", "at '/provider': value must be one of"),
             ("operator.replicas=many", "at '/operator/replicas': got string, want integer"),
+            (
+                "operator.image.digest=sha256:0123",
+                "at '/operator/image/digest': 'sha256:0123' does not match",
+            ),
+            ("peerPodConfig.name=My_Config", "at '/peerPodConfig/name': 'My_Config' does not match"),
+            (&format!("peerPodConfig.name={}", "x".repeat(41)), "at '/peerPodConfig/name': maxLength"),
             ("guard.action=Never", "at '/guard/action': value must be one of 'Warn', 'Deny', 'None'"),
             ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),
             ("limit=-1", "at '/limit'"),

@@ -51,10 +51,15 @@ pub(super) fn apply(options: &Options) -> Result<Vec<Template>> {
 /// Stands for the PeerPodConfig as text.
 pub(super) const CONFIG: &str = "<peerpodconfig>";
 
+/// Its name, which may look like a number.
+fn name() -> Node {
+    Node::Scalar(".Values.peerPodConfig.name | quote".to_owned())
+}
+
 /// The template that gives it.
 pub(super) fn config(options: &Options) -> Result<String> {
     let mut node = tree(&install::samples::peer_pod_config(options)?)?;
-    node.set("/metadata/name", Node::Scalar(".Values.peerPodConfig.name".to_owned()))?;
+    node.set("/metadata/name", name())?;
     node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
     define("peerpod-operator.peerPodConfig", &node)
 }

@@ -133,7 +133,8 @@ struct OperatorImage {
     repository: String,
     /// Its tag. Empty is the chart's appVersion.
     tag: String,
-    /// Its digest, as in `sha256:…`, in the place of a tag.
+    /// Its digest, `sha256:` and 64 hexadecimal digits, in the place of a tag.
+    #[schemars(regex(pattern = r"^(sha256:[0-9a-f]{64})?$"))]
     digest: String,
     /// When a node pulls it.
     pull_policy: PullPolicy,

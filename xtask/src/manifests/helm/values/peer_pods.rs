@@ -139,6 +139,9 @@ pub(super) struct Admission {
     excluded_namespaces: Vec<String>,
 }
 
+/// What API servers take for the name of an object.
+const SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
 /// A PeerPodConfig.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -146,8 +149,8 @@ pub(super) struct PeerPodConfig {
     /// Whether there is one. An installation, an upgrade and a rollback bring it to what the values say; it is deleted when the chart
     /// is uninstalled, and not before.
     create: bool,
-    /// Its name. Another name is another PeerPodConfig: the former one stays.
-    #[schemars(length(min = 1, max = 40))]
+    /// Its name, of up to 40 characters. Another name is another PeerPodConfig: the former one stays.
+    #[schemars(length(max = 40), regex(pattern = SUBDOMAIN))]
     name: String,
     /// Further fields of its `spec`, which overrule what other values say.
     spec: Object,
