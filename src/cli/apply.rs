@@ -33,9 +33,11 @@ Exit codes:
   1  it does not: the file cannot be used, or the API server refuses it or could not be asked in time
   2  the arguments cannot work";
 
-/// What it may do in the operator's namespace. Not among the operator's own rights.
-pub const PERMISSIONS: &[Permission] =
-    &[Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["create", "get", "patch"])];
+/// What it may do in the operator's namespace, with the PeerPodConfig of its file. Not among the operator's own rights.
+///
+/// An apply names what it creates, so that this right, too, can be limited to a name.
+pub const PERMISSION: Permission =
+    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["create", "get", "patch"]);
 
 /// Whose the fields are that the file names. What it names no more goes; what others wrote stays.
 const FIELD_MANAGER: &str = "peerpod-operator-apply";

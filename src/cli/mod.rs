@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
 
-pub use apply::{ApplyArgs, PERMISSIONS as APPLY_PERMISSIONS};
+pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION};
 pub use check::{CheckArgs, OutputFormat};
 pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
 pub use run::{ControllerName, RunArgs};

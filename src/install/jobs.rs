@@ -8,8 +8,8 @@ use k8s_openapi::api::{
 };
 use kube::api::ObjectMeta;
 
-use super::{Component, NAME, Options, deployment, rights::Rights};
-use crate::{cli::APPLY_PERMISSIONS, peerpodconfig::build::own_pods};
+use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
+use crate::{cli::APPLY_PERMISSION, peerpodconfig::build::own_pods};
 
 /// The name of the Job that drains.
 pub const DRAIN_JOB: &str = "peerpod-operator-drain";
@@ -31,12 +31,12 @@ const APPLY_DIR: &str = "/etc/peerpod-operator/apply";
 /// The key of the `ConfigMap`.
 const APPLY_KEY: &str = "peerpodconfig.yaml";
 
-/// The rights of the Job that applies a `PeerPodConfig`: the operator itself shall make none.
+/// The rights of the Job that applies a `PeerPodConfig` called [`CONFIG`]: the operator itself shall make none.
 pub const APPLY_RIGHTS: Rights = Rights {
     name: APPLY_JOB,
     component: Component::Operator,
     cluster: &[],
-    namespaces: &[(None, APPLY_PERMISSIONS)],
+    namespaces: &[(None, &[APPLY_PERMISSION.named(&[CONFIG])])],
 };
 
 /// Runs `drain` once, as the operator, and ends the operators: what removes them takes their rights at the same time, and then

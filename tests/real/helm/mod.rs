@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use peerpod_operator::{
     NAMESPACE, OLDEST_KUBERNETES,
     api::v1alpha1::PeerPodConfig,
-    install::guard,
+    install::{APPLY_JOB, guard},
     runtime::lease,
     settings::CloudProvider,
 };
@@ -220,6 +220,12 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
+        let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
+        let role = roles.find(|it| it["metadata"]["name"] == APPLY_JOB).context("the Job has no Role")?;
+        ensure!(
+            role["rules"][0]["resourceNames"] == json!(["1e3"]),
+            "it may write other PeerPodConfigs: {role}"
+        );
         of_kind(&objects, "PrometheusRule")?;
         of_kind(&objects, "PodMonitor")?;
         for kind in ["NetworkPolicy", "PodDisruptionBudget", "Job"] {

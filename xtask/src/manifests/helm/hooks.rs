@@ -40,8 +40,10 @@ pub(super) fn apply(options: &Options) -> Result<Vec<Template>> {
     for (mut object, weight) in hooks {
         annotate(&mut object, "post-install,post-upgrade,post-rollback", weight);
         let mut node = tree(&object)?;
-        if object["kind"] == "Job" {
-            place(&mut node)?;
+        match object["kind"].as_str() {
+            Some("Role") => node.set("/rules/0/resourceNames/0", name())?,
+            Some("Job") => place(&mut node)?,
+            _ => {}
         }
         templates.push((node, Some(APPLY.to_owned())));
     }
