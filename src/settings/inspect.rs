@@ -6,6 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::snapshot::{Rejected, given};
 use super::{CloudProvider, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
+use crate::webhook::tls::{TlsError, TlsOptions};
 
 /// Everything that can be said of a pair of folders, all problems at once.
 ///
@@ -104,6 +105,7 @@ impl Inspection {
                 (None, provider)
             }
         };
+        remarks.of_webhook(raw);
         let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.provider.keys());
         let mut described: Vec<&Key> = Common::KEYS.iter().chain(own).collect();
         described.sort_by_key(|key| !key.concerns_deletion);
@@ -166,6 +168,22 @@ impl Remarks {
                 Warning::NotABoolean { key } => (*key, Verdict::Malformed),
             };
             self.add(name, verdict, false, warning);
+        }
+    }
+
+    /// What the webhook, which has the `ConfigMap` alone, takes of the demands on TLS.
+    fn of_webhook(&mut self, raw: &Raw) {
+        let [min_version, ciphers] = ["TLS_MIN_VERSION", "TLS_CIPHER_SUITES"]
+            .map(|name| raw.settings.get(name).map_or("", |value| value.expose_secret()));
+        if let Err(problem) = TlsOptions::parse(min_version, ciphers) {
+            let name = match problem {
+                TlsError::Version(_) => "TLS_MIN_VERSION",
+                TlsError::Cipher { .. } | TlsError::CiphersOfTls13 | TlsError::Refused(_) => {
+                    "TLS_CIPHER_SUITES"
+                }
+            };
+            let text = format!("the admission webhook cannot use it: {problem}");
+            self.add(name, Verdict::Malformed, false, &text);
         }
     }
 

@@ -63,6 +63,30 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn demands_on_tls_are_judged_as_the_webhook_judges_them() {
+    const VERSION: &str = "TLS_MIN_VERSION";
+    const CIPHERS: &str = "TLS_CIPHER_SUITES";
+    let strong = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    for (version, ciphers, blamed) in [
+        ("VersionTLS12", strong, None),
+        ("VersionTLS13", "", None),
+        ("VersionTLS11", strong, Some(VERSION)),
+        ("", "TLS_RSA_WITH_AES_128_CBC_SHA", Some(CIPHERS)),
+        ("VersionTLS13", strong, Some(CIPHERS)),
+    ] {
+        let inspection = inspect(&[LIBVIRT, URI, (VERSION, version), (CIPHERS, ciphers)], &[]);
+        assert!(inspection.is_right(), "deletions work all the same");
+        for name in [VERSION, CIPHERS] {
+            let expected: &[_] = if blamed == Some(name) { &[(Verdict::Malformed, false)] } else { &[] };
+            assert_eq!(remarks(&inspection, name), expected, "{version} {ciphers}");
+        }
+    }
+    // The webhook does not have the Secret.
+    let inspection = inspect(&[LIBVIRT, URI], &[(VERSION, "VersionTLS11")]);
+    assert_eq!(remarks(&inspection, VERSION), []);
+}
+
+#[test]
 fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
     for (provider, verdict) in
         [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("aws", Verdict::Malformed)]
