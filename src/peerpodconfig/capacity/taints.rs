@@ -68,10 +68,15 @@ mod tests {
             (json!({ "key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule" }), [true, false]),
             (json!({ "key": "a", "operator": "", "effect": "" }), [false, true]),
             (json!({ "key": "a", "operator": "Exists", "effect": "NoExecute" }), [false, true]),
+            // No key is every key, however that is written, and a key is no prefix of another.
+            (json!({ "key": "", "operator": "Exists" }), [true, true]),
+            (json!({ "key": "ab", "operator": "Exists" }), [false, false]),
+            (json!({ "key": "a", "operator": "Equal" }), [false, true]),
         ] {
             let found = ["a=b:NoSchedule", "a:NoExecute"].map(|text| holds(text, &toleration));
             assert_eq!(found, expected, "{toleration}");
         }
+        assert!(!holds("ab:NoSchedule", &json!({ "key": "a", "operator": "Exists" })));
         assert!(!tolerated("a:NoSchedule", &[]));
     }
 }
