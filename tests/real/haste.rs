@@ -1,12 +1,21 @@
-//! `kubectl delete -k` where nobody drained first, once and twice.
+//! `kubectl delete -k` where nobody drained first, once and twice, and what stays for a `PeerPodConfig`.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Cluster;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, CustomResourceExt as _, ResourceExt as _};
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use kube::{
+    Api, CustomResourceExt as _, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    install::removal,
+    peerpodconfig::FINALIZER,
+};
+use serde_json::json;
 use testbed::{
     Operator, OperatorOptions, Settings,
     wait::{self, DEADLINE},
@@ -15,8 +24,19 @@ use testbed::{
 use crate::{
     configuration::stage::{Stage, configuring},
     kustomize::{LIBVIRT, allow_removal, path, with_component},
-    support::{Alone, PROGRAM, alone},
+    support::{Alone, PROGRAM, alone, without_operator},
 };
+
+/// What a configuration cannot be put back without.
+const NEEDED: [&str; 7] = [
+    "deployment/peerpod-operator",
+    "serviceaccount/peerpod-operator",
+    "role/peerpod-operator",
+    "rolebinding/peerpod-operator",
+    "clusterrole/peerpod-operator",
+    "clusterrolebinding/peerpod-operator",
+    "namespace/confidential-containers-system",
+];
 
 #[test]
 fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_later() -> Result<()> {
@@ -151,5 +171,78 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
         cluster.kubectl(&delete).await?;
         stage.nodes.leave().await?;
         alone.testbed.install_objects().await
+    })
+}
+
+/// Waits until the API server refuses to delete these of all that is needed, and of another Deployment.
+async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
+    wait::eventually(&format!("{expected:?} stay"), DEADLINE, async || {
+        let mut kept = Vec::new();
+        for object in NEEDED.into_iter().chain(["deployment/another"]) {
+            let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
+            if let Err(refusal) = cluster.kubectl(&delete).await {
+                let refusal = format!("{refusal:#}");
+                ensure!(refusal.contains("the PeerPodConfig config is there"), "{object}: {refusal}");
+                kept.push(object);
+            }
+        }
+        ensure!(kept == expected, "{kept:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and_may_be_changed() -> Result<()>
+{
+    without_operator(async |testbed| {
+        let cluster = testbed.cluster();
+        // What records machines has a protection of its own.
+        let definition = PeerPodConfig::crd_name();
+        let allow = removal::ALLOW_ANNOTATION;
+        for object in [["namespace", NAMESPACE], ["crd", definition]] {
+            cluster.kubectl(&["annotate", object[0], object[1], &format!("{allow}=true")]).await?;
+        }
+        for name in ["peerpod-operator", "another"] {
+            let create =
+                ["create", "deployment", name, "--image=any", "--replicas=0", "--namespace", NAMESPACE];
+            cluster.kubectl(&create).await?;
+        }
+        until_kept(cluster, &[]).await?;
+        let configure = async |namespace: &str, finalizer: &str| {
+            let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), namespace);
+            let config = serde_json::from_value(json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": "config", "finalizers": [finalizer] }, "spec": {},
+            }))?;
+            configs.create(&PostParams::default(), &config).await?;
+            anyhow::Ok(configs)
+        };
+        let finalizers = async |configs: &Api<PeerPodConfig>, finalizers: &[&str]| {
+            let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+            configs.patch("config", &PatchParams::default(), &patch).await
+        };
+        let here = configure(NAMESPACE, FINALIZER).await?;
+        until_kept(cluster, &NEEDED).await?;
+        let change = ["annotate", NEEDED[0], "any=other", "--namespace", NAMESPACE];
+        cluster.kubectl(&change).await?;
+
+        // What waits for others only, or for an operator elsewhere, is none of this one's business.
+        let elsewhere = configure(&testbed.namespace("elsewhere").await?, FINALIZER).await?;
+        finalizers(&here, &["example.com/other"]).await?;
+        until_kept(cluster, &[]).await?;
+        finalizers(&here, &[FINALIZER]).await?;
+        until_kept(cluster, &NEEDED).await?;
+
+        // Where the kind is not known any more, there is none.
+        for configs in [&here, &elsewhere] {
+            finalizers(configs, &[]).await?;
+        }
+        cluster.kubectl(&["delete", "crd", definition, "--timeout=60s"]).await?;
+        until_kept(cluster, &[]).await?;
+        let both = ["delete", "deployment", "peerpod-operator", "another", "--namespace", NAMESPACE];
+        cluster.kubectl(&both).await?;
+        cluster.kubectl(&["annotate", "namespace", NAMESPACE, &format!("{allow}-")]).await?;
+        testbed.install_objects().await
     })
 }
