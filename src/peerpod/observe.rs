@@ -114,17 +114,7 @@ impl Observer {
         let api: Api<PodPhase> =
             Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
         let found = api_call::bounded(api.get_opt(&pod.name)).await?;
-        Ok(found.filter(|found| found.metadata.uid.as_deref() == Some(&pod.uid)).map_or(
-            Owner::Gone,
-            |found| match (
-                found.status.as_ref().map(|status| status.phase.as_str()),
-                found.metadata.deletion_timestamp,
-            ) {
-                (Some("Succeeded" | "Failed"), _) => Owner::Finished,
-                (_, Some(Time(until))) => Owner::Ending { until },
-                (_, None) => Owner::Running,
-            },
-        ))
+        Ok(state_of(found, &pod.uid))
     }
 
     /// The living PeerPods with the finalizer that the same Pod owns and that name a machine of the same cloud, without
@@ -177,6 +167,19 @@ impl Observer {
     }
 }
 
+/// How far the Pod of this uid is, by the Pod that has its name.
+fn state_of(found: Option<PodPhase>, uid: &str) -> Owner {
+    let Some(Object { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
+    else {
+        return Owner::Gone;
+    };
+    match (status.as_ref().map(|status| status.phase.as_str()), metadata.deletion_timestamp) {
+        (Some("Succeeded" | "Failed"), _) => Owner::Finished,
+        (_, Some(Time(until))) => Owner::Ending { until },
+        (_, None) => Owner::Running,
+    }
+}
+
 /// What the cloud says about a PeerPod's machine.
 pub(super) async fn machine_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> Machine {
     let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
@@ -208,4 +211,117 @@ pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
 /// An API server always sets it; an object without one would count as the oldest.
 fn created(peerpod: &PeerPod) -> Timestamp {
     peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use async_trait::async_trait;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::provider::{Finding, OwnVm, Vm};
+
+    /// A cloud that answers every call with an error of this class.
+    struct Fails(ErrorClass);
+
+    impl Fails {
+        fn answer<T>(&self) -> Result<T, Error> {
+            Err(Error::new(self.0, "as told"))
+        }
+    }
+
+    #[async_trait]
+    impl Provider for Fails {
+        async fn describe(&self, _: &InstanceId) -> Result<Vm, Error> {
+            self.answer()
+        }
+
+        async fn delete(&self, _: &OwnVm) -> Result<(), Error> {
+            self.answer()
+        }
+
+        async fn examine(&self) -> Result<Vec<Finding>, Error> {
+            self.answer()
+        }
+    }
+
+    /// Clouds that fail, by what their calls or the attempt to reach them end with.
+    pub(in crate::peerpod) fn failing() -> impl Iterator<Item = (ErrorClass, Result<Arc<dyn Provider>, Error>)>
+    {
+        ErrorClass::ALL.into_iter().flat_map(|class| {
+            let reached: Arc<dyn Provider> = Arc::new(Fails(class));
+            [(class, Ok(reached)), (class, Err(Error::new(class, "as told")))]
+        })
+    }
+
+    fn peerpod(metadata: &Value, instance: &str) -> PeerPod {
+        serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod", "metadata": metadata,
+            "spec": { "cloudProvider": "libvirt", "instanceID": instance },
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_machine_is_absent_only_if_its_cloud_says_so() {
+        let recorded = peerpod(&json!({}), "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11");
+        for (class, provider) in failing() {
+            let expected = match class {
+                ErrorClass::NotFound => Machine::Absent,
+                class => Machine::Unanswered(Error::new(class, "as told")),
+            };
+            assert_eq!(machine_of(&recorded, &provider).await, expected);
+            for unreadable in ["", "17", "web/1"] {
+                assert_eq!(machine_of(&peerpod(&json!({}), unreadable), &provider).await, Machine::NotAsked);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
+        let until = Timestamp::from_second(1000).unwrap();
+        let state = |phase: Option<&str>, deleted: bool, uid: &str| {
+            let metadata = json!({ "uid": "own", "deletionTimestamp": deleted.then_some(until) });
+            let status = phase.map(|phase| json!({ "phase": phase }));
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status });
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid)
+        };
+        for phase in [None, Some(""), Some("Pending"), Some("Running"), Some("Unknown")] {
+            assert_eq!(state(phase, false, "own"), Owner::Running, "{phase:?}");
+            assert_eq!(state(phase, true, "own"), Owner::Ending { until }, "{phase:?}");
+            assert_eq!(state(phase, false, "another"), Owner::Gone, "{phase:?}");
+        }
+        for phase in ["Succeeded", "Failed"] {
+            assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
+        }
+        assert_eq!(state_of(None, "own"), Owner::Gone);
+    }
+
+    #[test]
+    fn the_owner_is_a_pod_and_of_several_the_one_that_controls_it() {
+        let owner = |name: &str, api_version: &str, kind: &str, controller: Option<bool>| json!({ "name": name, "apiVersion": api_version, "kind": kind, "controller": controller, "uid": name });
+        let owner_of = |owners: &[Value]| {
+            let peerpod = peerpod(&json!({ "ownerReferences": owners }), "");
+            super::owner(&peerpod).map(|owner| owner.name.clone())
+        };
+        let others = [
+            owner("set", "apps/v1", "ReplicaSet", Some(true)),
+            owner("pod-of-another-kind", "example.com/v1", "Pod", None),
+            owner("machine", "v1", "Node", Some(true)),
+        ];
+        let pods = [owner("first", "v1", "Pod", None), owner("second", "v1", "Pod", Some(false))];
+        let controls = owner("controls", "v1", "Pod", Some(true));
+        assert_eq!(owner_of(&[]), None);
+        assert_eq!(owner_of(&others), None);
+        assert_eq!(owner_of(&[&others[..], &pods].concat()).unwrap(), "first");
+        assert_eq!(owner_of(&[&others[..], &pods, &[controls]].concat()).unwrap(), "controls");
+    }
+
+    #[test]
+    fn only_its_own_finalizer_stands_for_the_machine() {
+        let holds = |finalizers: &[&str]| has_finalizer(&peerpod(&json!({ "finalizers": finalizers }), ""));
+        assert!(holds(&["example.com/audit", FINALIZER]));
+        assert!(!holds(&["example.com/audit"]));
+        assert!(!holds(&[]));
+    }
 }

@@ -239,11 +239,27 @@ async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::{InstanceId, Vm, guard};
 
     #[test]
     fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
         for (pending, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
             assert_eq!(refused_resync(pending).as_secs(), seconds, "{pending}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_deletion_is_done_only_if_it_was_accepted_or_the_machine_is_gone() {
+        let vm = Vm {
+            id: InstanceId::parse("aws", "i-1").unwrap(),
+            name: "podvm-web-0-1a2b3c4d".to_owned(),
+            marked: true,
+            created: None,
+            own_disks: Vec::new(),
+        };
+        let own = guard::prove(vm, "web-0").unwrap();
+        for (class, provider) in observe::tests::failing() {
+            assert_eq!(delete(&provider, &own).await.is_ok(), class == ErrorClass::NotFound, "{class:?}");
         }
     }
 }

@@ -106,6 +106,8 @@ mod tests {
             "web-0",
             "",
             "podvm-web-0-1a2b3c4d5",
+            "podvm-web-0-1A2B3C4D",
+            "podvm-web-0-1a2b-c4d",
         ] {
             assert!(matches!(prove(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
         }

@@ -64,7 +64,20 @@ fn a_dangling_machine_is_deleted_then_waited_for_then_its_finalizer_released() {
 
 #[test]
 fn a_running_pod_keeps_its_machine() {
-    assert_eq!(decide(Facts { owner: Owner::Running, ..dangling() }), Decision::Wait(Wait::PodRuns));
+    let runs = Facts { owner: Owner::Running, ..dangling() };
+    assert_eq!(decide(runs.clone()), Decision::Wait(Wait::PodRuns));
+    let absent = Facts { machine: Machine::Absent, ..runs };
+    assert_eq!(decide(absent), Decision::Release(Release::Absent), "there is nothing to keep");
+}
+
+#[test]
+fn an_identifier_that_names_no_machine_and_a_cloud_that_is_not_served_are_refused() {
+    let problem = IdProblem::Empty;
+    let unnamed = Facts { instance: Err(problem.clone()), machine: Machine::NotAsked, ..dangling() };
+    assert_eq!(decide(unnamed), Decision::Refuse(Refusal::BadInstance(problem)));
+    let unserved = Machine::Unanswered(Error::new(ErrorClass::NotSupported, "no"));
+    let expected = Decision::Refuse(Refusal::NotSupported("no".to_owned()));
+    assert_eq!(decide(Facts { machine: unserved, ..dangling() }), expected);
 }
 
 #[test]
@@ -112,6 +125,8 @@ fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
     assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
     let unclear = Decision::Keep(Refusal::Ambiguous);
     assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
+    assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
+    assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
     assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
     let gone = Sibling { machine: Machine::Absent, ..sibling(1, None) };
     assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose machine is gone");
