@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use testbed::Vm;
 
-use crate::support::{Scene, beside_others, created, next_second};
+use crate::support::{Scene, beside_others, created, next_second, second_after};
 
 async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
     let pod = scene.pods.api().get("web").await?;
@@ -58,9 +58,14 @@ fn a_newer_sibling_replaces_the_older_one_under_the_running_pod() -> Result<()> 
     beside_others(async |scene| {
         scene.pods.run("web").await?;
         let older = more_vms(scene, 1).await?;
+        // Recorded twice: neither needs the machine that the other names.
+        let pod = scene.pods.api().get("web").await?;
+        let again = scene.caa.record(&pod, "libvirt", &vm_id(&older[0])).await?;
         next_second(&older).await?;
+        second_after(again.creation_timestamp().context("it was made")?.0).await?;
         let newer = more_vms(scene, 1).await?;
         scene.released(&older[0].name()).await?;
+        scene.released(&again.name_any()).await?;
         scene.vanished(&older[0]).await?;
         scene.operator_catches_up().await?;
         scene.lives(&newer[0]).await?;
