@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, ResourceExt as _,
@@ -68,7 +68,7 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
         ensure!(left.is_empty(), "{left:?} are there");
         ensure!(domains.contains(&survivor.machine.domain.name), "a running Pod's machine is gone");
 
-        let audit = installation.testbed.audit().context("this cluster keeps an audit log")?;
+        let audit = installation.testbed.audit()?;
         let mut releases = BTreeMap::<String, usize>::new();
         for request in audit.of_operator()? {
             let accepted = request.verb == "patch" && request.resource == "peerpods" && request.code == 200;

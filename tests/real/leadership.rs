@@ -106,7 +106,7 @@ async fn until_a_call_is_under_way(operator: &Operator) -> Result<()> {
 
 /// What the operators asked of leases since then; watches that still run are not among it.
 fn lease_requests(alone: &Alone<'_>, since: Timestamp) -> Result<Vec<Request>> {
-    let mut requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+    let mut requests = alone.testbed.audit()?.of_operator()?;
     requests.retain(|request| request.resource == "leases" && request.time >= since);
     Ok(requests)
 }

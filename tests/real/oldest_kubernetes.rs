@@ -1,6 +1,6 @@
 //! The oldest Kubernetes that is supported, as far as the API server of a newer release acts as it.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, peerpodconfig::build::policy};
 use serde_json::Value;
 use testbed::{Operator, OperatorOptions, Request, Settings};
@@ -47,7 +47,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
         until_leads(&second).await?;
         alone.scene().operator_catches_up().await?;
 
-        let requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+        let requests = alone.testbed.audit()?.of_operator()?;
         // A Pod that is asked for may be gone.
         let is_absent = |request: &Request| request.verb == "get" && request.code == 404;
         let refused: Vec<_> =

@@ -1,6 +1,6 @@
 //! The operator runs under exactly the generated rights: whatever it does, they suffice.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 use testbed::{Kubelet, Request, wait};
@@ -72,5 +72,5 @@ fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
 }
 
 fn requests(scene: &Scene<'_>) -> Result<Vec<Request>> {
-    scene.testbed.audit().context("the cluster keeps no audit log")?.of_operator()
+    scene.testbed.audit()?.of_operator()
 }

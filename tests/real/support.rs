@@ -309,7 +309,7 @@ impl<'a> Scene<'a> {
 
     /// What the operator wrote, or tried to, in this namespace so far.
     pub fn writes(&self) -> Result<Vec<Request>> {
-        let mut requests = self.testbed.audit().context("the cluster keeps no audit log")?.of_operator()?;
+        let mut requests = self.testbed.audit()?.of_operator()?;
         requests.retain(|request| request.is_write() && request.namespace == self.namespace);
         Ok(requests)
     }

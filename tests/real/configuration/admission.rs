@@ -251,7 +251,7 @@ fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> 
         assert!(message.contains("Webhook or Auto"), "{message}");
         let found = objects(&stage.client, false).await?;
         ensure!(found == WEBHOOK, "what works stays: {found:?}");
-        let asked = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+        let asked = alone.testbed.audit()?.of_operator()?;
         let in_vain: Vec<_> = asked.iter().filter(|it| it.resource.contains("policies")).collect();
         ensure!(in_vain.is_empty(), "{in_vain:#?}");
         stage.clear("config").await?;

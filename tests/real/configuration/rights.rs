@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 use testbed::{
     Request,
@@ -16,7 +16,7 @@ use super::{
 use crate::support::Alone;
 
 fn requests(alone: &Alone<'_>) -> Result<Vec<Request>> {
-    alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()
+    alone.testbed.audit()?.of_operator()
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub async fn until_gone(client: &Client) -> Result<()> {
 
 /// What the operator asks for while it looks at everything five times.
 async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request>> {
-    let audit = alone.testbed.audit().context("the cluster keeps an audit log")?;
+    let audit = alone.testbed.audit()?;
     let reconciles = async || -> Result<f64> {
         let metrics = alone.operator.metrics().await?;
         Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))

@@ -170,7 +170,7 @@ impl Stage {
 
 /// What the operator wrote so far, leases aside.
 pub fn writes(alone: &Alone<'_>) -> Result<Vec<Request>> {
-    let mut requests = alone.testbed.audit().context("the cluster keeps an audit log")?.of_operator()?;
+    let mut requests = alone.testbed.audit()?.of_operator()?;
     requests.retain(|request| request.is_write() && request.resource != "leases");
     Ok(requests)
 }

@@ -61,7 +61,7 @@ struct Hundred {
 impl Hundred {
     async fn start(alone: &Alone<'_>) -> Result<Self> {
         let mut logged = 0;
-        alone.testbed.audit().context("the cluster keeps no audit log")?.requests(&mut logged)?;
+        alone.testbed.audit()?.requests(&mut logged)?;
         let scene = alone.scene();
         let living = scene.pod_with_vm("living").await?;
         let data = scene.host.volume("data.qcow2", "qcow2", "").await?;
@@ -154,7 +154,7 @@ impl Hundred {
     /// What it took these operators until now; the fault struck at `struck`.
     async fn cost(&self, alone: &Alone<'_>, operators: &[&Operator], struck: Timestamp) -> Result<Cost> {
         let mut position = self.logged;
-        let audit = alone.testbed.audit().context("the cluster keeps no audit log")?;
+        let audit = alone.testbed.audit()?;
         let mut requests = audit.requests(&mut position)?;
         requests.retain(Request::is_operators);
         let begun = HashMap::new();

@@ -57,7 +57,7 @@ pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<O
     tasks.spawn(watch(Api::all(client.clone()), sender.clone(), move |it| nodes.see(it)));
     let mut configs = Configs::default();
     tasks.spawn(watch(Api::all(client), sender.clone(), move |it| configs.see(it)));
-    let audit = stage.testbed.audit().context("the testbed keeps no audit log")?.clone();
+    let audit = stage.testbed.audit()?.clone();
     tasks.spawn(report_failure(read_audit(audit, sender.clone()), sender.clone()));
     let virsh = stage.libvirtd.follow("virsh-events").await?;
     tasks.spawn(report_failure(read_virsh(virsh.log().to_owned(), sender.clone()), sender));

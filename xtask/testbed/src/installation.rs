@@ -178,9 +178,9 @@ impl Testbed {
         Api::all(self.client())
     }
 
-    /// The audit log, if the testbed was started with one.
-    pub fn audit(&self) -> Option<&Audit> {
-        self.audit.as_ref()
+    /// The audit log. Fails if the testbed was started without one.
+    pub fn audit(&self) -> Result<&Audit> {
+        self.audit.as_ref().context("the testbed keeps no audit log: start it with one")
     }
 
     /// Makes a new namespace in which Pods can be made; its name starts with `purpose`.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use cluster::progress::Progress;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -19,7 +19,7 @@ use peerpod_operator::{
     peerpodconfig::build::SERVICE_ACCOUNT,
 };
 use serde_json::{Value, json};
-use testbed::{Audit, FakeNodes, Operator, Options, Request, wait};
+use testbed::{FakeNodes, Operator, Options, Request, wait};
 use tokio::time::{interval, sleep};
 
 use super::{BOTH, CONFIG_MAP, LABEL, NAME, Stage};
@@ -225,7 +225,7 @@ impl Bench {
 
     /// What the operator wrote since the last time, or tried to, leases aside.
     fn writes(&mut self) -> Result<Vec<Request>> {
-        let audit: &Audit = self.stage.testbed.audit().context("the testbed keeps no audit log")?;
+        let audit = self.stage.testbed.audit()?;
         let mut requests = audit.requests(&mut self.position)?;
         requests
             .retain(|request| request.is_operators() && request.is_write() && request.resource != "leases");
