@@ -2,15 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{ConfigMap, Secret},
-};
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams},
-};
+use anyhow::{Result, ensure};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
+use kube::{Api, Client, Resource, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
     webhook::certificates::keeper::{LEASE, SECRET},
@@ -79,21 +73,9 @@ pub async fn until_gone(client: &Client) -> Result<()> {
 /// What the operator asks for while it looks at everything five times.
 async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request>> {
     let audit = alone.testbed.audit()?;
-    let reconciles = async || -> Result<f64> {
-        let metrics = alone.operator.metrics().await?;
-        Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
-    };
-    let settings: Api<ConfigMap> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let before = audit.of_operator()?.len();
-    for look in 0..5 {
-        let first = reconciles().await?;
-        let mark = json!({ "metadata": { "annotations": { "look": look.to_string() } } });
-        settings.patch("peer-pods-cm", &PatchParams::default(), &Patch::Merge(mark)).await?;
-        wait::eventually("it was looked at", DEADLINE, async || {
-            ensure!(reconciles().await? > first);
-            Ok(())
-        })
-        .await?;
+    for _ in 0..5 {
+        stage.look_again(alone).await?;
     }
     Ok(audit.of_operator()?.split_off(before))
 }
