@@ -24,28 +24,26 @@ impl Alone<'_> {
     }
 }
 
-#[test]
-fn an_api_server_that_dies_and_comes_back() -> Result<()> {
+/// Machines are deleted while a component dies and comes back.
+fn dies_and_comes_back(component: Component) -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
         machines.until_the_middle(alone).await?;
         let struck = Timestamp::now();
-        alone.kill_and_start(Component::ApiServer).await?;
+        alone.kill_and_start(component).await?;
         machines.reaped(alone).await?;
         machines.cost(alone, &[&alone.operator], struck).await?.within(10)
     })
 }
 
 #[test]
+fn an_api_server_that_dies_and_comes_back() -> Result<()> {
+    dies_and_comes_back(Component::ApiServer)
+}
+
+#[test]
 fn an_etcd_that_dies_and_comes_back() -> Result<()> {
-    alone(async |alone| {
-        let machines = Hundred::start(alone).await?;
-        machines.until_the_middle(alone).await?;
-        let struck = Timestamp::now();
-        alone.kill_and_start(Component::Etcd).await?;
-        machines.reaped(alone).await?;
-        machines.cost(alone, &[&alone.operator], struck).await?.within(10)
-    })
+    dies_and_comes_back(Component::Etcd)
 }
 
 #[test]
