@@ -75,12 +75,7 @@ fn an_operator_killed_while_the_cloud_deletes_finishes_after_its_restart() -> Re
         for pod in ["a", "b"] {
             alone.scene().pods.delete(pod).await?;
         }
-        wait::eventually("a call to the cloud is under way", DEADLINE, async || {
-            let metrics = alone.operator.metrics().await?;
-            ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
-            Ok(())
-        })
-        .await?;
+        alone.operator.calls().await?;
         alone.operator.kill().await?;
         alone.libvirtd.resume()?;
         alone.operator.start_again()?;
@@ -99,10 +94,7 @@ fn machines_left_while_no_operator_ran_are_reaped_at_its_start() -> Result<()> {
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.operator.kill().await?;
         alone.scene().pods.delete("web").await?;
-        wait::present(&alone.scene().peerpods, &vm.name(), "it is being deleted", DEADLINE, |peerpod| {
-            peerpod.metadata.deletion_timestamp.is_some()
-        })
-        .await?;
+        alone.scene().going(&vm.name()).await?;
         alone.scene().lives(&vm).await?;
         alone.operator.start_again()?;
         alone.scene().released(&vm.name()).await?;

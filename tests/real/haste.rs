@@ -90,10 +90,8 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
         // An API server knows a moment later that a policy is gone.
         let twice = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--wait=false"];
         wait::eventually("nothing is refused", DEADLINE, async || cluster.kubectl(&twice).await).await?;
-        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
-        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
         for vm in [&stays, &goes] {
-            wait::present(&peerpods, &vm.name(), "the PeerPod goes", DEADLINE, going).await?;
+            alone.scene().going(&vm.name()).await?;
         }
         let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
         wait::gone(&namespaces, NAMESPACE, DEADLINE).await?;

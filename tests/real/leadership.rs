@@ -95,15 +95,6 @@ async fn until_reaped_more_than(before: f64, operator: &Operator) -> Result<()> 
     .await
 }
 
-async fn until_a_call_is_under_way(operator: &Operator) -> Result<()> {
-    wait::eventually("a call to the cloud is under way", DEADLINE, async || {
-        let metrics = operator.metrics().await?;
-        ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
-        Ok(())
-    })
-    .await
-}
-
 /// What the operators asked of leases since then; watches that still run are not among it.
 fn lease_requests(alone: &Alone<'_>, since: Timestamp) -> Result<Vec<Request>> {
     let mut requests = alone.testbed.audit()?.of_operator()?;
@@ -174,7 +165,7 @@ fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one
         alone.scene().operator_catches_up().await?;
         alone.libvirtd.pause()?;
         delete(alone, &vm).await?;
-        until_a_call_is_under_way(&alone.operator).await?;
+        alone.operator.calls().await?;
         let told = Instant::now();
         let (status, next) = tokio::try_join!(alone.operator.stop(), async {
             until_leads(&second).await?;
@@ -230,7 +221,7 @@ fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() ->
         let (under_way, later) = (ended(alone, "under-way").await?, ended(alone, "later").await?);
         alone.libvirtd.pause()?;
         delete(alone, &under_way).await?;
-        until_a_call_is_under_way(&alone.operator).await?;
+        alone.operator.calls().await?;
         let before = answered_calls(&alone.operator).await?;
         alone.operator.pause()?;
         delete(alone, &later).await?;
@@ -264,7 +255,7 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
         let vm = ended(alone, "web").await?;
         alone.libvirtd.pause()?;
         delete(alone, &vm).await?;
-        until_a_call_is_under_way(&alone.operator).await?;
+        alone.operator.calls().await?;
         let before = answered_calls(&alone.operator).await?;
         alone.testbed.cluster().pause(Component::ApiServer)?;
         let away = Instant::now();

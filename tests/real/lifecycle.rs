@@ -104,12 +104,7 @@ fn an_operator_whose_cloud_hangs_ends_in_time_and_finishes_later() -> Result<()>
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.libvirtd.pause()?;
         alone.scene().pods.delete("web").await?;
-        wait::eventually("a call to the cloud is under way", DEADLINE, async || {
-            let metrics = alone.operator.metrics().await?;
-            ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
-            Ok(())
-        })
-        .await?;
+        alone.operator.calls().await?;
         let told = Instant::now();
         let status = alone.operator.stop().await?;
         ensure!(status.success(), "it ended with {status}");

@@ -265,6 +265,12 @@ impl<'a> Scene<'a> {
         self.testbed.cluster().kubectl(&all).await
     }
 
+    /// Waits until a PeerPod is being deleted.
+    pub async fn going(&self, peerpod: &str) -> Result<()> {
+        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        wait::present(&self.peerpods, peerpod, "it is being deleted", DEADLINE, going).await.map(drop)
+    }
+
     /// Waits until a PeerPod is gone.
     pub async fn released(&self, peerpod: &str) -> Result<()> {
         wait::gone(&self.peerpods, peerpod, DEADLINE).await

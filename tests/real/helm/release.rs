@@ -5,16 +5,9 @@ use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
-use peerpod_operator::{
-    NAMESPACE,
-    api::v1alpha1::{PeerPod, PeerPodConfig},
-    install,
-};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, install};
 use serde_json::{Value, json};
-use testbed::{
-    Testbed,
-    wait::{self, DEADLINE},
-};
+use testbed::Testbed;
 
 use super::{
     CHART, Helm, RELEASE,
@@ -144,14 +137,12 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         let refused = format!("{:#}", refused.err().context("it was uninstalled")?);
         ensure!(refused.contains("job peerpod-operator-drain failed"), "{refused}");
         scene.lives(&vm).await?;
-        let peerpods: Api<PeerPod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
-        ensure!(peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
 
         // The Pod goes, and its machine hangs for a while: the operator stays until it is gone.
         alone.libvirtd.pause()?;
         scene.pods.delete("web").await?;
-        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-        wait::present(&peerpods, &vm.name(), "the PeerPod goes", DEADLINE, going).await?;
+        scene.going(&vm.name()).await?;
         let drain = async {
             let pod = hook::pod(alone.testbed, install::DRAIN_JOB).await?;
             alone.libvirtd.resume()?;
@@ -161,7 +152,7 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         let (status, told) = drained?;
         ensure!(status.success(), "{told}");
         uninstalled?;
-        ensure!(peerpods.get_opt(&vm.name()).await?.is_none(), "it did not wait");
+        ensure!(scene.peerpods.get_opt(&vm.name()).await?.is_none(), "it did not wait");
         scene.vanished(&vm).await?;
         ensure!(alone.testbed.crds().get_opt("peerpods.confidentialcontainers.org").await?.is_some());
         alone.testbed.install_objects().await

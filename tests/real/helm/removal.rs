@@ -3,11 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use peerpod_operator::{
-    NAMESPACE,
-    api::v1alpha1::{PeerPod, PeerPodConfig},
-    install,
-};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, install};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
@@ -44,8 +40,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         // One machine goes and takes its time; another one lives.
         alone.libvirtd.pause()?;
         scene.pods.delete("goes").await?;
-        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-        wait::present(&scene.peerpods, &goes.name(), "the PeerPod goes", DEADLINE, going).await?;
+        scene.going(&goes.name()).await?;
         let uninstall = ["uninstall", RELEASE, "--timeout=120s"];
         let drain = async {
             let pod = hook::pod(alone.testbed, install::DRAIN_JOB).await?;

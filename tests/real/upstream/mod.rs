@@ -9,12 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::{Cluster, Component};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use peerpod_operator::{
-    NAMESPACE,
-    api::v1alpha1::{FINALIZER, PeerPod},
-    install,
-    runtime::lease::PEERPOD_CTRL,
-};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::FINALIZER, install, runtime::lease::PEERPOD_CTRL};
 use peers::libvirt::PodVm;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -148,8 +143,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         })
         .await?;
         scene.pods.delete("web").await?;
-        let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-        wait::present(&scene.peerpods, &web.name(), "the PeerPod goes", DEADLINE, going).await?;
+        scene.going(&web.name()).await?;
         theirs.renews().await?;
         theirs.renews().await?;
         scene.lives(&web).await?;

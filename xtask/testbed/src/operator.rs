@@ -172,6 +172,16 @@ impl Operator {
         self.process.stop(STOP_GRACE).await?.context("how the operator ended is not known")
     }
 
+    /// Waits until a call to a cloud is under way.
+    pub async fn calls(&self) -> Result<()> {
+        wait::eventually("a call to the cloud is under way", DEADLINE, async || {
+            let metrics = self.metrics().await?;
+            ensure!(metrics.sum("peerpod_operator_provider_calls_in_flight", &[]) > 0.5);
+            Ok(())
+        })
+        .await
+    }
+
     /// Lets it stand still, with its connections open.
     pub fn pause(&self) -> Result<()> {
         self.process.signal(Signal::STOP)
