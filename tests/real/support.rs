@@ -13,7 +13,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use jiff::Timestamp;
-use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, coordination::v1::Lease},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -190,7 +193,8 @@ async fn new_testbed(emulated_version: Option<String>) -> Result<Testbed> {
     Testbed::start(&Options { audit: true, emulated_version, ..Options::new(dir) }).await
 }
 
-/// Puts a cluster back: everything is installed, nobody holds a lease, and there is no PeerPod and no `PeerPodConfig`.
+/// Puts a cluster back: everything is installed that the operator needs, nobody holds a lease, and there is no PeerPod, no
+/// `PeerPodConfig`, and no Deployment in the operator's namespace.
 async fn clear(testbed: &Testbed) -> Result<()> {
     testbed.install_objects().await?;
     let caa = Caa::install(testbed).await?;
@@ -222,7 +226,13 @@ async fn clear(testbed: &Testbed) -> Result<()> {
             .await?;
         wait::gone(&configs, &name, DEADLINE).await?;
     }
-    Ok(())
+    // What keeps the operator learns a moment later that there are none.
+    let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
+    wait::eventually("no Deployment is left", DEADLINE, async || {
+        deployments.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
+        Ok(())
+    })
+    .await
 }
 
 impl Alone<'_> {
