@@ -117,6 +117,8 @@ fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
         };
         stage.configure("other", other("Webhook")).await?;
         until_owned(client, &["config", "other"]).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let first = secrets.get_metadata(SECRET).await?.uid();
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         // While its webhook stands beside the policy it needs them.
@@ -125,6 +127,7 @@ fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
         until_owned(client, &["config", "other"]).await?;
         stage.until("config", "AdmissionReady", "PolicyInForce").await?;
         until_owned(client, &["other"]).await?;
+        ensure!(secrets.get_metadata(SECRET).await?.uid() == first, "another one has taken its place");
         stage.configure("other", other("None")).await?;
         until_gone(client).await?;
         stage.configure("config", mode("Webhook")).await?;
