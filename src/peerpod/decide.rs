@@ -319,4 +319,4 @@ fn order(facts: &Facts, sibling_created: Timestamp, sibling: &Vm) -> Option<Orde
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -221,27 +221,32 @@ pub(super) mod tests {
     use super::*;
     use crate::provider::{Finding, OwnVm, Vm};
 
-    /// A cloud that answers every call with an error of this class.
-    struct Fails(ErrorClass);
+    /// A cloud that answers every call as it was told.
+    struct Answers {
+        delete: Result<(), Error>,
+        describe: Result<Vm, Error>,
+    }
 
-    impl Fails {
-        fn answer<T>(&self) -> Result<T, Error> {
-            Err(Error::new(self.0, "as told"))
-        }
+    /// Such a cloud.
+    pub(in crate::peerpod) fn answers(
+        delete: Result<(), Error>,
+        describe: Result<Vm, Error>,
+    ) -> Arc<dyn Provider> {
+        Arc::new(Answers { delete, describe })
     }
 
     #[async_trait]
-    impl Provider for Fails {
+    impl Provider for Answers {
         async fn describe(&self, _: &InstanceId) -> Result<Vm, Error> {
-            self.answer()
+            self.describe.clone()
         }
 
         async fn delete(&self, _: &OwnVm) -> Result<(), Error> {
-            self.answer()
+            self.delete.clone()
         }
 
         async fn examine(&self) -> Result<Vec<Finding>, Error> {
-            self.answer()
+            Ok(Vec::new())
         }
     }
 
@@ -249,8 +254,8 @@ pub(super) mod tests {
     pub(in crate::peerpod) fn failing() -> impl Iterator<Item = (ErrorClass, Result<Arc<dyn Provider>, Error>)>
     {
         ErrorClass::ALL.into_iter().flat_map(|class| {
-            let reached: Arc<dyn Provider> = Arc::new(Fails(class));
-            [(class, Ok(reached)), (class, Err(Error::new(class, "as told")))]
+            let error = Error::new(class, "as told");
+            [(class, Ok(answers(Err(error.clone()), Err(error.clone())))), (class, Err(error))]
         })
     }
 

@@ -78,20 +78,11 @@ impl Context {
         // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
         // that the machine is gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
-        let mut facts = self.observer.observe(peerpod, &provider, pass).await?;
+        let facts = self.observer.observe(peerpod, &provider, pass).await?;
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
-            pass.at(Step::Delete);
-            match delete(&provider, own).await {
-                Ok(()) => {
-                    pass.at(Step::Gone);
-                    facts.machine = observe::machine_of(peerpod, &provider).await;
-                    facts.deletion_accepted = true;
-                    decision = decide(facts.clone());
-                }
-                Err(unanswered) => decision = unanswered,
-            }
+            decision = delete(peerpod, &provider, own, facts.clone(), pass).await;
         }
         self.conclude(peerpod, &facts, decision, pass).await
     }
@@ -223,23 +214,41 @@ fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     deleted.filter(|_| observe::has_finalizer(peerpod))
 }
 
-/// The one effect on a cloud. A machine that is gone by now is deleted.
-async fn delete(provider: &Result<Arc<dyn Provider>, Error>, own: &OwnVm) -> Result<(), Decision> {
+/// The one effect on a cloud, and what follows from what the cloud says afterwards. A machine that is gone by now is
+/// deleted; only another look shows that it is absent.
+async fn delete(
+    peerpod: &PeerPod,
+    provider: &Result<Arc<dyn Provider>, Error>,
+    own: &OwnVm,
+    facts: Facts,
+    pass: &Pass,
+) -> Decision {
     info!(decision = "delete", machine = own.vm().name, "deleting the machine");
+    pass.at(Step::Delete);
     let deleted = match provider {
         Ok(provider) => provider.delete(own).await,
         Err(unavailable) => Err(unavailable.clone()),
     };
     match deleted {
-        Err(error) if error.class != ErrorClass::NotFound => Err(decide::unanswered(error)),
-        _ => Ok(()),
+        Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
+        _ => {
+            pass.at(Step::Gone);
+            let machine = observe::machine_of(peerpod, provider).await;
+            decide(Facts { machine, deletion_accepted: true, ..facts })
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::provider::{InstanceId, Vm, guard};
+    use serde_json::json;
+
+    use super::{
+        decide::{Refusal, tests::dangling},
+        observe::tests::{answers, failing},
+        *,
+    };
+    use crate::provider::{Vm, guard};
 
     #[test]
     fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
@@ -248,18 +257,48 @@ mod tests {
         }
     }
 
+    /// What follows from the deletion of a dangling machine by this cloud.
+    async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
+        let facts = dangling();
+        let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };
+        let spec = json!({ "cloudProvider": "aws", "instanceID": own.vm().id.as_str() });
+        let peerpod = PeerPod::new("web", serde_json::from_value(spec).unwrap());
+        delete(&peerpod, provider, &own, facts, &Pass::new(Timestamp::now())).await
+    }
+
     #[tokio::test]
-    async fn a_deletion_is_done_only_if_it_was_accepted_or_the_machine_is_gone() {
-        let vm = Vm {
-            id: InstanceId::parse("aws", "i-1").unwrap(),
-            name: "podvm-web-0-1a2b3c4d".to_owned(),
-            marked: true,
-            created: None,
-            own_disks: Vec::new(),
-        };
-        let own = guard::prove(vm, "web-0").unwrap();
-        for (class, provider) in observe::tests::failing() {
-            assert_eq!(delete(&provider, &own).await.is_ok(), class == ErrorClass::NotFound, "{class:?}");
+    async fn a_deletion_that_the_cloud_does_not_accept_releases_nothing() {
+        for (class, provider) in failing() {
+            let expected = match class {
+                ErrorClass::NotFound => Decision::Release(Release::Absent),
+                class => decide::unanswered(Error::new(class, "as told")),
+            };
+            assert_eq!(after(&provider).await, expected);
+            // Whatever it would say of the machine.
+            let error = Error::new(class, "as told");
+            let gone = Error::new(ErrorClass::NotFound, "");
+            assert_eq!(after(&Ok(answers(Err(error), Err(gone)))).await, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn after_an_accepted_deletion_only_a_machine_that_is_seen_to_be_absent_is_released() {
+        let Decision::Delete(own) = decide(dangling()) else { panic!("there is nothing to delete") };
+        let vm = own.vm();
+        let goes = Decision::Wait(Wait::MachineGoes);
+        let gone = || Error::new(ErrorClass::NotFound, "");
+        let busy = Error::new(ErrorClass::Transient, "busy");
+        let another = Vm { name: "database".to_owned(), ..vm.clone() };
+        let refusal = Refusal::NotOwn(guard::prove(another.clone(), "web-0").unwrap_err());
+        for (shown, expected) in [
+            (Err(gone()), Decision::Release(Release::Absent)),
+            (Ok(vm.clone()), goes.clone()),
+            (Err(busy.clone()), Decision::Retry(busy)),
+            (Ok(another), Decision::Refuse(refusal)),
+        ] {
+            assert_eq!(after(&Ok(answers(Ok(()), shown))).await, expected);
+        }
+        // Gone when it was to be deleted, and there again.
+        assert_eq!(after(&Ok(answers(Err(gone()), Ok(vm.clone())))).await, goes);
     }
 }

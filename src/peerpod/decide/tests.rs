@@ -21,7 +21,7 @@ fn own_vm() -> Vm {
 }
 
 /// A deleted PeerPod whose Pod is gone and whose machine is there.
-fn dangling() -> Facts {
+pub(in crate::peerpod) fn dangling() -> Facts {
     Facts {
         now: at(100),
         deleted: Some(at(99)),
