@@ -77,7 +77,8 @@ reasons! {
     /// The webhook does not run yet, or its certificate is not there yet.
     WebhookStarting => AdmissionReady(false), Normal;
     /// Somebody else made the certificate in the Secret `webhook-server-cert`, and API servers do not take it for this webhook:
-    /// it is for another name, or not good now. Have another one issued, or delete the Secret, then one is made.
+    /// it is for another name, not good now, or signed by none of the authorities in its `ca.crt`. Have another one issued, or
+    /// delete the Secret, then one is made.
     CertificateUnfit => AdmissionReady(false), Warning;
     /// The admission policy was made a moment ago, and API servers take it up within seconds.
     PolicyStarting => AdmissionReady(false), Normal;

@@ -100,8 +100,10 @@ impl Watched {
     /// made it; `None` if they do. As the end of a sentence about it.
     pub(in crate::peerpodconfig) fn refusal(&self, name: &str, now: Timestamp) -> Option<String> {
         match &*self.secret.borrow() {
-            Seen::There { ours: false, certificate, .. } => {
-                refusal(certificate.as_ref().map(|it| &*it.0).unwrap_or_default(), name, now)
+            Seen::There { ours: false, certificate, authorities, .. } => {
+                let bytes = |it: &Option<ByteString>| it.as_ref().map(|it| it.0.clone());
+                let certificate = bytes(certificate).unwrap_or_default();
+                refusal(&certificate, bytes(authorities).as_deref(), name, now)
             }
             _ => None,
         }

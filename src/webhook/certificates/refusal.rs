@@ -1,17 +1,26 @@
 //! Why an API server does not take a certificate that somebody else made *(no client)*.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use tokio_rustls::rustls::{
-    client::verify_server_name,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
+    CertificateError, Error, RootCertStore,
+    client::{verify_server_cert_signed_by_trust_anchor, verify_server_name},
+    crypto::ring::default_provider,
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
     server::ParsedCertificate,
 };
 
 use super::facts;
 
-/// What is wrong with the first of the certificates in this PEM for an API server that calls the webhook by this name, as the
-/// end of a sentence; `None` if nothing is. Whether an authority that it trusts signed it is not looked at.
-pub(crate) fn refusal(certificate: &[u8], name: &str, now: Timestamp) -> Option<String> {
+/// What is wrong with the first of the certificates in this PEM for an API server that calls the webhook by this name and
+/// trusts these authorities, as the end of a sentence; `None` if nothing is.
+pub(crate) fn refusal(
+    certificate: &[u8],
+    authorities: Option<&[u8]>,
+    name: &str,
+    now: Timestamp,
+) -> Option<String> {
     let read = CertificateDer::from_pem_slice(certificate).ok().zip(facts::validity(certificate));
     let Some((der, (begins, expires))) = read else { return Some("cannot be read".to_owned()) };
     if now < begins {
@@ -24,12 +33,44 @@ pub(crate) fn refusal(certificate: &[u8], name: &str, now: Timestamp) -> Option<
         let (certificate, name) = (ParsedCertificate::try_from(&der).ok()?, ServerName::try_from(name).ok()?);
         verify_server_name(&certificate, &name).ok()
     };
-    is_for_name().is_none().then(|| format!("is not for {name}"))
+    if is_for_name().is_none() {
+        return Some(format!("is not for {name}"));
+    }
+    let is_strange = authorities.is_some_and(|authorities| is_strange(certificate, authorities, now));
+    is_strange.then(|| "is signed by none of the authorities in its ca.crt".to_owned())
+}
+
+/// Whether certainly none of these authorities signed the first of the certificates, be it by way of the others. In all else
+/// API servers may judge otherwise than this library.
+fn is_strange(certificates: &[u8], authorities: &[u8], now: Timestamp) -> bool {
+    let all = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let (Ok(certificates), Ok(authorities)) = (all(certificates), all(authorities)) else { return false };
+    let Some((own, between)) = certificates.split_first() else { return false };
+    // An API server trusts what is itself among them, whoever signed it.
+    if authorities.contains(own) {
+        return false;
+    }
+    let mut trusted = RootCertStore::empty();
+    let (_, unreadable) = trusted.add_parsable_certificates(authorities);
+    let (Ok(own), Ok(seconds), 0) =
+        (ParsedCertificate::try_from(own), u64::try_from(now.as_second()), unreadable)
+    else {
+        return false;
+    };
+    let verified = verify_server_cert_signed_by_trust_anchor(
+        &own,
+        &trusted,
+        between,
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds)),
+        default_provider().signature_verification_algorithms.all,
+    );
+    let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature];
+    matches!(verified, Err(Error::InvalidCertificate(problem)) if unknown.contains(&problem))
 }
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 
     use super::*;
 
@@ -41,7 +82,7 @@ mod tests {
             (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
             params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
         };
-        let at = |pem: &str, time: &str| refusal(pem.as_bytes(), "a.ns.svc", time.parse().unwrap());
+        let at = |pem: &str, time: &str| refusal(pem.as_bytes(), None, "a.ns.svc", time.parse().unwrap());
         let now = "2026-06-01T00:00:00Z";
         for good in [&["b.ns.svc", "a.ns.svc"][..], &["*.ns.svc"]] {
             assert_eq!(at(&made(good), now), None);
@@ -56,5 +97,51 @@ mod tests {
         assert_eq!(late.as_deref(), Some("expired at 2027-01-01T00:00:00Z"));
         assert_eq!(at("", now).as_deref(), Some("cannot be read"));
         assert_eq!(at("-----BEGIN CERTIFICATE-----", now).as_deref(), Some("cannot be read"));
+    }
+
+    fn authority(by: Option<&CertifiedIssuer<'_, KeyPair>>) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        match by {
+            None => CertifiedIssuer::self_signed(params, key).unwrap(),
+            Some(by) => CertifiedIssuer::signed_by(params, key, by).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_taken_if_one_of_the_authorities_signed_it_or_nobody_can_say() {
+        let (root, other) = (authority(None), authority(None));
+        let between = authority(Some(&root));
+        let leaf = |by: &CertifiedIssuer<'_, KeyPair>| {
+            let params = CertificateParams::new(vec!["a.ns.svc".to_owned()]).unwrap();
+            params.signed_by(&KeyPair::generate().unwrap(), by).unwrap().pem()
+        };
+        let alone = || {
+            let params = CertificateParams::new(vec!["a.ns.svc".to_owned()]).unwrap();
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+        };
+        let (direct, indirect) = (leaf(&root), leaf(&between));
+        let (root, other, between) = (root.pem(), other.pem(), between.pem());
+        let selfsigned = alone();
+        let unreadable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let now = "2026-06-01T00:00:00Z".parse().unwrap();
+        for (certificates, authorities, taken) in [
+            (direct.clone(), root.clone(), true),
+            (direct.clone(), format!("{other}{root}"), true),
+            (direct.clone(), direct.clone(), true),
+            (indirect.clone() + &between, root.clone(), true),
+            (selfsigned.clone(), selfsigned.clone(), true),
+            (direct.clone(), unreadable.to_owned(), true),
+            (direct.clone(), format!("{other}{unreadable}"), true),
+            // The authorities have one name, and not one key.
+            (direct.clone(), other.clone(), false),
+            (indirect.clone(), root.clone(), false),
+            (indirect + &between, other, false),
+            (selfsigned, alone(), false),
+        ] {
+            let told = refusal(certificates.as_bytes(), Some(authorities.as_bytes()), "a.ns.svc", now);
+            assert_eq!(told.is_none(), taken, "{told:?} of {certificates} by {authorities}");
+        }
     }
 }

@@ -85,6 +85,15 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
         ensure!(message.contains(&format!("is not for {CALLED};")), "{message}");
         let data = issue(CALLED)?;
+        let mut strange = issue(CALLED)?;
+        strange.insert("ca.crt".to_owned(), data["ca.crt"].clone());
+        write_as_cert_manager(client, &strange).await?;
+        wait::eventually("the strange authority is told of", DEADLINE, async || {
+            let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
+            ensure!(message.contains("is signed by none of the authorities in its ca.crt"), "{message}");
+            Ok(())
+        })
+        .await?;
         write_as_cert_manager(client, &data).await?;
         until_trusted(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
