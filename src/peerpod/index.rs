@@ -15,7 +15,7 @@ use kube::{
 };
 use tokio::sync::Notify;
 
-use super::observe::has_finalizer;
+use super::object::has_finalizer;
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{InstanceId, cloud_label},

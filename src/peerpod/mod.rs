@@ -14,6 +14,7 @@
 mod apply;
 pub mod decide;
 mod index;
+mod object;
 mod observe;
 mod owners;
 mod pass;

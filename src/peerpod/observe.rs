@@ -18,10 +18,11 @@ use serde::Deserialize;
 use super::{
     decide::{Facts, Machine, Owner, Sibling, hold},
     index::Index,
+    object::{created, has_finalizer, is_abandoned, owner},
     progress::{Pass, Step},
 };
 use crate::{
-    api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
+    api::v1alpha1::PeerPod,
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
     runtime::api_call::{self, ApiError},
 };
@@ -59,15 +60,13 @@ impl Observer {
         pass: &Pass,
     ) -> Result<Facts, ApiError> {
         let pod = owner(peerpod);
-        let abandoned =
-            peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON);
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
         let mut facts = Facts {
             now: Timestamp::now(),
             deleted,
             finalizer: has_finalizer(peerpod),
-            abandoned,
+            abandoned: is_abandoned(peerpod),
             created: created(peerpod),
             pod: pod.map(|pod| pod.name.clone()),
             owner: Owner::Gone,
@@ -77,7 +76,7 @@ impl Observer {
             machine: Machine::NotAsked,
             deletion_accepted: false,
         };
-        if !facts.finalizer || (deleted.is_some() && abandoned) {
+        if !facts.finalizer || (deleted.is_some() && facts.abandoned) {
             return Ok(facts);
         }
         if let Some(pod) = pod {
@@ -196,23 +195,6 @@ pub(super) async fn machine_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Prov
     }
 }
 
-/// The Pod that owns a PeerPod, by its reference.
-pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
-    let pods =
-        || peerpod.owner_references().iter().filter(|owner| owner.kind == "Pod" && owner.api_version == "v1");
-    pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
-}
-
-/// Whether the finalizer that stands for the machine is there.
-pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
-    peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
-}
-
-/// An API server always sets it; an object without one would count as the oldest.
-fn created(peerpod: &PeerPod) -> Timestamp {
-    peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use async_trait::async_trait;
@@ -300,33 +282,5 @@ pub(super) mod tests {
             assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
         }
         assert_eq!(state_of(None, "own"), Owner::Gone);
-    }
-
-    #[test]
-    fn the_owner_is_a_pod_and_of_several_the_one_that_controls_it() {
-        let owner = |name: &str, api_version: &str, kind: &str, controller: Option<bool>| json!({ "name": name, "apiVersion": api_version, "kind": kind, "controller": controller, "uid": name });
-        let owner_of = |owners: &[Value]| {
-            let peerpod = peerpod(&json!({ "ownerReferences": owners }), "");
-            super::owner(&peerpod).map(|owner| owner.name.clone())
-        };
-        let others = [
-            owner("set", "apps/v1", "ReplicaSet", Some(true)),
-            owner("pod-of-another-kind", "example.com/v1", "Pod", None),
-            owner("machine", "v1", "Node", Some(true)),
-        ];
-        let pods = [owner("first", "v1", "Pod", None), owner("second", "v1", "Pod", Some(false))];
-        let controls = owner("controls", "v1", "Pod", Some(true));
-        assert_eq!(owner_of(&[]), None);
-        assert_eq!(owner_of(&others), None);
-        assert_eq!(owner_of(&[&others[..], &pods].concat()).unwrap(), "first");
-        assert_eq!(owner_of(&[&others[..], &pods, &[controls]].concat()).unwrap(), "controls");
-    }
-
-    #[test]
-    fn only_its_own_finalizer_stands_for_the_machine() {
-        let holds = |finalizers: &[&str]| has_finalizer(&peerpod(&json!({ "finalizers": finalizers }), ""));
-        assert!(holds(&["example.com/audit", FINALIZER]));
-        assert!(!holds(&["example.com/audit"]));
-        assert!(!holds(&[]));
     }
 }

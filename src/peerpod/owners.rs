@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::{
     index::{Key, Nudges, key},
-    observe::owner,
+    object::owner,
 };
 use crate::api::v1alpha1::PeerPod;
 

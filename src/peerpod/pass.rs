@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{
     Context, apply,
     decide::{self, Decision, Facts, Release, Wait, decide},
-    index, observe,
+    index, object, observe,
     progress::{Outcome, Pass, Step, Telling},
     verdict,
 };
@@ -211,7 +211,7 @@ fn refused_resync(pending: usize) -> Duration {
 /// When the deletion was asked for that the finalizer holds up; `None` where nothing waits for this operator.
 fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    deleted.filter(|_| observe::has_finalizer(peerpod))
+    deleted.filter(|_| object::has_finalizer(peerpod))
 }
 
 /// The one effect on a cloud, and what follows from what the cloud says afterwards. A machine that is gone by now is

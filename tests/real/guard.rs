@@ -147,7 +147,8 @@ async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) 
         stranger.kubectl(scene, &[verb, "peerpod", &vm.name(), value]).await?;
     }
     scene.pods.delete("web").await?;
-    scene.released(&vm.name()).await
+    scene.released(&vm.name()).await?;
+    scene.vanished(&vm).await
 }
 
 /// Deletes a Pod as its owner would; the garbage collector does the rest.

@@ -1,0 +1,82 @@
+//! What PeerPods say of themselves *(no client)*.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+
+use crate::api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
+
+/// The Pod that owns a PeerPod, by its reference.
+pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
+    let pods =
+        || peerpod.owner_references().iter().filter(|owner| owner.kind == "Pod" && owner.api_version == "v1");
+    pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
+}
+
+/// Whether the finalizer that stands for the machine is there.
+pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
+    peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// An API server always sets it; an object without one would count as the oldest.
+pub(super) fn created(peerpod: &PeerPod) -> Timestamp {
+    peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// Whether an administrator gave the machine up. Any other word means nothing.
+pub(super) fn is_abandoned(peerpod: &PeerPod) -> bool {
+    peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn peerpod(metadata: &Value) -> PeerPod {
+        serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod", "metadata": metadata, "spec": {},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_owner_is_a_pod_and_of_several_the_one_that_controls_it() {
+        let owner = |name: &str, api_version: &str, kind: &str, controller: Option<bool>| json!({ "name": name, "apiVersion": api_version, "kind": kind, "controller": controller, "uid": name });
+        let owner_of = |owners: &[Value]| {
+            let peerpod = peerpod(&json!({ "ownerReferences": owners }));
+            super::owner(&peerpod).map(|owner| owner.name.clone())
+        };
+        let others = [
+            owner("set", "apps/v1", "ReplicaSet", Some(true)),
+            owner("pod-of-another-kind", "example.com/v1", "Pod", None),
+            owner("machine", "v1", "Node", Some(true)),
+        ];
+        let pods = [owner("first", "v1", "Pod", None), owner("second", "v1", "Pod", Some(false))];
+        let controls = owner("controls", "v1", "Pod", Some(true));
+        assert_eq!(owner_of(&[]), None);
+        assert_eq!(owner_of(&others), None);
+        assert_eq!(owner_of(&[&others[..], &pods].concat()).unwrap(), "first");
+        assert_eq!(owner_of(&[&others[..], &pods, &[controls]].concat()).unwrap(), "controls");
+    }
+
+    #[test]
+    fn only_its_own_finalizer_stands_for_the_machine() {
+        let holds = |finalizers: &[&str]| has_finalizer(&peerpod(&json!({ "finalizers": finalizers })));
+        assert!(holds(&["example.com/audit", FINALIZER]));
+        assert!(!holds(&["example.com/audit"]));
+        assert!(!holds(&[]));
+    }
+
+    #[test]
+    fn only_the_documented_word_gives_a_machine_up() {
+        let given_up = |annotations: Value| is_abandoned(&peerpod(&json!({ "annotations": annotations })));
+        assert!(given_up(json!({ "peerpods.confidentialcontainers.org/release": "abandon" })));
+        for word in ["", "later", "false", "Abandon", "abandon ", "abandoned"] {
+            assert!(!given_up(json!({ "peerpods.confidentialcontainers.org/release": word })), "{word:?}");
+        }
+        assert!(!given_up(json!({ "example.com/release": "abandon" })));
+        assert!(!given_up(Value::Null));
+    }
+}
