@@ -62,7 +62,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let stand_down = work_ended.child_token();
     let election = args.leader_elect.then(|| {
         let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
-        Election::new(client.clone(), namespace, &args.lease_name, &process_name(), metrics.clone())
+        Election::new(client.clone(), namespace, &args.lease_name, &process_name()).told_in(metrics.clone())
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);

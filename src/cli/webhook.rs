@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
-    runtime::{ListenAt, Metrics, http, lease::Election, process, shutdown, telemetry},
+    runtime::{ListenAt, http, lease::Election, metrics, process, shutdown, telemetry},
     webhook::{
         Options,
         certificates::{
@@ -174,7 +174,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let shutdown = shutdown::on_signals()?;
     let mut registry = Registry::default();
     process::register(&mut registry);
-    let metrics = Metrics::new(&mut registry);
+    metrics::register_build(&mut registry);
     let reviews = ReviewMetrics::new(&mut registry);
     let certificates = CertificateMetrics::new(&mut registry);
     let readiness = http::Readiness::default();
@@ -191,7 +191,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         let following = files.follow(Arc::clone(&serving), shutdown.clone());
         (certificate.display().to_string(), tokio::spawn(following))
     } else {
-        let managed = managed(&args, Arc::clone(&serving), there, metrics, shutdown.clone()).await?;
+        let managed = managed(&args, Arc::clone(&serving), there, shutdown.clone()).await?;
         (format!("Secret {}/{}", args.namespace, args.tls_secret), tokio::spawn(managed))
     };
     let telling = expiry::tell(Arc::clone(&serving), source, certificates, shutdown.clone());
@@ -219,7 +219,6 @@ async fn managed(
     args: &WebhookArgs,
     serving: Arc<Serving>,
     there: http::Condition,
-    metrics: Metrics,
     shutdown: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + use<>, String> {
     let client = client().await?;
@@ -231,8 +230,8 @@ async fn managed(
     };
     let wanted = Wanted { names, lifetime: args.tls_lifetime };
     let keeper = Keeper::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
-    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process_name(), metrics)
-        .by_lease_of_others();
+    let election =
+        Election::new(client.clone(), &namespace, keeper::LEASE, &process_name()).by_lease_of_others();
     let (ended, stop) = (CancellationToken::new(), shutdown.clone());
     let keeping = keeper.run(election.leadership(), shutdown.clone()).map({
         let ended = ended.clone();

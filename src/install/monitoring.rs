@@ -43,7 +43,7 @@ pub const ALERTS: [Alert; 6] = [
     },
     Alert {
         name: "PeerPodOperatorNotLed",
-        expression: "sum(peerpod_operator_leader) != 1",
+        expression: "(sum(peerpod_operator_leader) or vector(0)) != 1",
         meaning: "nobody acts, or two do",
         action: "the Lease `peerpod-operator` and the logs of both replicas",
     },

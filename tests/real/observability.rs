@@ -35,6 +35,16 @@ fn column(name: &str, index: usize) -> Result<BTreeSet<String>> {
     table(name)?.into_iter().map(|mut row| Ok(row.swap_remove(index))).collect()
 }
 
+/// The metrics in such a table.
+pub fn documented_metrics(name: &str) -> Result<BTreeSet<Family>> {
+    let family = |row: Vec<String>| {
+        let [name, kind, labels, _] = <[String; 4]>::try_from(row).ok().context("four columns")?;
+        let labels = labels.split(", ").filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        Ok(Family { name, kind, labels })
+    };
+    table(name)?.into_iter().map(family).collect()
+}
+
 /// The lines of the operator's log that are of one of these levels and about a PeerPod.
 fn logged(operator: &Operator, peerpod: &str, levels: &[&str]) -> Result<Vec<Value>> {
     let log = operator.log()?;
@@ -231,16 +241,7 @@ fn the_readme_lists_what_a_running_operator_serves_and_nothing_else() -> Result<
         scene.held(&refused.name_any(), "UnknownProvider").await?;
         let metrics = alone.operator.metrics().await?;
 
-        let documented: BTreeSet<Family> = table("metrics")?
-            .into_iter()
-            .map(|row| {
-                let [name, kind, labels, _] = <[String; 4]>::try_from(row).ok().context("four columns")?;
-                let labels =
-                    labels.split(", ").filter(|label| !label.is_empty()).map(str::to_owned).collect();
-                Ok(Family { name, kind, labels })
-            })
-            .collect::<Result<_>>()?;
-        assert_eq!(metrics.families()?, documented, "\n{}", metrics.text());
+        assert_eq!(metrics.families()?, documented_metrics("metrics")?, "\n{}", metrics.text());
 
         for (label, family, expected) in [
             ("reason", "peerpods_held", column("reasons", 1)?),

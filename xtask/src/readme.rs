@@ -32,7 +32,7 @@ pub(crate) fn update(readme: &str) -> Result<String> {
             "metrics",
             families(Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS))?,
         ),
-        ("review-metrics", families(&webhook::metrics::DESCRIPTIONS)?),
+        ("review-metrics", families(webhook::metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]))?),
         ("policy", policy()?),
         ("alerts", alerts()?),
     ];

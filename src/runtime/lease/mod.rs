@@ -63,7 +63,7 @@ pub struct Election {
     candidate: Candidate,
     store: Store,
     leadership: Leadership,
-    metrics: Metrics,
+    metrics: Option<Metrics>,
     /// Why requests fail, as was said last.
     trouble: Option<Failure>,
 }
@@ -71,14 +71,20 @@ pub struct Election {
 impl Election {
     /// A part that has not begun. `process` is what people know this process by, such as its Pod's name; in the Lease it
     /// bears a random suffix, so that nothing else, not even its own next start, is taken for it.
-    pub fn new(client: Client, namespace: &str, name: &str, process: &str, metrics: Metrics) -> Self {
+    pub fn new(client: Client, namespace: &str, name: &str, process: &str) -> Self {
         Self {
             candidate: Candidate::new(format!("{process}_{:016x}", RandomState::new().hash_one(()))),
             store: Store::new(client, namespace, name),
             leadership: Leadership::none(),
-            metrics,
+            metrics: None,
             trouble: None,
         }
+    }
+
+    /// The same, and who leads is told in the metrics, as it should be of one election of a program alone.
+    #[must_use]
+    pub fn told_in(self, metrics: Metrics) -> Self {
+        Self { metrics: Some(metrics), ..self }
     }
 
     /// The same by a Lease that somebody else makes: while there is none, nobody leads.
@@ -198,6 +204,12 @@ impl Election {
         self.candidate.holds_until().map_or(deadline, |until| until.min(deadline))
     }
 
+    fn tell(&self, leads: bool) {
+        if let Some(metrics) = &self.metrics {
+            metrics.leader(leads);
+        }
+    }
+
     fn begin(&self, until: Instant, before: &str) {
         let reason = match before {
             "" => "it was free".to_owned(),
@@ -205,14 +217,14 @@ impl Election {
             other => format!("{other} let it expire"),
         };
         self.leadership.begin(until);
-        self.metrics.leader(true);
+        self.tell(true);
         info!(lease = %self.store, identity = self.candidate.identity(), reason, "leading");
     }
 
     fn step_down(&mut self, loss: &Loss) {
         self.candidate.step_down();
         self.leadership.end();
-        self.metrics.leader(false);
+        self.tell(false);
         warn!(lease = %self.store, reason = %loss, "leading no more; what was under way is dropped");
     }
 
@@ -224,7 +236,7 @@ impl Election {
         let dropped = !work_ended.is_cancelled();
         self.candidate.step_down();
         self.leadership.end();
-        self.metrics.leader(false);
+        self.tell(false);
         if dropped {
             warn!(
                 lease = %self.store,

@@ -39,6 +39,13 @@ pub struct Population {
     pub oldest: Option<i64>,
 }
 
+/// Adds the version that runs, and nothing else, to the registry, at whose root it belongs.
+pub fn register_build(registry: &mut Registry) {
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    let Description { name, help, .. } = Metrics::BUILD;
+    registry.register(name.trim_end_matches("_info"), help.trim_end_matches('.'), build);
+}
+
 /// Records what the operator does. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Families>);
@@ -46,9 +53,7 @@ pub struct Metrics(Arc<Families>);
 impl Metrics {
     /// Adds the metrics to the host's registry, at whose root they belong: their names are whole.
     pub fn new(registry: &mut Registry) -> Self {
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        let name = Self::BUILD.name.trim_end_matches("_info");
-        registry.register(name, Self::BUILD.help.trim_end_matches('.'), build);
+        register_build(registry);
         Self(Arc::new(Families::register(registry)))
     }
 

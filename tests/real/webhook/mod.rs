@@ -3,6 +3,7 @@
 mod expiry;
 mod injector;
 mod listening;
+mod metrics;
 mod service;
 mod trust;
 
@@ -49,6 +50,7 @@ const READY: Duration = Duration::from_secs(30);
 /// A webhook that runs, for the Pods of one namespace, which is also its own.
 struct Webhook {
     process: Process,
+    address: Ipv4Addr,
     configurations: Api<MutatingWebhookConfiguration>,
     name: String,
     trust: JoinHandle<()>,
@@ -82,7 +84,7 @@ impl Webhook {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(scene.testbed.client());
         let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), namespace);
         let trust = tokio::spawn(keep_trust(secrets, configurations.clone(), name.clone()));
-        Ok(Self { process, configurations, name, trust, _dir: dir })
+        Ok(Self { process, address, configurations, name, trust, _dir: dir })
     }
 
     /// Waits until peer pods are changed. The API server itself takes a moment to hear of the webhook.
