@@ -19,6 +19,7 @@ mod observe;
 mod owners;
 mod pass;
 mod progress;
+mod relations;
 mod report;
 pub mod verdict;
 

@@ -20,6 +20,7 @@ use super::{
     index::Index,
     object::{created, has_finalizer, is_abandoned, owner},
     progress::{Pass, Step},
+    relations::{Claim, claim, is_namesake, is_sibling},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -116,19 +117,11 @@ impl Observer {
         Ok(state_of(found, &pod.uid))
     }
 
-    /// The living PeerPods with the finalizer that the same Pod owns and that name a machine of the same cloud, without
-    /// this one.
+    /// The other PeerPods of the same Pod that count.
     fn siblings(&self, peerpod: &PeerPod, pod_uid: &str) -> Vec<Arc<PeerPod>> {
         let mut siblings: Vec<_> =
             self.index.owned_by(pod_uid).iter().filter_map(|key| self.store.get(key)).collect();
-        siblings.retain(|other| {
-            other.uid() != peerpod.uid()
-                && other.metadata.deletion_timestamp.is_none()
-                && has_finalizer(other)
-                && other.cloud_provider() == peerpod.cloud_provider()
-                && InstanceId::parse(other.cloud_provider(), other.instance_id()).is_ok()
-                && owner(other).is_some_and(|owner| owner.uid == pod_uid)
-        });
+        siblings.retain(|other| is_sibling(other, peerpod, pod_uid));
         siblings
     }
 
@@ -140,23 +133,18 @@ impl Observer {
         id: &InstanceId,
         now: Timestamp,
     ) -> Result<Option<String>, ApiError> {
-        let cloud = peerpod.cloud_provider();
-        let own_pod = owner(peerpod).map(|pod| &pod.uid);
-        let mut others = self.index.naming(cloud, id);
+        let mut others = self.index.naming(peerpod.cloud_provider(), id);
         let crowded = others.len() > MOST_NAMESAKES;
         others.truncate(MOST_NAMESAKES);
         for other in others.iter().filter_map(|key| self.store.get(key)) {
-            let same_machine = other.cloud_provider() == cloud
-                && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id);
-            if !same_machine || other.uid() == peerpod.uid() {
+            if !is_namesake(&other, peerpod, id) {
                 continue;
             }
-            let needed = match owner(&other) {
-                _ if crowded || other.metadata.deletion_timestamp.is_none() => true,
-                Some(pod) if Some(&pod.uid) != own_pod => {
-                    self.owner_state(&other, pod).await?.may_run(now).is_some()
-                }
-                _ => false,
+            let needed = match claim(&other, peerpod) {
+                Claim::Stands => true,
+                _ if crowded => true,
+                Claim::WhileRuns(pod) => self.owner_state(&other, pod).await?.may_run(now).is_some(),
+                Claim::Void => false,
             };
             if needed {
                 return Ok(Some(format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any())));

@@ -1,0 +1,150 @@
+//! What PeerPods are to each other, by the objects alone *(no client)*.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+
+use super::object::{has_finalizer, owner};
+use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
+
+/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a machine of the same cloud,
+/// and is not this one.
+pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod, pod_uid: &str) -> bool {
+    other.uid() != peerpod.uid()
+        && other.metadata.deletion_timestamp.is_none()
+        && has_finalizer(other)
+        && other.cloud_provider() == peerpod.cloud_provider()
+        && InstanceId::parse(other.cloud_provider(), other.instance_id()).is_ok()
+        && owner(other).is_some_and(|owner| owner.uid == pod_uid)
+}
+
+/// Whether `other` names the same machine, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
+pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -> bool {
+    let cloud = peerpod.cloud_provider();
+    other.uid() != peerpod.uid()
+        && other.cloud_provider() == cloud
+        && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
+}
+
+/// What a PeerPod that names the same machine has of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Claim<'a> {
+    /// It stays, and whether its Pod runs does not matter.
+    Stands,
+    /// It goes, and its own Pod, which is not this one's, may still run on the machine.
+    WhileRuns(&'a OwnerReference),
+    /// It goes, as this one does.
+    Void,
+}
+
+/// What `namesake` has of the machine that this PeerPod names, too.
+pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
+    if namesake.metadata.deletion_timestamp.is_none() {
+        return Claim::Stands;
+    }
+    let own_pod = owner(peerpod).map(|pod| &pod.uid);
+    owner(namesake).filter(|pod| Some(&pod.uid) != own_pod).map_or(Claim::Void, Claim::WhileRuns)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::v1alpha1::FINALIZER;
+
+    const MACHINE: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+    const ANOTHER: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12";
+
+    /// A PeerPod of the Pod `web`, with these fields merged into it, one patch after the other.
+    fn peerpod(patches: &[&Value]) -> PeerPod {
+        let mut object = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": { "name": "a", "namespace": "shop", "uid": "a", "finalizers": [FINALIZER] },
+            "spec": { "cloudProvider": "libvirt", "instanceID": MACHINE },
+        });
+        object["metadata"]["ownerReferences"] = json!([pod("web")]);
+        for patch in patches {
+            json_patch::merge(&mut object, patch);
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn pod(uid: &str) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": uid })
+    }
+
+    fn deleted() -> Value {
+        json!({ "metadata": { "uid": "b", "deletionTimestamp": "2026-01-01T00:00:00Z" } })
+    }
+
+    #[test]
+    fn a_sibling_is_another_living_peerpod_with_the_finalizer_of_the_same_pod_and_cloud_that_names_a_machine()
+    {
+        let own = peerpod(&[]);
+        let is_sibling = |patch: &Value| {
+            let other = json!({ "metadata": { "name": "b", "uid": "b" }, "spec": { "instanceID": ANOTHER } });
+            is_sibling(&peerpod(&[&other, patch]), &own, "web")
+        };
+        assert!(is_sibling(&json!({})));
+        for (why, patch) in [
+            ("this one", json!({ "metadata": { "uid": "a" } })),
+            ("being deleted", deleted()),
+            ("without finalizer", json!({ "metadata": { "finalizers": ["example.com/audit"] } })),
+            ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
+            ("naming no machine", json!({ "spec": { "instanceID": "17" } })),
+            ("of another Pod", json!({ "metadata": { "ownerReferences": [pod("other")] } })),
+            ("of no Pod", json!({ "metadata": { "ownerReferences": null } })),
+        ] {
+            assert!(!is_sibling(&patch), "one {why}");
+        }
+    }
+
+    #[test]
+    fn a_namesake_is_another_peerpod_that_names_the_same_machine_of_the_same_cloud_wherever_it_is() {
+        let own = peerpod(&[]);
+        let id = InstanceId::parse("libvirt", MACHINE).unwrap();
+        let is_namesake = |patch: &Value| {
+            is_namesake(&peerpod(&[&json!({ "metadata": { "uid": "b" } }), patch]), &own, &id)
+        };
+        for (why, patch) in [
+            ("alike", json!({})),
+            (
+                "that spells it otherwise",
+                json!({ "spec": { "instanceID": "0DD2F0C56A3D44A79B5E2F7A6C2F9A11" } }),
+            ),
+            ("in another namespace", json!({ "metadata": { "namespace": "elsewhere" } })),
+            ("that goes", deleted()),
+            (
+                "without finalizer or Pod",
+                json!({ "metadata": { "finalizers": null, "ownerReferences": null } }),
+            ),
+        ] {
+            assert!(is_namesake(&patch), "one {why}");
+        }
+        for (why, patch) in [
+            ("itself", json!({ "metadata": { "uid": "a" } })),
+            ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
+            ("naming another machine", json!({ "spec": { "instanceID": ANOTHER } })),
+            ("naming none", json!({ "spec": { "instanceID": "" } })),
+        ] {
+            assert!(!is_namesake(&patch), "one {why}");
+        }
+    }
+
+    #[test]
+    fn one_that_stays_claims_the_machine_and_one_that_goes_does_for_its_own_pod_alone() {
+        let own = peerpod(&[]);
+        let with = |mut patch: Value, pods: Value| {
+            patch["metadata"]["ownerReferences"] = pods;
+            peerpod(&[&patch])
+        };
+        for pods in [json!(null), json!([pod("web")]), json!([pod("other")])] {
+            let stays = with(json!({ "metadata": { "uid": "b" } }), pods);
+            assert_eq!(claim(&stays, &own), Claim::Stands);
+        }
+        assert_eq!(claim(&with(deleted(), json!(null)), &own), Claim::Void);
+        assert_eq!(claim(&with(deleted(), json!([pod("web")])), &own), Claim::Void);
+        let goes = with(deleted(), json!([pod("other")]));
+        assert_eq!(claim(&goes, &own), Claim::WhileRuns(&goes.owner_references()[0]));
+    }
+}
