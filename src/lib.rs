@@ -27,7 +27,10 @@
 //! let folders = settings::Folders { settings: "/etc/settings".into(), credentials: Some("/etc/credentials".into()) };
 //! let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
 //! let told = metrics.clone();
-//! let on_change = move |state: &settings::State| told.settings(state.rejected.is_none());
+//! let on_change = move |state: &settings::State| {
+//!     told.settings_reloaded(state.rejected.is_none());
+//!     told.settings_usable(state.usable());
+//! };
 //! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
 //! let clouds = Clouds::new(settings, Limits::new(128), metrics.clone());
 //! let leadership = Leadership::unlimited(); // this process is alone

@@ -45,11 +45,13 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
 
     let (told, shown) = (metrics.clone(), readiness.shows("settings"));
+    let deletes = args.controllers.contains(&ControllerName::PeerPod);
     let on_change = move |state: &settings::State| {
-        told.settings(state.rejected.is_none());
-        match &state.rejected {
+        told.settings_reloaded(state.rejected.is_none());
+        told.settings_usable(state.usable().filter(|_| deletes));
+        match state.problem() {
             None => shown.met(),
-            Some(problem) => shown.unmet(problem.to_string()),
+            Some(problem) => shown.unmet(problem),
         }
     };
     let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;

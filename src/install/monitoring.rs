@@ -50,7 +50,7 @@ pub const ALERTS: [Alert; 6] = [
     Alert {
         name: "PeerPodSettingsRefused",
         expression: "min(peerpod_operator_settings_valid) == 0",
-        meaning: "changed settings were refused; the last good ones are in force",
+        meaning: "the mounted settings cannot be used: deletions wait, or go by the last good ones",
         action: "`/readyz` and the log name the key",
     },
     Alert {

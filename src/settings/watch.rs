@@ -37,6 +37,22 @@ pub struct State {
     pub generation: u64,
 }
 
+impl State {
+    /// Whether deletions can go by what the folders hold now; none where that is for a provider on which nothing is deleted.
+    pub fn usable(&self) -> Option<bool> {
+        match self.rejected.as_deref() {
+            Some(SettingsError::UnsupportedProvider { .. }) => None,
+            _ => Some(self.problem().is_none()),
+        }
+    }
+
+    /// Why deletions cannot go by what the folders hold now, if so.
+    pub fn problem(&self) -> Option<String> {
+        let rejected = self.rejected.as_ref().map(ToString::to_string);
+        rejected.or_else(|| self.current.as_ref()?.obstacle())
+    }
+}
+
 /// Reads `folders` once before it returns, then keeps the state up to date until `stop` or until every receiver is
 /// gone.
 ///
@@ -381,6 +397,26 @@ mod tests {
         assert!(keeper.accept(Ok(raw("aws"))));
         assert!(keeper.accept(Ok(raw("libvirt"))));
         assert_eq!(keeper.state.generation, 1);
+    }
+
+    #[test]
+    fn settings_are_usable_when_deletions_can_go_by_them() {
+        let mut keeper = Keeper::default();
+        for (provider, uris, usable) in [
+            ("aws", ["a", "a"], None),
+            ("opnstack", ["a", "a"], Some(false)),
+            ("libvirt", ["test:///default", "test:///default"], Some(true)),
+            ("libvirt", ["test:///default", "test:///other"], Some(false)),
+            ("libvirt", ["nonsense", "nonsense"], Some(false)),
+            ("aws", ["a", "a"], None),
+            ("", ["", ""], Some(false)),
+        ] {
+            let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));
+            let settings = [("CLOUD_PROVIDER".to_owned(), provider.into()), uri].into();
+            assert!(keeper.accept(Ok(Raw { settings, credentials: [other].into() })));
+            assert_eq!(keeper.state.usable(), usable, "{provider} {uris:?}");
+            assert_eq!(keeper.state.problem().is_none(), usable == Some(true), "{provider} {uris:?}");
+        }
     }
 
     #[test]

@@ -12,24 +12,38 @@ fn libvirt(alone: &Alone<'_>) -> Settings {
     Settings::libvirt(&alone.libvirtd.host().uri().to_string())
 }
 
-async fn settings_are_valid(alone: &Alone<'_>, valid: f64) -> Result<()> {
+/// Waits until the metrics say whether the settings can be used, or do not say it.
+async fn settings_are_valid(alone: &Alone<'_>, valid: Option<bool>) -> Result<()> {
     wait::eventually("the settings were read again", DEADLINE, async || {
-        let value = alone.operator.metrics().await?.sum("peerpod_operator_settings_valid", &[]);
-        ensure!((value - valid).abs() < 0.5, "settings_valid is {value}");
+        let metrics = alone.operator.metrics().await?;
+        let mut lines = metrics.text().lines();
+        let told = lines.find_map(|line| line.strip_prefix("peerpod_operator_settings_valid{} "));
+        ensure!(told.map(|told| told == "1") == valid, "settings_valid is {told:?}");
         Ok(())
     })
     .await
 }
 
+/// Runs a test with an operator that has settings for this cloud alone.
+fn with_cloud(
+    cloud: &str,
+    arguments: &[&str],
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    let start = async |testbed: &testbed::Testbed, dir: &std::path::Path, _: &_| {
+        let mut settings = Settings::default();
+        settings.config_map.insert("CLOUD_PROVIDER".into(), cloud.into());
+        let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+        options.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        Operator::start(testbed, &options).await
+    };
+    alone_with(start, test)
+}
+
 #[test]
 fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
-    let start = async |testbed: &testbed::Testbed, dir: &std::path::Path, _: &_| {
-        let mut broken = Settings::default();
-        broken.config_map.insert("CLOUD_PROVIDER".into(), "nonsense".into());
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), broken)).await
-    };
-    alone_with(start, async |alone| {
-        settings_are_valid(alone, 0.0).await?;
+    with_cloud("nonsense", &[], async |alone| {
+        settings_are_valid(alone, Some(false)).await?;
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "InvalidSettings").await?;
@@ -39,7 +53,21 @@ fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
         alone.operator.mount(&libvirt(alone))?;
         alone.scene().released(&vm.name()).await?;
         alone.scene().vanished(&vm).await?;
-        settings_are_valid(alone, 1.0).await
+        settings_are_valid(alone, Some(true)).await
+    })
+}
+
+#[test]
+fn whether_settings_can_be_used_is_told_where_machines_are_deleted_by_them() -> Result<()> {
+    with_cloud("aws", &[], async |alone| {
+        alone.operator.reloaded(0, 1).await?;
+        settings_are_valid(alone, None).await?;
+        alone.operator.mount(&libvirt(alone))?;
+        settings_are_valid(alone, Some(true)).await
+    })?;
+    with_cloud("nonsense", &["--controllers=peerpodconfig"], async |alone| {
+        alone.operator.reloaded(0, 1).await?;
+        settings_are_valid(alone, None).await
     })
 }
 
@@ -49,7 +77,7 @@ fn broken_settings_leave_the_last_good_ones_in_force() -> Result<()> {
         let mut broken = Settings::default();
         broken.config_map.insert("CLOUD_PROVIDER".into(), "nonsense".into());
         alone.operator.mount(&broken)?;
-        settings_are_valid(alone, 0.0).await?;
+        settings_are_valid(alone, Some(false)).await?;
         alone.scene().operator_catches_up().await
     })
 }
@@ -66,6 +94,7 @@ fn two_values_for_what_deletion_needs_stop_deletions_until_one_is_gone() -> Resu
             Ok(())
         })
         .await?;
+        settings_are_valid(alone, Some(false)).await?;
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "InvalidSettings").await?;
         assert_eq!(condition.type_, "Stalled");

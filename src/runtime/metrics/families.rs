@@ -115,7 +115,8 @@ families! {
     provider_throttled: Ahead = "provider_throttled" ["provider"],
     /// Until when a cloud asked to be left alone, in seconds since 1970; 0 where it never did.
     provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],
-    /// Whether the mounted settings are in force: 1, or 0 while the last good ones are, or none.
+    /// Whether deletions go by the mounted settings: 1, or 0 while they wait, or go by the last good ones; absent where nothing
+    /// is deleted: with the settings of a provider that this operator does not speak to, or without the controller peerpod.
     settings_valid: Gauge = "settings_valid" [],
     /// Changes of the mounted settings: accepted or rejected.
     settings_reloads: Counter = "settings_reloads_total" ["result"],

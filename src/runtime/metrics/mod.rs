@@ -149,9 +149,16 @@ impl Metrics {
     }
 
     /// Changed settings were taken into force, or rejected.
-    pub fn settings(&self, valid: bool) {
-        self.0.settings_valid.with([]).set(valid.into());
-        self.0.settings_reloads.with([if valid { "accepted" } else { "rejected" }]).inc();
+    pub fn settings_reloaded(&self, accepted: bool) {
+        self.0.settings_reloads.with([if accepted { "accepted" } else { "rejected" }]).inc();
+    }
+
+    /// Whether deletions can go by the mounted settings; none where nothing is deleted by them.
+    pub fn settings_usable(&self, usable: Option<bool>) {
+        match usable {
+            Some(usable) => drop(self.0.settings_valid.with([]).set(usable.into())),
+            None => self.0.settings_valid.remove([]),
+        }
     }
 }
 

@@ -26,14 +26,16 @@ fn record_everything(metrics: &Metrics) {
     metrics.provider_error("libvirt", "transient");
     metrics.provider_call("libvirt", "describe").finish("ok");
     metrics.provider_throttled("libvirt", Duration::from_secs(30));
-    metrics.settings(true);
+    metrics.settings_reloaded(true);
+    metrics.settings_usable(Some(true));
 }
 
 #[test]
 fn what_is_recorded_is_scraped_under_conventional_names() {
     let (registry, metrics) = metrics();
     record_everything(&metrics);
-    metrics.settings(false);
+    metrics.settings_reloaded(false);
+    metrics.settings_usable(Some(false));
     let text = scrape(&registry);
     for line in [
         concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
@@ -92,6 +94,15 @@ fn a_dropped_call_is_no_longer_in_flight_and_counts_as_abandoned() {
     let text = scrape(&registry);
     assert!(text.contains("in_flight{provider=\"libvirt\"} 0\n"), "{text}");
     assert!(text.contains("call=\"delete\",result=\"abandoned\"} 1\n"), "{text}");
+}
+
+#[test]
+fn whether_settings_can_be_used_is_not_told_where_nothing_is_deleted() {
+    let (registry, metrics) = metrics();
+    metrics.settings_usable(Some(false));
+    assert!(scrape(&registry).contains("peerpod_operator_settings_valid{} 0\n"));
+    metrics.settings_usable(None);
+    assert!(!scrape(&registry).contains("peerpod_operator_settings_valid{"));
 }
 
 #[test]
