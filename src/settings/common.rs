@@ -7,8 +7,8 @@ settings! {
     pub struct Common {
         /// The provider that this pair of folders serves, spelled as in `spec.cloudProvider` of a `PeerPod`.
         cloud_provider: Option<String> = CLOUD_PROVIDER.required().concerns_deletion(),
-        /// Number of peer-pod VMs that cloud-api-adaptor advertises per node; below 0 it advertises none and leaves
-        /// the number to this operator.
+        /// Number of peer-pod VMs that cloud-api-adaptor advertises per node. No effect where a PeerPodConfig deploys
+        /// cloud-api-adaptor: there `limit` says it.
         peerpods_limit_per_node: String = PEERPODS_LIMIT_PER_NODE.default("10"),
         /// Kind of tunnel between a worker node and its pod VMs.
         tunnel_type: String = TUNNEL_TYPE.default("vxlan"),
@@ -47,7 +47,8 @@ settings! {
         tls_min_version: Option<String> = TLS_MIN_VERSION,
         /// TLS cipher suites that cloud-api-adaptor offers, separated by commas.
         tls_cipher_suites: Option<String> = TLS_CIPHER_SUITES,
-        /// Runtime class of peer pods: the same one that the admission webhook selects.
+        /// Runtime class of peer pods. No effect where a PeerPodConfig deploys cloud-api-adaptor: there
+        /// `admission.runtimeClassName` says it.
         runtimeclass_name: String = RUNTIMECLASS_NAME.default("kata-remote"),
         /// TCP port on the node at which cloud-api-adaptor answers its startup probe.
         probe_port: String = PROBE_PORT.default("8000"),

@@ -72,15 +72,21 @@ async fn installed(helm: &Helm, values: &Value) -> Result<String> {
     helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await
 }
 
+/// The values that helm says are without effect, in alphabetical order.
+fn in_vain(told: &str) -> Result<Vec<&str>> {
+    let Some((_, list)) = told.split_once("without effect here") else { return Ok(Vec::new()) };
+    let (_, list) = list.split_once(": ").context("no list")?;
+    let mut vain: Vec<_> = list.lines().next().context("an empty list")?.split(", ").collect();
+    vain.sort_unstable();
+    Ok(vain)
+}
+
 #[test]
 fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_is_named() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let told = installed(&helm, &theirs()).await?;
-        let (_, vain) = told.split_once("without effect here").context("nothing is said in vain")?;
-        let (_, vain) = vain.split_once(": ").context("no list")?;
-        let mut vain: Vec<_> = vain.lines().next().context("an empty list")?.split(", ").collect();
-        vain.sort_unstable();
+        let vain = in_vain(&told)?;
         let expected = [
             "alibabacloud.rrsa.enable",
             "global",
@@ -106,6 +112,38 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
         ensure!(told.contains("DELETES NO VM of aws"), "{told}");
         let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
         ensure!(!told.contains("DELETES NO VM"), "{told}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_setting_that_the_configuration_overrules_is_named_where_it_says_something_else() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let said = |limit: Value, class: &str, target: &str| {
+            json!({
+                "provider": "aws",
+                "providerConfigs": { "aws": { "PEERPODS_LIMIT_PER_NODE": limit, "RUNTIMECLASS_NAME": class } },
+                "webhook": { "webhook": { "targetRuntimeClass": target } },
+                "peerPodConfig": { "create": true },
+            })
+        };
+        let both = [
+            "providerConfigs.aws.PEERPODS_LIMIT_PER_NODE (limit counts)",
+            "providerConfigs.aws.RUNTIMECLASS_NAME (webhook.webhook.targetRuntimeClass counts)",
+        ];
+        for (values, expected) in [
+            (said(json!(25), "kata-mine", "kata-remote"), &both[..]),
+            (said(json!("10"), "kata-mine", "kata-mine"), &[]),
+            (said(json!("10"), "kata-remote", "kata-mine"), &[]),
+        ] {
+            let told = installed(&helm, &values).await?;
+            ensure!(in_vain(&told)? == expected, "{values}: {told}");
+        }
+        let mut alone = said(json!(25), "kata-mine", "kata-remote");
+        alone["peerPodConfig"] = json!({});
+        let told = installed(&helm, &alone).await?;
+        ensure!(in_vain(&told)?.is_empty(), "no PeerPodConfig overrules it: {told}");
         Ok(())
     })
 }

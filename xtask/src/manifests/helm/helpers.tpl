@@ -81,6 +81,23 @@
 {{- toYaml $vain -}}
 {{- end }}
 
+{{- /* The settings that cloud-api-adaptor gets from the PeerPodConfig, where the ones that are said differ. */ -}}
+{{- define "peerpod-operator.settingsWithoutEffect" -}}
+{{- $vain := list -}}
+{{- if and .Values.peerPodConfig.create .Values.provider (not .Values.settings.existingConfigMapName) -}}
+{{- $said := include "peerpod-operator.settings" . | fromYaml -}}
+{{- $spec := include "peerpod-operator.peerPodConfigSpec" . | fromYaml -}}
+{{- $path := printf "providerConfigs.%s." .Values.provider -}}
+{{- if not (has ($said.PEERPODS_LIMIT_PER_NODE | default "") (list "" "10" "-1")) -}}
+{{- $vain = append $vain (printf "%sPEERPODS_LIMIT_PER_NODE (limit counts)" $path) -}}
+{{- end -}}
+{{- if not (has ($said.RUNTIMECLASS_NAME | default "") (list "" "kata-remote" $spec.admission.runtimeClassName)) -}}
+{{- $vain = append $vain (printf "%sRUNTIMECLASS_NAME (webhook.webhook.targetRuntimeClass counts)" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $vain -}}
+{{- end }}
+
 {{- /* The data of peer-pods-secret. */ -}}
 {{- define "peerpod-operator.credentials" -}}
 {{- $all := dict -}}
