@@ -1,6 +1,7 @@
 //! The generated chart, as the real helm renders it and the real API server takes it.
 
 pub mod hook;
+mod notes;
 mod release;
 mod removal;
 mod theirs;

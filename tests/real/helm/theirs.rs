@@ -64,16 +64,19 @@ fn theirs() -> Value {
     })
 }
 
-/// What helm says and would install with these values.
-async fn installed(helm: &Helm, values: &Value) -> Result<String> {
+/// What helm says of an installation with these values.
+pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
     let file = helm.home.path().join("theirs.yaml");
     fs::write(&file, values.to_string())?;
     let options = ["--dry-run=server", "--take-ownership", "--values", file.to_str().context("UTF-8")?];
-    helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await
+    let told = helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await?;
+    // What would be installed comes first.
+    let (_, notes) = told.split_once("\nNOTES:\n").context("helm says nothing")?;
+    Ok(notes.to_owned())
 }
 
 /// The values that helm says are without effect, in alphabetical order.
-fn in_vain(told: &str) -> Result<Vec<&str>> {
+pub fn in_vain(told: &str) -> Result<Vec<&str>> {
     let Some((_, list)) = told.split_once("without effect here") else { return Ok(Vec::new()) };
     let (_, list) = list.split_once(": ").context("no list")?;
     let mut vain: Vec<_> = list.lines().next().context("an empty list")?.split(", ").collect();

@@ -255,6 +255,12 @@ mod tests {
         for name in [&format!("deploy/{NAME}"), &format!("job/{}", install::DRAIN_JOB)] {
             assert!(NOTES.contains(name), "{name}");
         }
+        let sample = install::samples::peer_pod_config(&options).unwrap();
+        let labels = sample["spec"]["nodeSelector"].as_object().unwrap();
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}={}\n", value.as_str().unwrap())).collect();
+        let told = labels.iter().all(|label| NOTES.contains(&format!("kubectl label node NODE {label}")));
+        assert!(told && labels.len() == 1, "{labels:?}");
     }
 
     #[test]

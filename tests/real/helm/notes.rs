@@ -1,0 +1,31 @@
+//! What helm says after an installation.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Helm, theirs::installed};
+use crate::support::beside_others;
+
+/// What a release with a `PeerPodConfig` of this spec says.
+async fn with_config(helm: &Helm, spec: Value) -> Result<String> {
+    installed(helm, &json!({ "provider": "libvirt", "peerPodConfig": { "create": true, "spec": spec } }))
+        .await
+}
+
+#[test]
+fn what_a_configuration_needs_is_told_as_its_spec_has_it() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let label = "kubectl label node NODE node.kubernetes.io/worker=\n";
+        let told = with_config(&helm, json!({})).await?;
+        for needed in ["kubectl get runtimeclass kata-remote\n", label] {
+            ensure!(told.contains(needed), "{needed}: {told}");
+        }
+        let spec = json!({ "nodeSelector": { "a": "b" }, "admission": { "runtimeClassName": "kata-mine" } });
+        let told = with_config(&helm, spec).await?;
+        ensure!(told.contains("kubectl get runtimeclass kata-mine\n") && !told.contains(label), "{told}");
+        let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
+        ensure!(!told.contains("runtimeclass"), "{told}");
+        Ok(())
+    })
+}
