@@ -35,8 +35,13 @@ pub(super) fn comment(key: &Key) -> String {
     }
     let mut comment = wrap(&text);
     if !key.default.is_empty() {
-        // Writing to a String cannot fail.
-        let _ = writeln!(comment, "# Default: {}", key.default);
+        // What stops cloud-api-adaptor does not stop deletions.
+        let default = if key.required {
+            "Without it cloud-api-adaptor does not start, and the operator assumes"
+        } else {
+            "Default"
+        };
+        comment.push_str(&wrap(&format!("{default}: {}", key.default)));
     }
     comment
 }
@@ -128,6 +133,18 @@ mod tests {
         }
         assert!(!file.contains("AWS_SECRET_ACCESS_KEY="));
         assert!(env_file(CloudProvider::Aws, Place::Secret).contains("\nAWS_SECRET_ACCESS_KEY=\n"));
+    }
+
+    #[test]
+    fn what_cloud_api_adaptor_requires_is_not_said_to_have_a_default() {
+        let about = |name: &str| {
+            let key = keys(CloudProvider::Libvirt, Place::ConfigMap).find(|key| key.name == name).unwrap();
+            comment(key)
+        };
+        let uri = about("LIBVIRT_URI");
+        assert!(uri.contains("cloud-api-adaptor does not start"), "{uri}");
+        assert!(!uri.contains("Default"), "{uri}");
+        assert!(about("LIBVIRT_POOL").ends_with("# Default: default\n"));
     }
 
     #[test]

@@ -66,11 +66,13 @@ Deletes the virtual machines of peer pods that are gone, and installs what makes
 helm upgrade --install peerpod-operator helm/peerpod-operator \\
   --namespace confidential-containers-system --create-namespace \\
   --values helm/peerpod-operator/providers/libvirt.yaml \\
+  --set providerConfigs.libvirt.LIBVIRT_URI='qemu+ssh://root@HOST/system?no_verify=1' \\
   --set operator.image.repository=REGISTRY/peerpod-operator
 ```
 
-There is no image to pull yet: `cargo xtask image` makes it, for a registry of yours. Where each node has it already, leave the last line
-out. VMs of libvirt alone are deleted today.
+HOST is where the VMs are, and the key for ssh is a Secret that may also be made later: `kubectl -n confidential-containers-system create
+secret generic ssh-key-secret --from-file=id_rsa`. There is no image to pull yet: `cargo xtask image` makes it, for a registry of yours.
+Where each node has it already, leave the last line out. VMs of libvirt alone are deleted today.
 
 `providers/` has a values file for each provider, with every setting of cloud-api-adaptor, its default and meaning. Where the charts
 of cloud-api-adaptor have a value, it has the same name and meaning here; what of theirs has no meaning here is accepted
