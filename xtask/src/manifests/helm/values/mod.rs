@@ -115,7 +115,7 @@ pub(super) struct Values {
     /// Labels of every object.
     #[schemars(schema_with = "further_labels")]
     common_labels: Texts,
-    /// Without effect: Kata Containers are installed by themselves.
+    /// Without effect: this chart does not install Kata Containers; install their chart kata-deploy as a release of its own.
     #[serde(rename = "kata-deploy")]
     kata_deploy: Object,
     /// Without effect here.
