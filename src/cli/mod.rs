@@ -96,7 +96,7 @@ pub const CREDENTIALS_DIR: &str = "/etc/peerpod-operator/credentials";
 
 impl Cli {
     /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
-    /// `check` and `drain` have codes of their own.
+    /// `check` has codes of its own.
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(*args),

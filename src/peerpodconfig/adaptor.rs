@@ -24,6 +24,10 @@ use crate::{
 /// How often it is looked for what nobody tells of: that somebody else's object is in the way no more.
 pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 
+/// How often it is looked for Pods on older settings that were not ready when they ended or started again. In a large cluster
+/// the list is long.
+const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
+
 impl Context {
     /// cloud-api-adaptor on the nodes.
     pub(super) async fn adaptor(
@@ -85,8 +89,9 @@ impl Context {
         part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
-            // When one of them ends, or starts again, the DaemonSet's status tells.
+            // The DaemonSet's status tells when one that was ready ends, or starts again.
             part.findings.push(settings::older(&older, restarts, misfit));
+            part.again = Some(OLDER_PODS_RESYNC);
         }
         Ok(part)
     }

@@ -12,7 +12,9 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    Context, FINALIZER, apply,
+    Context, FINALIZER,
+    adaptor::UNWATCHED_RESYNC,
+    apply,
     pass::{NOT_YET_SEEN, Part, PassError},
     report::Report,
     verdict::{Finding, Reason},
@@ -110,7 +112,8 @@ impl Context {
         if apply::clear(&self.client, name, &adaptor, &DeleteParams::foreground()).await? {
             let message = "the Pods of cloud-api-adaptor have not ended yet; on a node that does not answer, delete its Pod by \
                            force, or the node";
-            return Ok(Some((message.to_owned(), AGAIN)));
+            // The end of the DaemonSet is watched.
+            return Ok(Some((message.to_owned(), UNWATCHED_RESYNC)));
         }
         self.annotate_service_account().await?;
         Ok(None)

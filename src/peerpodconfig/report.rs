@@ -27,8 +27,8 @@ pub(super) struct Report {
 }
 
 impl Reporter {
-    /// Writes the status where it changed, and an event for each reason that is new.
-    pub(super) async fn report(&self, config: &PeerPodConfig, report: &Report) -> Result<(), ApiError> {
+    /// Writes the status where it changed, and an event for each reason that is new. Whether it was written.
+    pub(super) async fn report(&self, config: &PeerPodConfig, report: &Report) -> Result<bool, ApiError> {
         let empty = PeerPodConfigStatus::default();
         let before = config.status.as_ref().unwrap_or(&empty);
         let generation = config.metadata.generation;
@@ -47,7 +47,7 @@ impl Reporter {
             advertised: i64::try_from(report.advertised).unwrap_or(i64::MAX),
         };
         if status == *before {
-            return Ok(());
+            return Ok(false);
         }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
@@ -55,7 +55,7 @@ impl Reporter {
         for condition in news {
             self.tell(config, condition).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn tell(&self, config: &PeerPodConfig, condition: &Condition) {
