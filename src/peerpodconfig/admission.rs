@@ -23,7 +23,7 @@ use super::{
     verdict::{Finding, Reason},
 };
 use crate::{
-    api::v1alpha1::{AdmissionMode, PeerPodConfig},
+    api::v1alpha1::{AdmissionMode, FIELD_MANAGER, PeerPodConfig},
     runtime::api_call::ApiError,
     webhook::tls::{TlsError, TlsOptions},
 };
@@ -52,13 +52,11 @@ impl Context {
         }
         // One that leaves the admission to others does not care which of them has it.
         let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
-        if sharing.is_none() && admission.mode == AdmissionMode::Policy && !served {
-            // What there is stays: without it Pods would run as no peer pods.
-            let message = "the API server knows no mutating admission policies, which Kubernetes has since 1.36; use the \
-                           mode Webhook or Auto";
-            return Ok(Part::of(Reason::PolicyUnsupported, message));
-        }
+        let is_unsupported = sharing.is_none() && admission.mode == AdmissionMode::Policy && !served;
         let means = match (&sharing, admission.mode) {
+            // Nothing takes the place of what there is: without it Pods would run as no peer pods.
+            (Some(older), _) if !is_ready(older) => self.standing(config, &kinds).await?,
+            (None, AdmissionMode::Policy) if !served => self.standing(config, &kinds).await?,
             (Some(_), _) | (None, AdmissionMode::None) => Means::None,
             (None, AdmissionMode::Policy) => Means::Policy,
             (None, AdmissionMode::Auto) if served => Means::Policy,
@@ -81,13 +79,19 @@ impl Context {
             Means::Webhook => self.bring_webhook(inputs, &tls, &kinds, &former).await?,
         };
         let taken = name_taken(&found);
-        let state = match means {
+        let state = match (means, &sharing) {
             _ if taken.is_some() => {
                 Some(Finding::new(Reason::AdmissionWithheld, "not all of its objects can be made"))
             }
-            Means::None => sharing.as_deref().map(shared_state),
-            Means::Policy => Some(policy_state(inputs, &found, Timestamp::now())),
-            Means::Webhook => Some(self.webhook_state(config, &found)),
+            (_, Some(older)) => Some(shared_state(older)),
+            _ if is_unsupported => {
+                let message = "the API server knows no mutating admission policies, which Kubernetes has since 1.36; use the \
+                               mode Webhook or Auto";
+                Some(Finding::new(Reason::PolicyUnsupported, message))
+            }
+            (Means::None, None) => None,
+            (Means::Policy, None) => Some(policy_state(inputs, &found, Timestamp::now())),
+            (Means::Webhook, None) => Some(self.webhook_state(config, &found)),
         };
         let mut part = Part { findings: taken.into_iter().chain(handed_over).collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
@@ -96,7 +100,7 @@ impl Context {
         part.again = if part.findings.iter().any(|told| told.reason == Reason::AdmissionDropped) {
             // That is told once.
             Some(TAKEN_UP)
-        } else if takes_over {
+        } else if takes_over || is_unsupported {
             None
         } else if !found.foreign.is_empty() {
             Some(UNWATCHED_RESYNC)
@@ -144,6 +148,18 @@ impl Context {
         Ok((in_force, refused))
     }
 
+    /// What a configuration's admission for its runtime class consists of so far.
+    async fn standing(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<Means, ApiError> {
+        let name = config.name_any();
+        let class = apply::class_served(&self.client, &name, kinds).await?;
+        if class.as_ref() != Some(&config.spec.admission.runtime_class_name) {
+            return Ok(Means::None);
+        }
+        let registrations = [self.kind::<MutatingWebhookConfiguration>(false)];
+        let is_registered = apply::any(&self.client, &name, &registrations).await?;
+        Ok(if is_registered { Means::Webhook } else { Means::Policy })
+    }
+
     /// All that an admission may consist of, in the order in which it is made.
     pub(super) fn admission_kinds(&self, serves_policies: bool) -> Vec<Kind> {
         let mut kinds = vec![
@@ -178,11 +194,14 @@ impl Means {
     }
 }
 
+fn is_ready(config: &PeerPodConfig) -> bool {
+    handover::admission_ready(config).is_some_and(|condition| condition.status == "True")
+}
+
 /// How far the admission of an older configuration is, which is for this one's runtime class, too.
 fn shared_state(older: &PeerPodConfig) -> Finding {
-    let ready = handover::admission_ready(older).is_some_and(|condition| condition.status == "True");
     let name = older.name_any();
-    if ready {
+    if is_ready(older) {
         let message = format!("the admission of PeerPodConfig {name} is for this runtime class, too");
         Finding::new(Reason::AdmissionShared, message)
     } else {
@@ -235,8 +254,8 @@ fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOptions) -> F
 
 /// Whether the policy is in force, and what it does not do.
 fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
-    if !found.objects.values().all(|object| is_taken_up(object, now)) {
-        return Finding::new(Reason::PolicyStarting, "the policy was made a moment ago");
+    if !found.objects.values().all(|object| is_taken_up(written(object), now)) {
+        return Finding::new(Reason::PolicyStarting, "the policy was made, or changed, a moment ago");
     }
     let gaps = policy::unsupported(&inputs.config.spec);
     let gaps = gaps.iter().map(|gap| format!("the webhook {}, the policy {}", gap.webhook, gap.policy));
@@ -244,17 +263,28 @@ fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
     Finding::new(Reason::PolicyInForce, message)
 }
 
-/// Whether time will tell, or what others tell of themselves: what leads Pods to an admission was made a moment ago, or waits
-/// for another one's to go. All else that an admission waits for is watched.
+/// Whether time will tell, or what others tell of themselves: what leads Pods to an admission was written a moment ago, or
+/// waits for another one's to go. All else that an admission waits for is watched, but for the dates of somebody else's
+/// certificate.
 fn is_settling(found: &Found, now: Timestamp) -> bool {
     let mut entrances = found.objects.values().filter(|object| object.namespace().is_none()).peekable();
-    entrances.peek().is_none() || entrances.any(|object| !is_taken_up(object, now))
+    entrances.peek().is_none() || entrances.any(|object| !is_taken_up(written(object), now))
 }
 
-/// Whether API servers have heard of it.
-fn is_taken_up(object: &impl ResourceExt, now: Timestamp) -> bool {
-    let age = object.creation_timestamp().map(|made| now.duration_since(made.0).unsigned_abs());
-    age.is_some_and(|age| age >= TAKEN_UP)
+/// Whether API servers have heard of what was done then.
+fn is_taken_up(done: Option<Timestamp>, now: Timestamp) -> bool {
+    done.is_some_and(|done| now.duration_since(done).unsigned_abs() >= TAKEN_UP)
+}
+
+/// When an object was made.
+fn made(object: &impl ResourceExt) -> Option<Timestamp> {
+    object.creation_timestamp().map(|time| time.0)
+}
+
+/// When this operator made or changed an object.
+fn written(object: &impl ResourceExt) -> Option<Timestamp> {
+    let own = object.managed_fields().iter().filter(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
+    own.filter_map(|it| Some(it.time.as_ref()?.0)).chain(made(object)).max()
 }
 
 #[cfg(test)]
@@ -305,6 +335,23 @@ mod tests {
         assert!(settles(&[("policy", None, 900), ("binding", None, 996)]));
         // Its Pods are watched.
         assert!(!settles(&[server, ("registration", None, 995)]));
+    }
+
+    #[test]
+    fn what_the_operator_changed_is_new_again_and_what_others_did_to_it_is_not() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let written_at = |fields: Value| {
+            let policy: kube::api::DynamicObject = serde_json::from_value(json!({
+                "metadata": { "name": "policy", "creationTimestamp": at(900), "managedFields": fields },
+            }))
+            .unwrap();
+            written(&policy)
+        };
+        let entry = |manager: &str, second| json!({ "manager": manager, "time": at(second) });
+        assert_eq!(written_at(json!([])), Some(at(900)));
+        assert_eq!(written_at(json!([entry("kubectl", 990)])), Some(at(900)));
+        let both = json!([entry(FIELD_MANAGER, 950), entry("kubectl", 990)]);
+        assert_eq!(written_at(both), Some(at(950)));
     }
 
     #[test]

@@ -5,7 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{
+    api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::ResourceExt;
 
 use super::{
@@ -37,7 +40,7 @@ impl Context {
         if !here.iter().any(|other| other.uid() != config.uid() && is_living(other) && !stands(other)) {
             return Ok(None);
         }
-        let class = apply::class_served(&self.client, &config.name_any(), kinds).await?;
+        let class = self.class_admitted(config, kinds).await?;
         Ok(class.and_then(|class| hand_over(config, &class, &here, Timestamp::now())))
     }
 
@@ -50,24 +53,42 @@ impl Context {
     }
 
     /// Whether another one turns Pods of this one's runtime class into peer pods for now: a younger one until this one is
-    /// ready, or one whose admission is to go.
+    /// ready, or one whose admission is to go. `kinds`: all that an admission may consist of.
     pub(super) async fn is_stood_in_for(
         &self,
         config: &PeerPodConfig,
-        entrances: &[apply::Kind],
+        kinds: &[apply::Kind],
     ) -> Result<bool, ApiError> {
         let class = &config.spec.admission.runtime_class_name;
         let now = Timestamp::now();
         for other in self.here() {
             let may = other.uid() != config.uid() && may_stand_in(&other, class, now);
-            if may
-                && apply::class_served(&self.client, &other.name_any(), entrances).await?.as_ref()
-                    == Some(class)
-            {
+            if may && self.class_admitted(&other, kinds).await?.as_ref() == Some(class) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// The runtime class of the Pods that the admission of a configuration is for, if there is one. What is registered does
+    /// not admit any once what serves it is gone, or going: whoever deletes a configuration in the foreground deletes that
+    /// first.
+    async fn class_admitted(
+        &self,
+        config: &PeerPodConfig,
+        kinds: &[apply::Kind],
+    ) -> Result<Option<String>, ApiError> {
+        let name = config.name_any();
+        let class = apply::class_served(&self.client, &name, kinds).await?;
+        let registrations = [self.kind::<MutatingWebhookConfiguration>(false)];
+        if class.is_some() && apply::any(&self.client, &name, &registrations).await? {
+            for server in [self.kind::<Deployment>(true), self.kind::<Service>(true)] {
+                if !apply::any(&self.client, &name, &[server]).await? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(class)
     }
 }
 
@@ -91,7 +112,7 @@ fn hand_over(
         Finding::new(Reason::AdmissionKept, message)
     } else {
         let message = format!(
-            "that of the runtime class {class} goes, though that of PeerPodConfig {name}, which is to take its place, is not \
+            "that of the runtime class {class} is kept no longer, though that of PeerPodConfig {name}, which is to take its place, is not \
              ready after {seconds} s; the status of that one says why"
         );
         Finding::new(Reason::AdmissionDropped, message)

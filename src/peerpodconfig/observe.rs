@@ -105,8 +105,7 @@ impl Observer {
     ) -> Result<Option<ByteString>, ApiError> {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let configuration = api_call::bounded(configurations.get_opt(configuration)).await?;
-        let mut webhooks = configuration.into_iter().flat_map(|it| it.webhooks.unwrap_or_default());
-        Ok(webhooks.find_map(|webhook| webhook.client_config.ca_bundle))
+        Ok(configuration.and_then(trusted_authorities))
     }
 
     /// The adaptor's Pods that run since before `since`, by name. One that is being deleted is on its way to another.
@@ -129,6 +128,12 @@ impl Observer {
         older.sort();
         Ok(older)
     }
+}
+
+/// The authorities that a webhook configuration trusts.
+pub(super) fn trusted_authorities(configuration: MutatingWebhookConfiguration) -> Option<ByteString> {
+    let mut webhooks = configuration.webhooks.unwrap_or_default().into_iter();
+    webhooks.find_map(|webhook| webhook.client_config.ca_bundle)
 }
 
 /// When the Pod's adaptor read its settings: at the start of its container.

@@ -84,8 +84,7 @@ reasons! {
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;
-    /// The API server knows no mutating admission policies (Kubernetes before 1.36), or a policy cannot express what is asked
-    /// for; use the mode Webhook or Auto.
+    /// The API server knows no mutating admission policies (Kubernetes before 1.36); use the mode Webhook or Auto.
     PolicyUnsupported => AdmissionReady(false), Warning;
     /// `admission.mode` is None: somebody else turns Pods into peer pods.
     AdmissionElsewhere => AdmissionReady(true), Normal;
@@ -98,7 +97,7 @@ reasons! {
     /// It is being deleted, or was edited, and its admission of before stays until that of the PeerPodConfig is ready which is
     /// to take its place, for 60 s at most.
     AdmissionKept => AdmissionReady(false), Normal;
-    /// It is being deleted, or was edited, and its admission of before goes though that of the PeerPodConfig is not ready which
+    /// It is being deleted, or was edited, and its admission of before may go though that of the PeerPodConfig is not ready which
     /// is to take its place; the status of that one says why.
     AdmissionDropped => AdmissionReady(false), Warning;
     /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.

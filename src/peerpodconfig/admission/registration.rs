@@ -2,7 +2,10 @@
 
 use futures::try_join;
 use jiff::Timestamp;
-use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment};
+use k8s_openapi::{
+    ByteString,
+    api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment},
+};
 use kube::ResourceExt;
 
 use super::{
@@ -14,11 +17,12 @@ use super::{
             program::{Placement, Program, replica_set_of},
             webhook,
         },
+        observe::trusted_authorities,
         pass::PassError,
         shared::Use,
         verdict::{Finding, Reason},
     },
-    is_taken_up,
+    is_taken_up, made,
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
@@ -43,17 +47,19 @@ impl Context {
             Wanted::of(&webhook::service(inputs))?,
             Wanted::of(&webhook::disruption_budget(inputs))?,
         ];
+        let all = [kinds, former].concat();
         let (registrations, kinds): (Vec<_>, Vec<_>) =
             kinds.iter().cloned().partition(|kind| !servers.iter().any(|server| server.is_a(kind)));
         let mut found = apply::bring(&self.client, &name, &kinds, &servers).await?;
         let authorities = match self.shared.authorities() {
-            // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown.
+            // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown. Where
+            // somebody fills it without ca.crt, others may write the authorities.
             None => self.observer.trusted_authorities(&names.cluster_scoped).await?,
             authorities => authorities,
         };
         let answers = available(found.get(&names.webhook).as_ref()) > 0
             && authorities.is_some()
-            && self.refusal(config).is_none();
+            && self.refusal(config, authorities.as_ref()).is_none();
         // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
         // better; without any, they would run as no peer pods.
         let due = answers || {
@@ -61,8 +67,7 @@ impl Context {
                 apply::any(&self.client, &name, &registrations),
                 apply::any(&self.client, &name, former)
             )?;
-            registered
-                || !(has_another || self.is_stood_in_for(config, &[&registrations, former].concat()).await?)
+            registered || !(has_another || self.is_stood_in_for(config, &all).await?)
         };
         if due {
             let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;
@@ -76,7 +81,9 @@ impl Context {
     /// How far the webhook is.
     pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found) -> Finding {
         let names = Names::of(config);
-        match self.refusal(config) {
+        let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
+        let authorities = registration.and_then(trusted_authorities).or_else(|| self.shared.authorities());
+        match self.refusal(config, authorities.as_ref()) {
             Some(problem) => {
                 let message = format!(
                     "the certificate in the Secret {SECRET}, which somebody else made, {problem}; have another one issued, or \
@@ -88,10 +95,10 @@ impl Context {
         }
     }
 
-    /// Why API servers do not take the certificate in the Secret, if they do not.
-    fn refusal(&self, config: &PeerPodConfig) -> Option<String> {
+    /// Why API servers that trust these authorities do not take the certificate in the Secret, if they do not.
+    fn refusal(&self, config: &PeerPodConfig, authorities: Option<&ByteString>) -> Option<String> {
         let name = format!("{}.{}.svc", Names::of(config).webhook, self.options.namespace);
-        self.shared.refusal(&name, Timestamp::now())
+        self.shared.refusal(&name, authorities, Timestamp::now())
     }
 
     /// What the webhook runs, and where: what the operator itself does, unless told of another image.
@@ -136,7 +143,8 @@ fn state(found: &Found, names: &Names, foreign: bool, now: Timestamp) -> Finding
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
             starting("not all Pods of the webhook are up to date yet")
         }
-        (_, true) if !registration.is_some_and(|it| is_taken_up(&it, now)) => {
+        // What of it changes later, API servers need not hear of at once: old and new authorities are both good for a while.
+        (_, true) if !registration.is_some_and(|it| is_taken_up(made(&it), now)) => {
             starting("the webhook was registered a moment ago")
         }
         (pods, true) => {

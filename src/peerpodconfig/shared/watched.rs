@@ -96,14 +96,18 @@ impl Watched {
         matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
     }
 
-    /// Why API servers do not take the certificate in the Secret for a webhook that they call by this name, where somebody else
-    /// made it; `None` if they do. As the end of a sentence about it.
-    pub(in crate::peerpodconfig) fn refusal(&self, name: &str, now: Timestamp) -> Option<String> {
+    /// Why API servers that trust these authorities do not take the certificate in the Secret for a webhook that they call by
+    /// this name, where somebody else made it; `None` if they do. As the end of a sentence about it.
+    pub(in crate::peerpodconfig) fn refusal(
+        &self,
+        name: &str,
+        authorities: Option<&ByteString>,
+        now: Timestamp,
+    ) -> Option<String> {
         match &*self.secret.borrow() {
-            Seen::There { ours: false, certificate, authorities, .. } => {
-                let bytes = |it: &Option<ByteString>| it.as_ref().map(|it| it.0.clone());
-                let certificate = bytes(certificate).unwrap_or_default();
-                refusal(&certificate, bytes(authorities).as_deref(), name, now)
+            Seen::There { ours: false, certificate, .. } => {
+                let certificate = certificate.as_ref().map(|it| &*it.0).unwrap_or_default();
+                refusal(certificate, authorities.map(|it| &*it.0), name, now)
             }
             _ => None,
         }

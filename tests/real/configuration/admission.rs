@@ -249,8 +249,14 @@ fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> 
         stage.configure("config", mode("Policy")).await?;
         let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
         assert!(message.contains("Webhook or Auto"), "{message}");
-        let found = objects(&stage.client, false).await?;
-        ensure!(found == WEBHOOK, "what works stays: {found:?}");
+        // What works stays, and is looked after.
+        Stage::kubectl(alone, &["delete", "deployment", "config-webhook"]).await?;
+        wait::eventually("all of it is there", DEADLINE, async || {
+            let found = objects(&stage.client, false).await?;
+            ensure!(found == WEBHOOK, "{found:?}");
+            Ok(())
+        })
+        .await?;
         let asked = alone.testbed.audit()?.of_operator()?;
         let in_vain: Vec<_> = asked.iter().filter(|it| it.resource.contains("policies")).collect();
         ensure!(in_vain.is_empty(), "{in_vain:#?}");

@@ -90,7 +90,10 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         write_as_cert_manager(client, &strange).await?;
         wait::eventually("the strange authority is told of", DEADLINE, async || {
             let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
-            ensure!(message.contains("is signed by none of the authorities in its ca.crt"), "{message}");
+            ensure!(
+                message.contains("is signed by none of the authorities that API servers trust"),
+                "{message}"
+            );
             Ok(())
         })
         .await?;
@@ -98,6 +101,13 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         until_trusted(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         is_theirs(client, &data).await?;
+        // Another one without its authority: API servers trust that of before.
+        let mut alone_there = issue(CALLED)?;
+        alone_there.remove("ca.crt");
+        write_as_cert_manager(client, &alone_there).await?;
+        stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
+        write_as_cert_manager(client, &data).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.configure("config", mode("None")).await?;
         wait::gone(&leases(client), LEASE, DEADLINE).await?;
         is_theirs(client, &data).await?;

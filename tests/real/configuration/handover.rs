@@ -8,7 +8,7 @@ use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use super::{
-    admission::{makes_peer_pods, mode},
+    admission::{AT_ONCE, makes_peer_pods, mode, trust},
     shared::forget_certificate,
     stage::{Stage, configuring},
 };
@@ -127,7 +127,38 @@ fn an_edited_configuration_keeps_its_admission_for_another_one_and_takes_over_no
         ensure!(asked.changed > 0 && asked.refused == 0, "{asked:?}");
         let registrations: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
         ensure!(registrations.get_metadata_opt("peer-pods-older").await?.is_none(), "it is registered");
+        // What stays for it is looked after.
+        let binding = ["mutatingadmissionpolicybinding", "peer-pods-younger"];
+        Stage::kubectl(alone, &[&["delete"], &binding[..]].concat()).await?;
+        wait::eventually("the binding is there again", DEADLINE, async || {
+            Stage::kubectl(alone, &[&["get"], &binding[..]].concat()).await
+        })
+        .await?;
         stage.delete("older").await?;
+        stage.clear("younger").await
+    })
+}
+
+#[test]
+fn a_webhook_whose_server_goes_first_is_not_kept() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        stage.configure("older", mode("Webhook")).await?;
+        trust(&stage.client).await?;
+        stage.until("older", "AdmissionReady", "WebhookRunning").await?;
+        // Which one is older is told by whole seconds.
+        second_after(Timestamp::now()).await?;
+        stage.configure("younger", mode("Webhook")).await?;
+        stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
+        // The Pods of fake nodes make no certificate, so the younger one's never is ready.
+        forget_certificate(alone).await?;
+        Stage::kubectl(alone, &["delete", "peerpodconfig", "older", "--cascade=foreground", "--wait=false"])
+            .await?;
+        let registrations: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
+        wait::gone(&registrations, "peer-pods-older", AT_ONCE).await?;
+        wait::gone(&stage.configs, "older", DEADLINE).await?;
+        stage.until("younger", "AdmissionReady", "WebhookStarting").await?;
         stage.clear("younger").await
     })
 }
