@@ -22,7 +22,7 @@ use super::{
         shared::Use,
         verdict::{Finding, Reason},
     },
-    is_taken_up, made,
+    told::{is_taken_up, made},
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
