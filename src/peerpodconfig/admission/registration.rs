@@ -105,19 +105,17 @@ impl Context {
     async fn program(&self) -> Result<&Program, PassError> {
         let asked = async || {
             let Options { pod, image, .. } = &self.options;
-            let own = match pod {
-                None => Program::public(DEFAULT_IMAGE),
-                Some(name) => {
-                    let pod = self.observer.pod(name).await?.unwrap_or_default();
-                    let program = Program::of(&pod).ok_or_else(|| PassError::NoPod(name.clone()))?;
-                    let replicas = match replica_set_of(&pod) {
-                        Some(name) => self.observer.replica_set(name).await?,
-                        None => None,
-                    };
-                    Program { placement: replicas.as_ref().map(Placement::of).unwrap_or_default(), ..program }
-                }
+            let Some(name) = pod else {
+                return Ok(Program::public(image.as_deref().unwrap_or(DEFAULT_IMAGE)));
             };
-            Ok(Program { image: image.clone().unwrap_or(own.image), ..own })
+            let pod = self.observer.pod(name).await?.unwrap_or_default();
+            let replicas = match replica_set_of(&pod) {
+                Some(name) => self.observer.replica_set(name).await?,
+                None => None,
+            };
+            let placement = replicas.as_ref().map(Placement::of).unwrap_or_default();
+            let own = Program::of(&pod).map(|own| Program { placement, ..own });
+            Program::told(own, image.as_deref()).ok_or_else(|| PassError::NoPod(name.clone()))
         };
         self.program.get_or_try_init(asked).await
     }

@@ -47,6 +47,16 @@ impl Program {
             ..public
         })
     }
+
+    /// What the operator itself is, with the image that somebody named instead of its own. Whoever names one needs no Pod of
+    /// the operator; `None`: there is neither.
+    pub fn told(own: Option<Self>, image: Option<&str>) -> Option<Self> {
+        match (own, image) {
+            (own, None) => own,
+            (None, Some(image)) => Some(Self::public(image)),
+            (Some(own), Some(image)) => Some(Self { image: image.to_owned(), ..own }),
+        }
+    }
 }
 
 /// Which nodes are for a Pod, and what it may push aside there.
@@ -120,6 +130,16 @@ mod tests {
         assert_eq!(program(&json!([proxy])), None);
         assert_eq!(program(&json!([{ "name": "operator" }])), None);
         assert_eq!(Program::of(&Pod::default()), None);
+    }
+
+    #[test]
+    fn an_image_that_somebody_named_takes_the_place_of_the_pods_or_does_without_one() {
+        let own = Program { pull_policy: "Always".to_owned(), ..Program::public("mine") };
+        let told = Program { image: "theirs".to_owned(), ..own.clone() };
+        assert_eq!(Program::told(Some(own.clone()), None), Some(own.clone()));
+        assert_eq!(Program::told(Some(own), Some("theirs")), Some(told));
+        assert_eq!(Program::told(None, Some("theirs")), Some(Program::public("theirs")));
+        assert_eq!(Program::told(None, None), None);
     }
 
     #[test]

@@ -56,19 +56,35 @@ async fn deployment(alone: &Alone<'_>, placement: &[(&str, Value)]) -> Result<Va
     objects.into_iter().find(|object| object["kind"] == "Deployment").context("none")
 }
 
+/// What a Deployment runs.
+fn image(deployment: &Deployment) -> Option<&str> {
+    deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?.image.as_deref()
+}
+
 async fn in_pod(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
     operator_with(testbed, dir, libvirtd, &[&format!("--pod-name={POD}")]).await
 }
 
 #[test]
 fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> {
-    let dir = tempfile::tempdir()?;
+    let (dir, told_dir) = (tempfile::tempdir()?, tempfile::tempdir()?);
     alone_with(in_pod, async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Webhook" } })).await?;
         let message = stage.until("config", "AdmissionReady", "AdmissionFailed").await?;
         ensure!(message.contains(POD) && message.contains("PEERPOD_OPERATOR_IMAGE"), "{message}");
         alone.operator.stop().await?;
+
+        // Whoever does as it says is helped.
+        let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let told = [format!("--pod-name={POD}"), "--image=registry.example/told".to_owned()];
+        let told = told.each_ref().map(String::as_str);
+        alone.operator = operator_with(alone.testbed, told_dir.path(), &alone.libvirtd, &told).await?;
+        let runs_it = |it: &Deployment| image(it) == Some("registry.example/told");
+        wait::present(&deployments, "config-webhook", "it runs that image", DEADLINE, runs_it).await?;
+        alone.operator.stop().await?;
+        deployments.delete("config-webhook", &DeleteParams::foreground()).await?;
+        wait::gone(&deployments, "config-webhook", DEADLINE).await?;
 
         // A cluster none of whose nodes is for everybody.
         let taint = ["taint", "nodes", "--all", "infra=yes:NoSchedule"];
@@ -79,7 +95,6 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
             ("priorityClassName", json!("system-cluster-critical")),
         ];
         let own = stage.make::<Deployment>(deployment(alone, &placement).await?).await?.name_any();
-        let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let available =
             |it: &Deployment| it.status.as_ref().is_some_and(|it| it.available_replicas > Some(0));
         wait::present(&deployments, &own, "it is available", DEADLINE, available).await?;
@@ -93,8 +108,8 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         let webhook = deployments.get("config-webhook").await?;
         ensure!(webhook.metadata.generation == Some(1), "it was written again");
+        ensure!(image(&webhook) == Some(IMAGE), "{:?}", image(&webhook));
         let pod = webhook.spec.and_then(|spec| spec.template.spec).context("it has a template")?;
-        ensure!(pod.containers[0].image.as_deref() == Some(IMAGE), "{:?}", pod.containers[0].image);
         let pod = to_value(pod)?;
         ensure!(pod["imagePullSecrets"] == json!([{ "name": "pull" }]), "{pod:#}");
         for (field, expected) in &placement {
