@@ -1,5 +1,7 @@
 //! What the tests stand on.
 
+mod clear;
+
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -13,20 +15,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{apps::v1::Deployment, coordination::v1::Lease},
-    apimachinery::pkg::apis::meta::v1::Condition,
-};
-use kube::{
-    Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
-};
-use peerpod_operator::{
-    NAMESPACE,
-    api::v1alpha1::{PeerPod, PeerPodConfig},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{Api, ResourceExt as _};
+use peerpod_operator::api::v1alpha1::PeerPod;
 use peers::libvirt::{Host, Libvirtd, POOL};
-use serde_json::json;
 use testbed::{
     Caa, Operator, OperatorOptions, Options, Pods, Request, Settings, Testbed, Vm,
     wait::{self, DEADLINE},
@@ -36,6 +28,8 @@ use tokio::{
     sync::{Mutex, OnceCell, Semaphore},
     time::timeout,
 };
+
+use self::clear::clear;
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
@@ -191,48 +185,6 @@ async fn new_testbed(emulated_version: Option<String>) -> Result<Testbed> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let dir = run_dir()?.join(format!("alone-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
     Testbed::start(&Options { audit: true, emulated_version, ..Options::new(dir) }).await
-}
-
-/// Puts a cluster back: everything is installed that the operator needs, nobody holds a lease, and there is no PeerPod, no
-/// `PeerPodConfig`, and no Deployment in the operator's namespace.
-async fn clear(testbed: &Testbed) -> Result<()> {
-    testbed.install_objects().await?;
-    let caa = Caa::install(testbed).await?;
-    let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
-    leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-    let all: Api<PeerPod> = Api::all(testbed.client());
-    for left in all.list(&ListParams::default()).await? {
-        let namespace = left.namespace().unwrap_or_default();
-        let api: Api<PeerPod> = Api::namespaced(testbed.client(), &namespace);
-        if !left.finalizers().is_empty() {
-            caa.release(&left).await?;
-        }
-        testbed
-            .cluster()
-            .kubectl(&["delete", "peerpod", &left.name_any(), "-n", &namespace, "--ignore-not-found"])
-            .await?;
-        wait::gone(&api, &left.name_any(), DEADLINE).await?;
-    }
-    // No operator runs that could release them.
-    let all: Api<PeerPodConfig> = Api::all(testbed.client());
-    for left in all.list(&ListParams::default()).await? {
-        let (name, namespace) = (left.name_any(), left.namespace().unwrap_or_default());
-        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), &namespace);
-        let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        configs.patch(&name, &PatchParams::default(), &released).await?;
-        testbed
-            .cluster()
-            .kubectl(&["delete", "peerpodconfig", &name, "-n", &namespace, "--ignore-not-found"])
-            .await?;
-        wait::gone(&configs, &name, DEADLINE).await?;
-    }
-    // What keeps the operator learns a moment later that there are none.
-    let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
-    wait::eventually("no Deployment is left", DEADLINE, async || {
-        deployments.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
-        Ok(())
-    })
-    .await
 }
 
 impl Alone<'_> {
