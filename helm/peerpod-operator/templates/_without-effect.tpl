@@ -3,7 +3,7 @@
 {{- /* The values that are said without effect. */ -}}
 {{- define "peerpod-operator.withoutEffect" -}}
 {{- $vain := include "peerpod-operator.tlsWithoutEffect" . | fromYamlArray -}}
-{{- $vain = concat $vain (include "peerpod-operator.settingsWithoutEffect" . | fromYamlArray) -}}
+{{- $vain = concat $vain (include "peerpod-operator.overruled" . | fromYamlArray) -}}
 {{- if not (has (toJson (index .Values "resourceCtrl" "namePrefix")) (list "\"\"" "null")) }}{{ $vain = append $vain "resourceCtrl.namePrefix" }}{{ end -}}
 {{- if not (has (toJson (index .Values "resourceCtrl" "image")) (list "{}" "null")) }}{{ $vain = append $vain "resourceCtrl.image" }}{{ end -}}
 {{- if not (has (toJson (index .Values "resourceCtrl" "authProxy")) (list "{}" "null")) }}{{ $vain = append $vain "resourceCtrl.authProxy" }}{{ end -}}

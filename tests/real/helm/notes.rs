@@ -3,7 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Helm, theirs::installed};
+use super::{
+    Helm,
+    theirs::{in_vain, installed},
+};
 use crate::support::beside_others;
 
 /// What a release with a `PeerPodConfig` of this spec says.
@@ -33,6 +36,74 @@ fn what_a_configuration_needs_is_told_as_its_spec_has_it() -> Result<()> {
         ensure!(told.contains("kubectl get runtimeclass kata-mine\n") && !told.contains(label), "{told}");
         let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
         ensure!(!told.contains("runtimeclass") && !told.contains("pod-security"), "{told}");
+        Ok(())
+    })
+}
+
+#[test]
+fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_make() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let settings = json!({ "libvirt": { "LIBVIRT_POOL": "pods" }, "aws": { "AWS_REGION": "r" } });
+        let credentials = json!({ "aws": { "AWS_ACCESS_KEY_ID": "k" } });
+        let certificates = json!({ "caCert": "c" });
+        let policy = json!({ "mode": "Policy" });
+        for (values, vain, yours) in [
+            (
+                json!({ "provider": "aws", "providerConfigs": settings, "providerSecrets": credentials }),
+                &[][..],
+                None,
+            ),
+            (
+                json!({ "provider": "aws", "secrets": { "existingSecretName": "mine" } }),
+                &["secrets.existingSecretName (secrets.mode is create)"],
+                None,
+            ),
+            (
+                json!({ "provider": "libvirt", "providerConfigs": { "libvirt": {} }, "settings": { "existingConfigMapName": "mine" } }),
+                &[],
+                Some("Yours to make: the ConfigMap mine. "),
+            ),
+            (
+                json!({ "provider": "libvirt", "providerConfigs": settings, "settings": { "existingConfigMapName": "mine" } }),
+                &["providerConfigs (settings.existingConfigMapName is set)"],
+                Some("Yours to make: the ConfigMap mine. "),
+            ),
+            (
+                json!({ "provider": "libvirt", "providerSecrets": credentials, "secrets": { "mode": "reference" } }),
+                &[],
+                Some("Yours to make: the Secret peer-pods-secret, if need be empty. "),
+            ),
+            (
+                json!({
+                    "provider": "aws",
+                    "providerSecrets": credentials,
+                    "secrets": { "mode": "reference", "tlsCerts": certificates },
+                }),
+                &[
+                    "providerSecrets (secrets.mode is reference)",
+                    "secrets.tlsCerts (secrets.mode is reference)",
+                ],
+                Some("Yours to make: the Secret peer-pods-secret, if need be empty. "),
+            ),
+            (
+                json!({ "providerConfigs": settings, "providerSecrets": { "aws": { "AWS_ACCESS_KEY_ID": "" } } }),
+                &["providerConfigs (provider is empty)"],
+                Some(
+                    "Yours to make: the ConfigMap peer-pods-cm, and the Secret peer-pods-secret, if need be empty. ",
+                ),
+            ),
+            (
+                json!({ "provider": "aws", "admission": policy, "webhook": { "enabled": false } }),
+                &["admission.mode (webhook.enabled is false)"],
+                None,
+            ),
+            (json!({ "provider": "aws", "admission": policy }), &[], None),
+        ] {
+            let told = installed(&helm, &values).await?;
+            ensure!(in_vain(&told)? == vain, "{values}: {told}");
+            ensure!(yours.map_or(!told.contains("Yours"), |yours| told.contains(yours)), "{values}: {told}");
+        }
         Ok(())
     })
 }

@@ -97,7 +97,7 @@ impl Document {
 {{- /* The values that are said without effect. */ -}}
 {{- define \"peerpod-operator.withoutEffect\" -}}
 {{- $vain := include \"peerpod-operator.tlsWithoutEffect\" . | fromYamlArray -}}
-{{- $vain = concat $vain (include \"peerpod-operator.settingsWithoutEffect\" . | fromYamlArray) -}}
+{{- $vain = concat $vain (include \"peerpod-operator.overruled\" . | fromYamlArray) -}}
 ",
         );
         for line in self.lines()? {

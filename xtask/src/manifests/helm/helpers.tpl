@@ -81,23 +81,6 @@
 {{- toYaml $vain -}}
 {{- end }}
 
-{{- /* The settings that cloud-api-adaptor gets from the PeerPodConfig, where the ones that are said differ. */ -}}
-{{- define "peerpod-operator.settingsWithoutEffect" -}}
-{{- $vain := list -}}
-{{- if and .Values.peerPodConfig.create .Values.provider (not .Values.settings.existingConfigMapName) -}}
-{{- $said := include "peerpod-operator.settings" . | fromYaml -}}
-{{- $spec := include "peerpod-operator.peerPodConfigSpec" . | fromYaml -}}
-{{- $path := printf "providerConfigs.%s." .Values.provider -}}
-{{- if not (has ($said.PEERPODS_LIMIT_PER_NODE | default "") (list "" "10" "-1")) -}}
-{{- $vain = append $vain (printf "%sPEERPODS_LIMIT_PER_NODE (limit counts)" $path) -}}
-{{- end -}}
-{{- if not (has ($said.RUNTIMECLASS_NAME | default "") (list "" "kata-remote" $spec.admission.runtimeClassName)) -}}
-{{- $vain = append $vain (printf "%sRUNTIMECLASS_NAME (webhook.webhook.targetRuntimeClass counts)" $path) -}}
-{{- end -}}
-{{- end -}}
-{{- toYaml $vain -}}
-{{- end }}
-
 {{- /* The data of peer-pods-secret. */ -}}
 {{- define "peerpod-operator.credentials" -}}
 {{- $all := dict -}}
@@ -123,6 +106,46 @@
 {{- with .Values.secrets.tlsCerts.clientCert }}{{ $_ := set $all "client.crt" (b64enc .) }}{{ end -}}
 {{- with .Values.secrets.tlsCerts.clientKey }}{{ $_ := set $all "client.key" (b64enc .) }}{{ end -}}
 {{- toYaml $all -}}
+{{- end }}
+
+{{- /* What the values for the provider hold, or for any provider where none is named; nothing where all are empty. */ -}}
+{{- define "peerpod-operator.given" -}}
+{{- $provider := .provider -}}
+{{- range $name, $keys := .values }}{{ if or (not $provider) (eq $name $provider) }}{{ range $keys }}{{ . }}{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
+{{- /* What other values leave without effect, and which. */ -}}
+{{- define "peerpod-operator.overruled" -}}
+{{- $provider := .Values.provider -}}
+{{- $reference := eq .Values.secrets.mode "reference" -}}
+{{- $configMap := .Values.settings.existingConfigMapName -}}
+{{- $configs := include "peerpod-operator.given" (dict "provider" $provider "values" .Values.providerConfigs) -}}
+{{- $secrets := include "peerpod-operator.given" (dict "provider" $provider "values" .Values.providerSecrets) -}}
+{{- $certificates := ne (include "peerpod-operator.tlsCerts" .) "{}" -}}
+{{- /* What cloud-api-adaptor gets from the PeerPodConfig, where the settings say something else. */ -}}
+{{- $deployed := and .Values.peerPodConfig.create $provider (not $configMap) -}}
+{{- $settings := include "peerpod-operator.settings" . | fromYaml -}}
+{{- $class := (include "peerpod-operator.peerPodConfigSpec" . | fromYaml).admission.runtimeClassName -}}
+{{- $limit := not (has ($settings.PEERPODS_LIMIT_PER_NODE | default "") (list "" "10" "-1")) -}}
+{{- $runtimeClass := not (has ($settings.RUNTIMECLASS_NAME | default "") (list "" "kata-remote" $class)) -}}
+{{- $vain := list -}}
+{{- range list
+  (list "providerConfigs" $configs (not $provider) "provider is empty")
+  (list "providerConfigs" $configs (and $provider $configMap) "settings.existingConfigMapName is set")
+  (list "providerSecrets" $secrets (not $provider) "provider is empty")
+  (list "providerSecrets" $secrets (and $provider $reference) "secrets.mode is reference")
+  (list "secrets.tlsCerts" $certificates (not $provider) "provider is empty")
+  (list "secrets.tlsCerts" $certificates (and $provider $reference) "secrets.mode is reference")
+  (list "secrets.existingSecretName" .Values.secrets.existingSecretName (not $reference) "secrets.mode is create")
+  (list "secrets.existingSshKeySecretName" .Values.secrets.existingSshKeySecretName (not $reference) "secrets.mode is create")
+  (list "secrets.existingTlsSecretName" .Values.secrets.existingTlsSecretName (not $reference) "secrets.mode is create")
+  (list "admission.mode" (not (has .Values.admission.mode (list "Webhook" "None"))) (not .Values.webhook.enabled) "webhook.enabled is false")
+  (list (printf "providerConfigs.%s.PEERPODS_LIMIT_PER_NODE" $provider) $limit $deployed "limit counts")
+  (list (printf "providerConfigs.%s.RUNTIMECLASS_NAME" $provider) $runtimeClass $deployed "webhook.webhook.targetRuntimeClass counts")
+-}}
+{{- if and (index . 1) (index . 2) }}{{ $vain = append $vain (printf "%s (%s)" (index . 0) (index . 3)) }}{{ end -}}
+{{- end -}}
+{{- toYaml $vain -}}
 {{- end }}
 
 {{- /* The spec of the PeerPodConfig. */ -}}
