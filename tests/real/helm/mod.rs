@@ -201,6 +201,10 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         ] {
             ensure!(arguments.contains(argument), "{argument}: {arguments}");
         }
+        for object in objects.iter().filter(|it| it["spec"]["template"].is_object()) {
+            let labels = &object["spec"]["template"]["metadata"]["labels"];
+            ensure!(labels["team"] == "a" && labels["app.kubernetes.io/name"].is_string(), "{object}");
+        }
         let accounts: Vec<_> = objects.iter().filter(|it| it["kind"] == "ServiceAccount").collect();
         for (name, annotations) in
             [("peerpod-operator", json!({ "role": "o" })), ("cloud-api-adaptor", json!({ "role": "a" }))]
@@ -315,10 +319,13 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             ("drain.timeout=soon", "at '/drain/timeout'"),
             ("drain.timeout=500ms", "at '/drain/timeout'"),
             ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
-            ("commonLabels.app\\.kubernetes\\.io/name=mine", "invalid propertyName 'app.kubernetes.io/name'"),
+            (
+                "commonLabels.app\\.kubernetes\\.io/part-of=mine",
+                "at '/commonLabels/app.kubernetes.io~1part-of': false schema",
+            ),
             (
                 "operator.podLabels.app\\.kubernetes\\.io/name=mine",
-                "invalid propertyName 'app.kubernetes.io/name'",
+                "at '/operator/podLabels/app.kubernetes.io~1name': false schema",
             ),
         ] {
             let refusal = helm.rendered(&["--set", value]).await.err().with_context(|| value.to_owned())?;

@@ -190,3 +190,20 @@ pub(super) fn provider_values(provider: CloudProvider) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use peerpod_operator::install::Component;
+
+    use super::*;
+
+    #[test]
+    fn the_labels_that_nobody_may_set_are_named() {
+        let document = Document::of(&Values::new().unwrap()).unwrap();
+        let lines = document.lines().unwrap();
+        let labels = lines.iter().find(|line| line.path == "commonLabels").unwrap();
+        for own in Component::Operator.labels().keys() {
+            assert!(labels.about.contains(&format!("`{own}`")), "{own}: {}", labels.about);
+        }
+    }
+}

@@ -75,9 +75,10 @@ fn annotate(object: &mut Value, events: &str, weight: i32) {
     });
 }
 
-/// Has the Pods of a Job run where and as the operator does.
+/// Has the Pods of a Job run where and as the operator does, with the labels that somebody may demand of every Pod.
 fn place(job: &mut Node) -> Result<()> {
     const POD: &str = "/spec/template/spec";
+    job.extend("/spec/template/metadata/labels", ".Values.commonLabels")?;
     let container = |key: &str| format!("{POD}/containers/0/{key}");
     let pull_policy = ".Values.operator.image.pullPolicy".to_owned();
     job.set(&container("imagePullPolicy"), Node::Scalar(pull_policy))?;

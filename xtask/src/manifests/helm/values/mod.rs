@@ -46,12 +46,13 @@ type List = Vec<Value>;
 /// Labels, annotations and the like.
 type Texts = BTreeMap<String, String>;
 
-/// Labels beside those by which Pods are selected and the installation's objects are known.
+/// Labels beside those by which Pods are selected and the installation's objects are known. These are refused one by one: of names
+/// that are wrong together, helm tells the place of some other value.
 fn further_labels(_: &mut SchemaGenerator) -> Schema {
-    let own = Component::Operator.labels().into_keys().collect::<Vec<_>>();
+    let own: Object = Component::Operator.labels().into_keys().map(|key| (key, false.into())).collect();
     json_schema!({
         "type": "object",
-        "propertyNames": { "not": { "enum": own } },
+        "properties": own,
         "additionalProperties": { "type": "string" },
     })
 }
@@ -112,7 +113,8 @@ pub(super) struct Values {
     pod_disruption_budget: Switch,
     /// What is waited for before the chart is uninstalled: deletions under way, and every PeerPodConfig.
     drain: Drain,
-    /// Labels of every object.
+    /// Labels of every object of the release and of the Pods of its Deployment and Jobs; what the operator makes has none of them. The chart
+    /// itself has `app.kubernetes.io/name`, `app.kubernetes.io/component`, `app.kubernetes.io/part-of` and `app.kubernetes.io/version`.
     #[schemars(schema_with = "further_labels")]
     common_labels: Texts,
     /// Without effect: this chart does not install Kata Containers; install their chart kata-deploy as a release of its own.

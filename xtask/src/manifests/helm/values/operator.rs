@@ -17,7 +17,7 @@ use super::{List, Object, Texts, further_labels, sources::tls_version};
 pub(super) struct ResourceCtrl {
     /// Whether it runs.
     enabled: bool,
-    /// Further labels of the operator's Pods.
+    /// Further labels of the operator's Pods; none that `commonLabels` may not have.
     #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
     /// The operator's ServiceAccount.
@@ -87,7 +87,7 @@ pub(super) struct Operator {
     extra_volumes: List,
     /// Where they are mounted.
     extra_volume_mounts: List,
-    /// Further labels of its Pods.
+    /// Further labels of its Pods; none that `commonLabels` may not have.
     #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
     /// Further annotations of its Pods.
