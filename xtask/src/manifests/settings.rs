@@ -48,10 +48,14 @@ pub(super) fn comment(key: &Key) -> String {
 
 /// What people have to know before they install for this provider; begins with a space, or is empty.
 pub(super) const fn caveat(provider: CloudProvider) -> &'static str {
-    if provider.is_reaped() {
-        ""
-    } else {
-        " This version of the operator DELETES NO VM of this provider: PeerPods that go stay, and so do their VMs and namespaces."
+    match provider {
+        CloudProvider::Libvirt => {
+            " It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: that of a release knows no libvirt."
+        }
+        reaped if reaped.is_reaped() => "",
+        _ => {
+            " This version of the operator DELETES NO VM of this provider: PeerPods that go stay, and so do their VMs and namespaces."
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use peerpod_operator::install::samples::CONFIG;
 pub(super) struct AdaptorImage {
     /// Its name. Empty is the public one, `quay.io/confidential-containers/cloud-api-adaptor`.
     name: String,
-    /// Its tag. Empty is `latest`.
+    /// Its tag. Empty is `latest`. libvirt needs a development image, `latest` or a tag with `dev` in it: that of a release knows no libvirt.
     tag: String,
 }
 
