@@ -120,7 +120,9 @@ fn overlay(provider: CloudProvider, options: &Options) -> Result<Files> {
     };
     let about = format!(
         "The installation for the provider {provider}: fill in settings.env and credentials.env. Options are in ../../components: \
-         add `components: [../../components/NAME]`.{}",
+         add `components: [../../components/NAME]`. The namespace is {} and cannot be changed here, by `namespace:` neither; the helm \
+         chart is for any.{}",
+        options.namespace,
         caveat(provider)
     );
     let folder = format!("kustomize/overlays/{provider}");
