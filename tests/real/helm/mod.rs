@@ -313,6 +313,11 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),
             ("limit=-1", "at '/limit'"),
             ("operator.replica=1", "'replica' not allowed"),
+            ("operator.imagePullSecrets={a}", "at '/operator/imagePullSecrets/0': got string, want object"),
+            (
+                "peerPodConfig.spec.limitt=3",
+                "at '/peerPodConfig/spec': additional properties 'limitt' not allowed",
+            ),
             ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
             ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
             ("webhook.replicas=0", "at '/webhook/replicas': minimum"),

@@ -65,6 +65,7 @@ pub(super) struct Operator {
     /// Its image.
     image: OperatorImage,
     /// Secrets that the image is pulled with: `[{name: …}]`.
+    #[schemars(schema_with = "pull_secrets")]
     image_pull_secrets: List,
     /// How many there are, of which one acts.
     #[schemars(range(min = 0, max = 10))]
@@ -160,4 +161,16 @@ enum Controller {
 
 fn lease_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": ["", lease::DEFAULT_NAME, lease::PEERPOD_CTRL] })
+}
+
+fn pull_secrets(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": { "name": { "type": "string" } },
+            "required": ["name"],
+            "additionalProperties": false,
+        },
+    })
 }

@@ -1,9 +1,11 @@
 //! What the operator installs for a PeerPodConfig.
 
-use peerpod_operator::api::v1alpha1::{AdmissionMode, EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing};
+use peerpod_operator::api::v1alpha1::{
+    AdmissionMode, EXTENDED_RESOURCE, PeerPodConfigSpec, RUNTIME_CLASS, Sizing,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Object, Texts, operator::ServiceAccount, sources::tls_version};
 use peerpod_operator::install::samples::CONFIG;
@@ -153,6 +155,7 @@ pub(super) struct PeerPodConfig {
     #[schemars(length(max = 40), regex(pattern = SUBDOMAIN))]
     name: String,
     /// Further fields of its `spec`, which overrule what other values say.
+    #[schemars(schema_with = "config_spec")]
     spec: Object,
 }
 
@@ -179,4 +182,12 @@ fn update_strategy(_: &mut SchemaGenerator) -> Schema {
         "properties": { "maxUnavailable": amount, "maxSurge": amount },
         "additionalProperties": false,
     })
+}
+
+/// The fields by their names; what they hold is judged where the PeerPodConfig is applied.
+fn config_spec(generator: &mut SchemaGenerator) -> Schema {
+    let schema = PeerPodConfigSpec::json_schema(generator);
+    let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let names: Object = fields.map(|(name, _)| (name.clone(), true.into())).collect();
+    json_schema!({ "type": "object", "properties": names, "additionalProperties": false })
 }
