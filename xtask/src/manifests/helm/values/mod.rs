@@ -46,8 +46,8 @@ type List = Vec<Value>;
 /// Labels, annotations and the like.
 type Texts = BTreeMap<String, String>;
 
-/// Labels beside those by which Pods are selected and the installation's objects are known. These are refused one by one: of names
-/// that are wrong together, helm tells the place of some other value.
+/// Labels beside those by which Pods are selected and the installation's objects are known. Each of these is a property of its
+/// own, which there may not be: of a name that `propertyNames` forbids, helm tells the place of some other value.
 fn further_labels(_: &mut SchemaGenerator) -> Schema {
     let own: Object = Component::Operator.labels().into_keys().map(|key| (key, false.into())).collect();
     json_schema!({
