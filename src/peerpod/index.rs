@@ -138,6 +138,11 @@ impl Index {
         self.find(self.hasher.hash_one(("machine", cloud, id.as_str())))
     }
 
+    /// The other PeerPods that may share Pod or machine with this one.
+    pub(super) fn sharing_with(&self, key: &ObjectRef<PeerPod>) -> Vec<Key> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.sharing_with(key)
+    }
+
     /// All PeerPods about which there may be something to do.
     pub(super) fn restless(&self) -> Vec<Key> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).current.restless().collect()
@@ -260,9 +265,9 @@ impl Links {
         themselves.chain(self.sharing())
     }
 
-    fn sharing_with(&self, key: &Key) -> Vec<Key> {
+    fn sharing_with(&self, key: &ObjectRef<PeerPod>) -> Vec<Key> {
         let hashes = self.filed.get(key).map(|filed| filed.hashes.as_slice()).unwrap_or_default();
-        self.sharing_any(hashes).filter(|other| other != key).collect()
+        self.sharing_any(hashes).filter(|other| **other != *key).collect()
     }
 
     /// Those that are filed under any of these.

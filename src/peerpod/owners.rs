@@ -49,16 +49,17 @@ impl OwnerWatch {
         }
     }
 
-    /// This PeerPod expects nothing of its Pod any more.
-    pub(super) fn settled(&self, peerpod: &PeerPod) {
-        let Some(owner) = owner(peerpod) else { return };
+    /// This PeerPod expects nothing of its Pod any more. Whether it did.
+    pub(super) fn settled(&self, peerpod: &PeerPod) -> bool {
+        let Some(owner) = owner(peerpod) else { return false };
         let mut expected = self.expected();
-        let Some(waiting) = expected.get_mut(&owner.uid) else { return };
-        waiting.remove(&key(peerpod));
+        let Some(waiting) = expected.get_mut(&owner.uid) else { return false };
+        let expected_it = waiting.remove(&key(peerpod));
         if waiting.is_empty() {
             expected.remove(&owner.uid);
             self.changed.notify_one();
         }
+        expected_it
     }
 
     /// Forgets PeerPods that are not there any more.

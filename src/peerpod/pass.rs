@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::{
     Context, apply,
-    decide::{self, Decision, Facts, Release, Wait, decide},
+    decide::{self, Decision, Facts, Refusal, Release, Wait, decide},
     index, object, observe,
     progress::{Outcome, Pass, Step, Telling},
     verdict,
@@ -33,7 +33,7 @@ const REFUSED_SHARE: Duration = Duration::from_millis(100);
 /// A cloud that asks for fewer calls and names no time gets this much.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a Pod that keeps its machine is looked at without being told to.
+/// How often a Pod that keeps a machine is looked at without being told to.
 const POD_RESYNC: Duration = Duration::from_secs(60);
 
 impl Context {
@@ -98,7 +98,9 @@ impl Context {
         let key = index::key(peerpod);
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
-            _ => self.owners.settled(peerpod),
+            // Others that name the machine may have been refused for the sake of its Pod.
+            _ if self.owners.settled(peerpod) => self.nudges.add(self.index.sharing_with(&key)),
+            _ => {}
         }
         let again = match &decision {
             Decision::Nothing => {
@@ -121,6 +123,8 @@ impl Context {
                 Wait::PodEnds(left) => (*left).min(POD_RESYNC),
                 Wait::MachineGoes => self.backoff.failed(&key),
             }),
+            // What claims the machine may be the Pod of a PeerPod that goes, too.
+            Decision::Refuse(Refusal::Claimed(_)) => Some(self.spread(POD_RESYNC)),
             // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
             Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Some(self.spread(SLOW_RESYNC)),
             Decision::Retry(error) => Some(match error.class {
@@ -244,7 +248,7 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        decide::{Refusal, tests::dangling},
+        decide::tests::dangling,
         observe::tests::{answers, failing},
         *,
     };

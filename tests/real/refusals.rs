@@ -200,6 +200,28 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
 }
 
 #[test]
+fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> Result<()> {
+    beside_others(async |scene| {
+        let elsewhere = scene.elsewhere().await?;
+        let vm = scene.pod_with_vm("web").await?;
+        let other = elsewhere.pods.run("other").await?;
+        let claim = elsewhere.caa.record(&other, "libvirt", &vm.machine.domain.uuid.to_string()).await?;
+        elsewhere.kubectl(&["delete", "peerpod", &claim.name_any(), "--wait=false"]).await?;
+        elsewhere.held(&claim.name_any(), "WaitingForPod").await?;
+        scene.pods.delete("web").await?;
+        let claimant = format!("{}/{}", elsewhere.namespace, claim.name_any());
+        is_refused(scene, &vm.name(), "ClaimedByAnother", &claimant).await?;
+        scene.lives(&vm).await?;
+
+        // Nothing proves that the machine is that Pod's, so nothing releases the claimant but the machine's absence.
+        elsewhere.pods.delete("other").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        elsewhere.released(&claim.name_any()).await
+    })
+}
+
+#[test]
 fn a_peerpod_without_spec_is_refused_and_holds_up_nobody() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;
