@@ -7,9 +7,10 @@ use super::object::{has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
 /// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a machine of the same cloud,
-/// and is not this one.
+/// and is not this one. A Pod owns nothing in another namespace, whatever somebody wrote there.
 pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod, pod_uid: &str) -> bool {
     other.uid() != peerpod.uid()
+        && other.namespace() == peerpod.namespace()
         && other.metadata.deletion_timestamp.is_none()
         && has_finalizer(other)
         && other.cloud_provider() == peerpod.cloud_provider()
@@ -88,6 +89,7 @@ mod tests {
         assert!(is_sibling(&json!({})));
         for (why, patch) in [
             ("this one", json!({ "metadata": { "uid": "a" } })),
+            ("in another namespace", json!({ "metadata": { "namespace": "elsewhere" } })),
             ("being deleted", deleted()),
             ("without finalizer", json!({ "metadata": { "finalizers": ["example.com/audit"] } })),
             ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),

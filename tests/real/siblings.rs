@@ -117,3 +117,22 @@ fn a_newer_peerpod_of_the_same_pod_that_names_a_foreign_machine_replaces_nothing
         scene.released(&foreign.name_any()).await
     })
 }
+
+#[test]
+fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        next_second(std::slice::from_ref(&vm)).await?;
+        // A machine that is named as this Pod's would be.
+        let elsewhere = scene.elsewhere().await?;
+        let namesake = elsewhere.pod_with_vm("web").await?;
+        let pod = scene.pods.api().get("web").await?;
+        let mut alleged = testbed::peerpod_object(&pod, "libvirt", &vm_id(&namesake));
+        alleged["metadata"]["namespace"] = elsewhere.namespace.clone().into();
+        scene.caa.create(alleged).await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&vm).await?;
+        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        scene.lives(&namesake).await
+    })
+}
