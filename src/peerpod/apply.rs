@@ -20,11 +20,33 @@ pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Writte
 
 /// Deletes the PeerPod object itself, if it still is what was read. Its machine follows by the usual way.
 pub(super) async fn supersede(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
-    let preconditions = Preconditions { uid: peerpod.uid(), resource_version: peerpod.resource_version() };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let params = as_read(peerpod);
     Written::by(api_call::bounded(api(client, peerpod).delete(&peerpod.name_any(), &params)).await)
+}
+
+/// The deletion of what was read, and of nothing that took its place or that changed since.
+fn as_read(peerpod: &PeerPod) -> DeleteParams {
+    let preconditions = Preconditions { uid: peerpod.uid(), resource_version: peerpod.resource_version() };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }
 }
 
 fn api(client: &Client, peerpod: &PeerPod) -> Api<PeerPod> {
     Api::namespaced(client.clone(), &peerpod.namespace().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{json, to_value};
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_deleted_only_as_it_was_read() {
+        let mut peerpod = PeerPod::new("a", serde_json::from_value(json!({})).unwrap());
+        peerpod.metadata.uid = Some("u-1".into());
+        peerpod.metadata.resource_version = Some("17".into());
+        let sent = to_value(as_read(&peerpod)).unwrap();
+        assert_eq!(sent["preconditions"], json!({ "uid": "u-1", "resourceVersion": "17" }));
+        assert_eq!(sent["propagationPolicy"], "Background");
+    }
 }

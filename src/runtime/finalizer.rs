@@ -103,8 +103,32 @@ mod tests {
         peerpod.metadata.uid = Some("u-1".into());
         peerpod.metadata.finalizers = Some(vec![FINALIZER.into()]);
         let patch = release_patch(&peerpod, FINALIZER);
-        for metadata in [json!({ "uid": "u-2", "finalizers": [FINALIZER] }), json!({ "uid": "u-1" })] {
+        for metadata in [
+            json!({ "uid": "u-2", "finalizers": [FINALIZER] }),
+            json!({ "uid": "u-1", "finalizers": ["x/y", FINALIZER] }),
+            json!({ "uid": "u-1" }),
+        ] {
             assert!(json_patch::patch(&mut json!({ "metadata": metadata }), &patch).is_err());
         }
+    }
+
+    #[test]
+    fn a_write_is_done_outdated_or_needless_and_any_other_answer_is_an_error() {
+        let answered = |code: u16, causes: Value| {
+            let status = json!({ "status": "Failure", "code": code, "details": { "causes": causes } });
+            let status = serde_json::from_value(status).unwrap();
+            Written::by::<()>(Err(ApiError::Failed(kube::Error::Api(Box::new(status))))).ok()
+        };
+        let none = || json!([]);
+        assert_eq!(Written::by(Ok(())).ok(), Some(Written::Done));
+        assert_eq!(answered(404, none()), Some(Written::Gone));
+        assert_eq!(answered(409, none()), Some(Written::Outdated));
+        assert_eq!(answered(422, none()), Some(Written::Outdated), "a failed test");
+        let refused = json!([{ "reason": "FieldValueInvalid", "message": "", "field": "spec" }]);
+        assert_eq!(answered(422, refused), None, "the schema refuses it");
+        for code in [403, 429, 500] {
+            assert_eq!(answered(code, none()), None, "{code}");
+        }
+        assert_eq!(Written::by::<()>(Err(ApiError::TimedOut)).ok(), None);
     }
 }
