@@ -12,6 +12,7 @@ mod check;
 mod configuration;
 mod crash;
 mod crd;
+mod deletion;
 mod far_host;
 mod faults;
 mod garbage_collection;

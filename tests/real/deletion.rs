@@ -1,0 +1,92 @@
+//! What becomes of a machine that changes, or goes, between its proof and its deletion.
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::Lifetime;
+use libvirt_client::Volume;
+use peerpod_operator::provider::{ErrorClass, InstanceId, OwnVm, Provider as _, guard, libvirt::Libvirt};
+use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL};
+use testbed::vm_name;
+use uuid::Uuid;
+
+use crate::support::run;
+
+/// A libvirtd, and this operator's way to it.
+struct Peer {
+    libvirtd: Libvirtd,
+    provider: Libvirt,
+    _dir: tempfile::TempDir,
+}
+
+impl Peer {
+    async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let libvirtd = Libvirtd::start(&dir.path().join("l"), Lifetime::Owned).await?;
+        let provider = Libvirt::new(&libvirtd.host().uri().to_string(), POOL, 4)?;
+        Ok(Self { libvirtd, provider, _dir: dir })
+    }
+
+    /// The machine of the Pod `web`, proven to be that.
+    async fn proven(&self, uuid: Uuid) -> Result<OwnVm> {
+        let id = InstanceId::parse("libvirt", &uuid.to_string())?;
+        Ok(guard::prove(self.provider.describe(&id).await?, "web")?)
+    }
+}
+
+#[test]
+fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+        let client = host.client();
+        let xml = client.domain_xml(&vm.domain).await?;
+        client.domain_destroy(&vm.domain).await?;
+        client.domain_define(&xml.replace(POD_VM_DESCRIPTION, "somebody's own")).await?;
+
+        let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Transient && error.message.contains("something else"), "{error}");
+        ensure!(host.virsh().domains().await?.contains(&name));
+        let volumes = host.virsh().volumes(POOL).await?;
+        ensure!([&vm.root, &vm.cloudinit].iter().all(|own| volumes.contains(&own.name)), "{volumes:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_volumes_of_a_domain_that_somebody_undefined_since_it_was_proven_go() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+        host.client().domain_destroy(&vm.domain).await?;
+        host.client().domain_undefine_plain(&vm.domain).await?;
+
+        peer.provider.delete(&own).await?;
+        let volumes = host.virsh().volumes(POOL).await?;
+        ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let root = host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
+        // In a pool that is not active, or none.
+        let cloudinit = format!("{name}-cloudinit.iso");
+        let lost = Volume { key: format!("/elsewhere/{cloudinit}"), name: cloudinit, ..root.clone() };
+        let domain = host.start_domain(&name, POD_VM_DESCRIPTION, &[&root, &lost]).await?;
+        let own = peer.proven(domain.uuid).await?;
+
+        let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Invalid && error.message.contains(&lost.key), "{error}");
+        ensure!(host.virsh().domains().await?.contains(&name));
+        // The others are tried all the same.
+        ensure!(!host.virsh().volumes(POOL).await?.contains(&root.name));
+        Ok(())
+    })
+}
