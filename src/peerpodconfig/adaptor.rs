@@ -86,7 +86,10 @@ impl Context {
             part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
             part.again = Some(UNWATCHED_RESYNC);
         }
-        part.findings.push(rollout(found.get(&name).as_ref(), summary, instance_type(inputs)));
+        let remedy = build::Part::Adaptor.diagnosis(config, &self.options.namespace);
+        let hint = settings::hint(&config.spec, &sources.missing);
+        let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
+        part.findings.push(rollout(found.get(&name).as_ref(), summary, &remedy, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             // The DaemonSet's status tells when one that was ready ends, or starts again.
@@ -135,8 +138,13 @@ fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
     }
 }
 
-/// How far the DaemonSet's Pods are.
-fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<String>) -> Finding {
+/// How far the DaemonSet's Pods are. `remedy`: what to tell while they do not run.
+fn rollout(
+    daemon_set: Option<&DaemonSet>,
+    summary: &Summary,
+    remedy: &str,
+    remark: Option<String>,
+) -> Finding {
     let told = |reason, message: String| {
         let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
         Finding::new(reason, message + &remark)
@@ -160,7 +168,8 @@ fn rollout(daemon_set: Option<&DaemonSet>, summary: &Summary, remark: Option<Str
     let expected = open.saturating_sub(summary.lost.len());
     let lost = not_counted(&summary.lost);
     if ready < expected || updated < expected {
-        let message = format!("of {expected} Pods {ready} are ready and {updated} are up to date{lost}");
+        let message =
+            format!("of {expected} Pods {ready} are ready and {updated} are up to date{lost}; {remedy}");
         return told(Reason::AdaptorStarting, message);
     }
     if let Some(message) = summary.kept_off() {
@@ -229,11 +238,12 @@ mod tests {
             ((3, 0, 0), &all_lost, "NodesNotReady"),
             ((0, 0, 0), &all_lost, "NodesNotReady"),
         ] {
-            let found = rollout(Some(&daemon_set(pods)), summary, None);
+            let found = rollout(Some(&daemon_set(pods)), summary, "look", None);
             assert_eq!(found.reason.as_str(), expected, "{pods:?} of {summary:?}");
+            assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
-        let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, None).message;
+        let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; not counted, as they are not ready: b");
-        assert_eq!(rollout(None, &summary, None).reason.as_str(), "AdaptorStarting");
+        assert_eq!(rollout(None, &summary, "look", None).reason.as_str(), "AdaptorStarting");
     }
 }

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use serde::{Deserialize, Serialize};
 
-use super::build::{AdaptorSettings, CONFIG_LABEL, webhook};
+use super::build::{self, AdaptorSettings, CONFIG_LABEL, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     runtime::api_call::{self, ApiError},
@@ -37,6 +37,8 @@ pub(super) struct Sources {
     pub(super) secret: bool,
     /// What they say.
     pub(super) settings: AdaptorSettings,
+    /// What cloud-api-adaptor requires, and they do not say.
+    pub(super) missing: Vec<&'static str>,
     /// What the `ConfigMap`, if it exists, asks of TLS.
     pub(super) tls: Option<Result<TlsOptions, TlsError>>,
 }
@@ -70,6 +72,7 @@ impl Observer {
             config_map: found.is_some(),
             secret: credentials.is_some(),
             settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref(), &salt),
+            missing: build::missing(found.as_ref(), credentials.as_ref()),
             tls: found.as_ref().map(webhook::tls_of_settings),
         })
     }

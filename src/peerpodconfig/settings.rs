@@ -42,6 +42,18 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
     })
 }
 
+/// What to tell, while cloud-api-adaptor does not start, of settings that it may lack.
+pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String> {
+    (!missing.is_empty()).then(|| {
+        format!(
+            "neither the ConfigMap {} nor the Secret {} has {}, without which it does not start unless its Pods get them otherwise",
+            spec.config_map_name,
+            spec.cloud_secret_name,
+            missing.join(", ")
+        )
+    })
+}
+
 /// What to tell where cloud-api-adaptor makes machines with settings that the operator does not have.
 pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option<Finding> {
     let differing: Vec<_> = [

@@ -53,7 +53,8 @@ reasons! {
     WrongNamespace => Ready(false), Warning;
     /// cloud-api-adaptor runs on every selected node that is ready; the message names the others.
     AdaptorRunning => AdaptorReady(true), Normal;
-    /// cloud-api-adaptor is not up to date and ready on every selected node yet that is ready itself.
+    /// cloud-api-adaptor is not up to date and ready on every selected node yet that is ready itself. Where it stays so, the
+    /// command in the message says why.
     AdaptorStarting => AdaptorReady(false), Normal;
     /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
     NoNodes => AdaptorReady(false), Warning;
@@ -62,7 +63,7 @@ reasons! {
     /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate; tolerate them in `adaptor.tolerations`,
     /// or select other nodes.
     NodesTainted => AdaptorReady(false), Warning;
-    /// The ConfigMap or the Secret lacks what cloud-api-adaptor cannot start without.
+    /// The ConfigMap or the Secret does not exist, or neither has `CLOUD_PROVIDER`; make it, or set that.
     SettingsMissing => AdaptorReady(false), Warning;
     /// The selector or another field cannot be used; the message says why.
     InvalidSpec => AdaptorReady(false), Warning;
@@ -74,7 +75,7 @@ reasons! {
     AdaptorFailed => AdaptorReady(false), Warning;
     /// The webhook runs and the API server knows its certificate.
     WebhookRunning => AdmissionReady(true), Normal;
-    /// The webhook does not run yet, or its certificate is not there yet.
+    /// The webhook does not run yet, or its certificate is not there yet. Where it stays so, the message says what to do.
     WebhookStarting => AdmissionReady(false), Normal;
     /// Somebody else made the certificate in the Secret `webhook-server-cert`, and API servers do not take it for this webhook:
     /// it is for another name, not good now, or signed by none of the authorities in its `ca.crt`. Have another one issued, or

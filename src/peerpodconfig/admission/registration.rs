@@ -13,7 +13,7 @@ use super::{
         Context, Options,
         apply::{self, Found, Kind, Wanted},
         build::{
-            Inputs, Names,
+            Inputs, Names, Part,
             program::{Placement, Program, replica_set_of},
             webhook,
         },
@@ -81,6 +81,7 @@ impl Context {
     /// How far the webhook is.
     pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found) -> Finding {
         let names = Names::of(config);
+        let remedy = Part::Webhook.diagnosis(config, &self.options.namespace);
         let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
         let authorities = registration.and_then(trusted_authorities).or_else(|| self.shared.authorities());
         match self.refusal(config, authorities.as_ref()) {
@@ -91,7 +92,7 @@ impl Context {
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }
-            None => state(found, &names, self.shared.is_foreign(), Timestamp::now()),
+            None => state(found, &names, &remedy, self.shared.is_foreign(), Timestamp::now()),
         }
     }
 
@@ -122,7 +123,7 @@ impl Context {
 }
 
 /// `foreign`: somebody else filled the Secret.
-fn state(found: &Found, names: &Names, foreign: bool, now: Timestamp) -> Finding {
+fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, now: Timestamp) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -130,7 +131,7 @@ fn state(found: &Found, names: &Names, foreign: bool, now: Timestamp) -> Finding
     });
     let starting = |message: &str| Finding::new(Reason::WebhookStarting, message);
     match (available(deployment.as_ref()), trusted) {
-        (0, _) => starting("no Pod of the webhook is available yet"),
+        (0, _) => starting(&format!("no Pod of the webhook is available yet; {remedy}")),
         (_, false) if foreign => starting(&format!(
             "the Secret {SECRET}, which somebody else filled, has no ca.crt; put the authorities there that API servers are to \
              trust, or delete the Secret, then a certificate is made"
@@ -139,7 +140,7 @@ fn state(found: &Found, names: &Names, foreign: bool, now: Timestamp) -> Finding
             starting(&format!("the Secret {SECRET} has no ca.crt yet, whose authorities are to be trusted"))
         }
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
-            starting("not all Pods of the webhook are up to date yet")
+            starting(&format!("not all Pods of the webhook are up to date yet; {remedy}"))
         }
         // What of it changes later, API servers need not hear of at once: old and new authorities are both good for a while.
         (_, true) if !registration.is_some_and(|it| is_taken_up(made(&it), now)) => {

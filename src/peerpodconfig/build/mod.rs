@@ -36,9 +36,9 @@ pub use daemon_set::{
 };
 pub use differs::differs;
 pub use foreign::{Foreign, foreign_adaptors, runs_adaptor};
-pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names};
+pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use selection::NodeSelection;
-pub use settings::AdaptorSettings;
+pub use settings::{AdaptorSettings, missing};
 
 use crate::api::v1alpha1::PeerPodConfig;
 

@@ -61,7 +61,7 @@ fn fnv1a(text: &str) -> u32 {
 
 /// Which of a configuration's programs an object is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum Part {
     /// cloud-api-adaptor.
     Adaptor,
     /// The admission webhook.
@@ -82,6 +82,17 @@ impl Part {
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
+    }
+
+    /// Where people find why its Pods do not run, or were not even made. Of several objects kubectl shows events only if told to.
+    pub fn diagnosis(self, config: &PeerPodConfig, namespace: &str) -> String {
+        let kinds = match self {
+            Self::Adaptor => "daemonsets,pods",
+            Self::Webhook => "deployments,replicasets,pods",
+        };
+        let labels = self.selector_labels(config);
+        let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        format!("`kubectl -n {namespace} describe --show-events {kinds} -l {}` says why", labels.join(","))
     }
 
     /// The labels of every object of this part.

@@ -43,12 +43,7 @@ impl AdaptorSettings {
     /// `salt` keeps a short Secret from being guessed from the sum of it that is on the Pods: anything that differs from
     /// one installation to the next and stays the same, such as the configuration's uid.
     pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>, salt: &str) -> Self {
-        let text = |key: &str| {
-            let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
-            let credentials = || secret.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key));
-            let credentials = || credentials().map(|value| String::from_utf8_lossy(&value.0).into_owned());
-            settings.or_else(credentials).unwrap_or_default().trim().to_owned()
-        };
+        let text = |key: &str| text(config_map, secret, key);
         let cloud_name = text("CLOUD_PROVIDER");
         let cloud = cloud_name.parse().ok();
         let overruled = cloud == Some(CloudProvider::Alibabacloud) && !text(OVERRULING).is_empty();
@@ -86,6 +81,22 @@ impl AdaptorSettings {
         // Texts and numbers can always be written.
         serde_json::to_string(&Record { cloud_name, probe_port, overruled, hash }).unwrap_or_default()
     }
+}
+
+/// What both objects together say of a key; empty where they say nothing.
+fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> String {
+    let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
+    let credentials = || secret.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key));
+    let credentials = || credentials().map(|value| String::from_utf8_lossy(&value.0).into_owned());
+    settings.or_else(credentials).unwrap_or_default().trim().to_owned()
+}
+
+/// The settings that neither object has and without which cloud-api-adaptor does not start on its cloud, unless its Pods get
+/// them otherwise, as those of a workload identity.
+pub fn missing(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Vec<&'static str> {
+    let cloud: Option<CloudProvider> = text(config_map, secret, "CLOUD_PROVIDER").parse().ok();
+    let required = cloud.into_iter().flat_map(CloudProvider::keys).filter(|key| key.required);
+    required.map(|key| key.name).filter(|name| text(config_map, secret, name).is_empty()).collect()
 }
 
 /// Settings as a DaemonSet records them.
@@ -159,6 +170,25 @@ mod tests {
         assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("mine", None));
         let none = AdaptorSettings::read(None, None, "uid");
         assert_eq!((none.cloud_name.as_str(), none.cloud, none.probe_port), ("", None, 8000));
+    }
+
+    #[test]
+    fn what_a_cloud_requires_is_missed_where_neither_object_has_it() {
+        let missed = |settings: Value, credentials: Value| {
+            let config_map = serde_json::from_value(json!({ "data": settings })).unwrap();
+            let secret = serde_json::from_value(json!({ "data": credentials })).unwrap();
+            missing(Some(&config_map), Some(&secret))
+        };
+        let gcp = json!({ "CLOUD_PROVIDER": "gcp", "GCP_PROJECT_ID": "p", "GCP_ZONE": " " });
+        let with_key = json!({ "GCP_CREDENTIALS": "e30=" });
+        assert_eq!(missed(gcp.clone(), with_key), ["GCP_ZONE", "PODVM_IMAGE_NAME"]);
+        // The ConfigMap counts, even if empty.
+        let with_zone = json!({ "GCP_CREDENTIALS": "e30=", "GCP_ZONE": "eg==", "PODVM_IMAGE_NAME": "eg==" });
+        assert_eq!(missed(gcp, with_zone), ["GCP_ZONE"]);
+        assert_eq!(missed(json!({ "CLOUD_PROVIDER": "libvirt" }), json!({})), ["LIBVIRT_URI"]);
+        for unknown in ["", "mine"] {
+            assert!(missed(json!({ "CLOUD_PROVIDER": unknown }), json!({})).is_empty());
+        }
     }
 
     #[test]

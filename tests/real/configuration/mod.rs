@@ -21,7 +21,10 @@ mod upstream;
 mod withheld;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Pod, ResourceQuota},
+};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -92,6 +95,55 @@ fn nodes_that_come_and_go_and_kubelets_that_reset_are_followed() -> Result<()> {
         let label = json!({ "metadata": { "labels": stage.label } });
         stage.nodes.api().patch(node, &PatchParams::default(), &Patch::Merge(label)).await?;
         stage.shares(&[Some(2), Some(3)]).await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        stage
+            .make::<ResourceQuota>(json!({
+                "metadata": { "name": "no-more" }, "spec": { "hard": { "pods": "0" } },
+            }))
+            .await?;
+        let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let probe: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "probe" }, "spec": { "containers": [{ "name": "main", "image": "any" }] },
+        }))?;
+        // The API server hears of a quota a moment after it was made.
+        wait::eventually("no Pod can be made", DEADLINE, async || {
+            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            let problem = pods.create(&dry_run, &probe).await.err().context("it can be made")?.to_string();
+            ensure!(problem.contains("no-more"), "{problem}");
+            Ok(())
+        })
+        .await?;
+        stage.configure("config", json!({ "limit": 1, "admission": { "mode": "Webhook" } })).await?;
+        for (condition, reason) in
+            [("AdaptorReady", "AdaptorStarting"), ("AdmissionReady", "WebhookStarting")]
+        {
+            let what = format!("the command that {reason} names tells of the quota");
+            wait::eventually(&what, DEADLINE, async || {
+                let message = stage.until("config", condition, reason).await?;
+                let (_, command) = message.split_once("`kubectl ").with_context(|| message.clone())?;
+                let (command, _) = command.split_once('`').context("it ends")?;
+                let arguments: Vec<_> = command.split(' ').collect();
+                let told = alone.testbed.cluster().kubectl(&arguments).await?;
+                ensure!(told.contains("no-more"), "{command}: {told}");
+                Ok(())
+            })
+            .await?;
+        }
+        let message = stage.until("config", "AdaptorReady", "AdaptorStarting").await?;
+        ensure!(message.contains("neither the ConfigMap peer-pods-cm nor"), "{message}");
+        ensure!(message.contains(" has LIBVIRT_URI, "), "{message}");
+        // That is no refusal: once its Pods are made they may start all the same.
+        quotas.delete("no-more", &DeleteParams::default()).await?;
+        let running = stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
+        ensure!(!running.contains("kubectl") && !running.contains("LIBVIRT_URI"), "{running}");
         stage.clear("config").await
     })
 }
