@@ -159,7 +159,11 @@ fn rollout(
     let [ready, updated] = [status.number_available, status.updated_number_scheduled]
         .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
     if summary.nodes == 0 {
-        return told(Reason::NoNodes, "no node is selected".into());
+        let message = match &summary.selection {
+            Ok(selection) => selection.unmatched(),
+            Err(problem) => problem.to_string(),
+        };
+        return told(Reason::NoNodes, message);
     }
     // How many Pods there should be is what is known of nodes, not what the status says: the DaemonSet controller goes on to
     // count a Pod that waited for a node which is not selected any more. And in a large cluster some node is always lost, for

@@ -56,7 +56,7 @@ reasons! {
     /// cloud-api-adaptor is not up to date and ready on every selected node yet that is ready itself. Where it stays so, the
     /// command in the message says why.
     AdaptorStarting => AdaptorReady(false), Normal;
-    /// No node is selected; label nodes, or mend `nodeSelector` or `labelSelector`.
+    /// No node is selected; label nodes as the message says, or mend `nodeSelector` or `labelSelector`.
     NoNodes => AdaptorReady(false), Warning;
     /// No selected node is ready that could run cloud-api-adaptor; `kubectl describe node` says why.
     NodesNotReady => AdaptorReady(false), Warning;
@@ -133,7 +133,7 @@ reasons! {
     InvalidSelector => CapacityAdvertised(false), Warning;
     /// `admission.extendedResource` is no name that a node can advertise.
     InvalidResource => CapacityAdvertised(false), Warning;
-    /// No node has the labels that the selectors ask for.
+    /// No node has the labels that the selectors ask for; the message says which.
     NoneSelected => CapacityAdvertised(false), Warning;
     /// Every selected node belongs to an older PeerPodConfig.
     AllTaken => CapacityAdvertised(false), Warning;

@@ -53,7 +53,7 @@ impl Context {
         summary: &Summary,
         sources: &Sources,
     ) -> Option<Finding> {
-        if let Some(problem) = &summary.selector {
+        if let Err(problem) = &summary.selection {
             return Some(Finding::new(Reason::InvalidSpec, problem.to_string()));
         }
         if let Some(problem) = settings::problem(&config.spec, sources) {

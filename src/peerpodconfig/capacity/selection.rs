@@ -1,6 +1,6 @@
 //! Which nodes a configuration is for. Pure *(no client)*.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
@@ -92,6 +92,28 @@ impl Selection {
         Ok(Self(requirements))
     }
 
+    /// What to tell people where no node is selected.
+    pub fn unmatched(&self) -> String {
+        if self.0.is_empty() {
+            return "there is no node".to_owned();
+        }
+        let settable = self.0.iter().filter_map(|Requirement { key, demand }| match demand {
+            Demand::In(values) => Some(format!("{key}={}", values.first()?)),
+            Demand::Exists => Some(format!("{key}=")),
+            Demand::NotIn(_) | Demand::DoesNotExist => None,
+        });
+        let settable: Vec<_> = settable.collect();
+        let label = if settable.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "label those that are to run peer pods, by `kubectl label node NAME {}`, or ",
+                settable.join(" ")
+            )
+        };
+        format!("no node matches {self}; {label}change nodeSelector or labelSelector")
+    }
+
     /// Whether a node is selected, by the value of each of its labels.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|Requirement { key, demand }| {
@@ -105,6 +127,23 @@ impl Selection {
                 Demand::DoesNotExist => value.is_none(),
             }
         })
+    }
+}
+
+/// As kubectl takes it after `--selector`.
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Requirement { key, demand }) in self.0.iter().enumerate() {
+            f.write_str(if index > 0 { "," } else { "" })?;
+            match demand {
+                Demand::In(values) if let [value] = &values[..] => write!(f, "{key}={value}")?,
+                Demand::In(values) => write!(f, "{key} in ({})", values.join(","))?,
+                Demand::NotIn(values) => write!(f, "{key} notin ({})", values.join(","))?,
+                Demand::Exists => f.write_str(key)?,
+                Demand::DoesNotExist => write!(f, "!{key}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -149,6 +188,32 @@ mod tests {
         assert!(selects(json!({}), &[(WORKER_LABEL, "")]));
         assert!(!selects(json!({}), &[(WORKER_LABEL, "true")]));
         assert!(!selects(json!({}), &[("node-role.kubernetes.io/worker", "")]));
+    }
+
+    #[test]
+    fn where_no_node_is_selected_it_is_said_how_one_would_be() {
+        let told = |spec| selection(spec).unwrap().unmatched();
+        assert_eq!(
+            told(json!({})),
+            "no node matches node.kubernetes.io/worker=; label those that are to run peer pods, by `kubectl label node NAME \
+             node.kubernetes.io/worker=`, or change nodeSelector or labelSelector"
+        );
+        let expressions = json!([
+            { "key": "zone", "operator": "In", "values": ["a", "b"] },
+            { "key": "disk", "operator": "NotIn", "values": ["old", "slow"] },
+            { "key": "kvm", "operator": "Exists" },
+            { "key": "busy", "operator": "DoesNotExist" },
+        ]);
+        let all = told(
+            json!({ "nodeSelector": { "n": "1" }, "labelSelector": { "matchExpressions": expressions } }),
+        );
+        assert!(all.contains("matches n=1,zone in (a,b),disk notin (old,slow),kvm,!busy;"), "{all}");
+        assert!(all.contains("`kubectl label node NAME n=1 zone=a kvm=`"), "{all}");
+        assert_eq!(
+            told(json!({ "labelSelector": { "matchExpressions": [expressions[3]] } })),
+            "no node matches !busy; change nodeSelector or labelSelector"
+        );
+        assert_eq!(told(json!({ "nodeSelector": {} })), "there is no node");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     claim::{BadResource, Claim},
     limit::BadLimit,
     node::Node,
-    selection::BadSelector,
+    selection::{BadSelector, Selection},
     write::Written,
 };
 use crate::{api::v1alpha1::Distribution, peerpodconfig::verdict::Reason};
@@ -23,8 +23,8 @@ pub struct Summary {
     pub limit: Result<Option<u32>, BadLimit>,
     /// What the limit counts.
     pub distribution: Distribution,
-    /// Why it is not known which nodes it selects.
-    pub selector: Option<BadSelector>,
+    /// Which nodes it selects, or why that is not known.
+    pub selection: Result<Selection, BadSelector>,
     /// Why no node can advertise its resource.
     pub resource: Option<BadResource>,
     /// Why it advertises nothing, where no cloud-api-adaptor of it runs.
@@ -72,7 +72,7 @@ impl Summary {
             name: claim.name.clone(),
             limit: claim.limit.clone(),
             distribution: claim.distribution,
-            selector: claim.selection.as_ref().err().cloned(),
+            selection: claim.selection.clone(),
             resource: claim.bad_resource(),
             withheld: claim.withheld.clone(),
             nodes: 0,
@@ -114,24 +114,24 @@ impl Summary {
         if let Some(problem) = &self.resource {
             return told(Reason::InvalidResource, problem.to_string());
         }
-        let limit = match (&self.selector, &self.limit) {
-            (Some(problem), _) => {
+        let (selection, limit) = match (&self.selection, &self.limit) {
+            (Err(problem), _) => {
                 return told(
                     Reason::InvalidSelector,
                     format!("{problem}; nodes stay as they are until then"),
                 );
             }
             (_, Err(problem)) => return told(Reason::InvalidLimit, problem.to_string()),
-            (None, Ok(None)) => {
+            (Ok(_), Ok(None)) => {
                 return told(
                     Reason::NoLimit,
                     "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled".into(),
                 );
             }
-            (None, Ok(Some(limit))) => *limit,
+            (Ok(selection), Ok(Some(limit))) => (selection, *limit),
         };
         if self.nodes == 0 {
-            return told(Reason::NoneSelected, "no node has the labels that the selectors ask for".into());
+            return told(Reason::NoneSelected, selection.unmatched());
         }
         if owned == 0 {
             return told(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
