@@ -78,7 +78,7 @@ pub struct PeerPodConfigSpec {
     ).message("limit must be a whole number from 0 to 1000000"))]
     pub limit: Option<IntOrString>,
 
-    /// What `limit` counts.
+    /// What `limit` counts: `Total`, VMs on all selected nodes together, or `PerNode`, VMs on each of them.
     #[serde(default)]
     pub distribution: Distribution,
 
@@ -175,7 +175,8 @@ pub struct Adaptor {
     #[schemars(length(min = 1))]
     pub image: Option<String>,
 
-    /// When a node pulls the image. The default is the cluster's.
+    /// When a node pulls the image: `Always`, at every start, `IfNotPresent`, if it does not have it, or `Never`. The default
+    /// is the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
@@ -214,7 +215,9 @@ pub struct Adaptor {
 }
 
 /// When a node pulls an image.
+// In the schema of an optional field a description of its type takes the place of the field's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(description = "")]
 pub enum ImagePullPolicy {
     /// At every start.
     Always,
@@ -228,7 +231,9 @@ pub enum ImagePullPolicy {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
-    /// What does it.
+    /// What turns Pods into peer pods: `Webhook`, a mutating webhook that the operator deploys; `Policy`, a mutating admission
+    /// policy, inside the API server (Kubernetes 1.36 and later); `Auto`, a policy where the API server knows them, else a
+    /// webhook; `None`, something that somebody else looks after.
     #[serde(default)]
     pub mode: AdmissionMode,
 
@@ -253,7 +258,9 @@ pub struct Admission {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded_namespaces: Vec<String>,
 
-    /// How the size of a VM follows from the resources of a Pod's containers.
+    /// How the size of a VM follows from the resources of a Pod's containers: `Kubernetes`, by Kubernetes' own rule, in which
+    /// init containers run one after another, before the containers; `Sum`, by the plain sum over all containers, as
+    /// cloud-api-adaptor's own webhook has it.
     #[serde(default)]
     pub sizing: Sizing,
 }
@@ -383,6 +390,29 @@ mod tests {
         let empty: PeerPodConfigSpec = serde_json::from_value(json!({})).unwrap();
         assert_eq!(bare.spec, empty);
         assert_eq!((empty.config_map_name.as_str(), empty.limit), ("peer-pods-cm", None));
+    }
+
+    #[test]
+    fn every_choice_is_explained_where_it_is_made() {
+        fn explained(name: &str, schema: &serde_json::Value, explained_fields: &mut Vec<String>) {
+            if let Some(choices) = schema["enum"].as_array() {
+                let description = schema["description"].as_str().unwrap_or_default();
+                for choice in choices.iter().filter_map(|choice| choice.as_str()) {
+                    assert!(description.contains(&format!("`{choice}`")), "{name}: {choice}: {description}");
+                }
+                explained_fields.push(name.to_owned());
+            }
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                explained(name, schema, explained_fields);
+            }
+        }
+        let crd = serde_json::to_value(PeerPodConfig::crd()).unwrap();
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let mut fields = Vec::new();
+        explained("", schema, &mut fields);
+        assert_eq!(fields, ["imagePullPolicy", "mode", "sizing", "distribution"]);
+        let policy = &schema["properties"]["spec"]["properties"]["adaptor"]["properties"]["imagePullPolicy"];
+        assert!(policy["description"].as_str().unwrap().contains("The default"), "{policy}");
     }
 
     #[test]
