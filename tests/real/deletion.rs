@@ -36,19 +36,32 @@ impl Peer {
 fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
-        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
-        let vm = host.start_pod_vm(&name).await?;
-        let own = peer.proven(vm.domain.uuid).await?;
-        let client = host.client();
-        let xml = client.domain_xml(&vm.domain).await?;
-        client.domain_destroy(&vm.domain).await?;
-        client.domain_define(&xml.replace(POD_VM_DESCRIPTION, "somebody's own")).await?;
+        let host = peer.libvirtd.host();
+        let described = format!("<description>{POD_VM_DESCRIPTION}</description>");
+        for (part, otherwise, goes_by) in [
+            (described.as_str(), "<description>somebody's own</description>", None),
+            ("<name>podvm-", "<name>customers-", Some("customers")),
+        ] {
+            let name = vm_name("web");
+            let vm = host.start_pod_vm(&name).await?;
+            let own = peer.proven(vm.domain.uuid).await?;
+            let client = host.client();
+            let xml = client.domain_xml(&vm.domain).await?;
+            ensure!(xml.contains(part), "{part} is not in {xml}");
+            client.domain_destroy(&vm.domain).await?;
+            client.domain_undefine_plain(&vm.domain).await?;
+            client.domain_define(&xml.replacen(part, otherwise, 1)).await?;
 
-        let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
-        ensure!(error.class == ErrorClass::Transient && error.message.contains("something else"), "{error}");
-        ensure!(host.virsh().domains().await?.contains(&name));
-        let volumes = host.virsh().volumes(POOL).await?;
-        ensure!([&vm.root, &vm.cloudinit].iter().all(|own| volumes.contains(&own.name)), "{volumes:?}");
+            let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
+            ensure!(
+                error.class == ErrorClass::Transient && error.message.contains("something else"),
+                "{error}"
+            );
+            let now = goes_by.map_or(name.clone(), |goes_by| name.replacen("podvm", goes_by, 1));
+            ensure!(host.virsh().domains().await?.contains(&now), "{now} is gone");
+            let volumes = host.virsh().volumes(POOL).await?;
+            ensure!([&vm.root, &vm.cloudinit].iter().all(|own| volumes.contains(&own.name)), "{volumes:?}");
+        }
         Ok(())
     })
 }
