@@ -248,6 +248,9 @@ mod tests {
         }
         let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; not counted, as they are not ready: b");
+        let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
+        assert!(message.contains("kubectl label node NAME node.kubernetes.io/worker="), "{message}");
+        assert_eq!(Summary { limit: Ok(Some(1)), ..none }.capacity().message, message);
         assert_eq!(rollout(None, &summary, "look", None).reason.as_str(), "AdaptorStarting");
     }
 }
