@@ -33,7 +33,7 @@ pub(super) enum Claim<'a> {
     Stands,
     /// It goes, and its own Pod, which is not this one's, may still run on the machine.
     WhileRuns(&'a OwnerReference),
-    /// It goes, as this one does.
+    /// It goes, and whatever keeps this one from going would keep it, too: its Pod is this one's, or it has none.
     Void,
 }
 
@@ -42,8 +42,15 @@ pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
         return Claim::Stands;
     }
-    let own_pod = owner(peerpod).map(|pod| &pod.uid);
-    owner(namesake).filter(|pod| Some(&pod.uid) != own_pod).map_or(Claim::Void, Claim::WhileRuns)
+    // A uid alone can be copied into an object that goes because there is no such Pod.
+    let pod_of = |peerpod: &PeerPod| Some((peerpod.namespace(), owner(peerpod)?.clone()));
+    let is_own = match (pod_of(namesake), pod_of(peerpod)) {
+        (Some((namespace, pod)), Some((own_namespace, own_pod))) => {
+            (namespace, pod.uid, pod.name) == (own_namespace, own_pod.uid, own_pod.name)
+        }
+        _ => false,
+    };
+    owner(namesake).filter(|_| !is_own).map_or(Claim::Void, Claim::WhileRuns)
 }
 
 #[cfg(test)]
@@ -146,7 +153,13 @@ mod tests {
         }
         assert_eq!(claim(&with(deleted(), json!(null)), &own), Claim::Void);
         assert_eq!(claim(&with(deleted(), json!([pod("web")])), &own), Claim::Void);
-        let goes = with(deleted(), json!([pod("other")]));
-        assert_eq!(claim(&goes, &own), Claim::WhileRuns(&goes.owner_references()[0]));
+        let mut renamed = pod("web");
+        renamed["name"] = json!("we-b");
+        let mut elsewhere = deleted();
+        elsewhere["metadata"]["namespace"] = json!("elsewhere");
+        for (patch, pods) in [(deleted(), pod("other")), (deleted(), renamed), (elsewhere, pod("web"))] {
+            let goes = with(patch, json!([pods]));
+            assert_eq!(claim(&goes, &own), Claim::WhileRuns(&goes.owner_references()[0]));
+        }
     }
 }

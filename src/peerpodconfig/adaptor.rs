@@ -94,7 +94,7 @@ impl Context {
         if !older.is_empty() || misfit.is_some() {
             // The DaemonSet's status tells when one that was ready ends, or starts again.
             part.findings.push(settings::older(&older, restarts, misfit));
-            part.again = Some(OLDER_PODS_RESYNC);
+            part.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         Ok(part)
     }

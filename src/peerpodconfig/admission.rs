@@ -100,7 +100,8 @@ impl Context {
         } else if !found.foreign.is_empty() {
             Some(UNWATCHED_RESYNC)
         } else {
-            is_settling(&found, Timestamp::now()).then_some(TAKEN_UP)
+            // Nobody tells of the older one's status.
+            (sharing.is_some() || is_settling(&found, Timestamp::now())).then_some(TAKEN_UP)
         };
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
         if takes_over && !former.is_empty() {

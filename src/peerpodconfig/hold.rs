@@ -82,7 +82,7 @@ impl Context {
         let left = !kept && apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
         // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
         let (message, again) = match self.take_back_nodes(&name, left).await? {
-            Some(left) => left,
+            Some((message, again)) => (message, if kept { again.min(AGAIN) } else { again }),
             None if kept => ("all but the admission is put back".to_owned(), AGAIN),
             None => return Ok(None),
         };

@@ -189,7 +189,7 @@ pub async fn run(
     let (shared, shared_changes) = shared::Watched::watch(&client, &own);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter { publisher: Publisher::new(client.clone(), "Configuring") },
+        reporter: Reporter::new(Publisher::new(client.clone(), "Configuring")),
         configs: configs.clone(),
         daemon_sets,
         capacity,

@@ -14,16 +14,13 @@ use super::{
     apply::{Found, Kind},
     build::{AdaptorSecrets, AdaptorSettings, Inputs, program::OPERATOR_CONTAINER},
     capacity,
-    report::Report,
+    report::{Report, TOLD},
     verdict::{Finding, Reason},
 };
 use crate::{api::v1alpha1::PeerPodConfig, runtime::api_call::ApiError};
 
 /// How often a configuration is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
-
-/// When to look again after the status was written.
-const TOLD: Duration = Duration::from_secs(5);
 
 /// When to look again while not all nodes and DaemonSets have been seen.
 pub(super) const NOT_YET_SEEN: Duration = Duration::from_secs(1);
@@ -155,8 +152,8 @@ impl Context {
         tally.add(capacity, Reason::CountFailed, Reason::CountFailed);
         let Tally { together: Part { findings, again }, failed } = tally;
         let report = Report { findings, nodes: summary.nodes, advertised };
-        // A pass that began before this was read back took the status of before for what stands there.
-        let told = self.reporter.report(config, &report).await?.then_some(TOLD);
+        self.reporter.report(config, &report).await?;
+        let told = self.reporter.told_of_late().then_some(TOLD);
         match failed {
             Some(error) => Err(error),
             None => Ok(Action::requeue(again.into_iter().chain(told).min().unwrap_or(SLOW_RESYNC))),

@@ -1,5 +1,10 @@
 //! Tells people how far a configuration is *(client required)*: the status, and an event where a reason is a new one.
 
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::EventType;
@@ -13,7 +18,9 @@ use crate::{
 
 /// Writes what is to be told.
 pub(super) struct Reporter {
-    pub(super) publisher: Publisher,
+    publisher: Publisher,
+    /// When a status was last written.
+    told: Mutex<Option<Instant>>,
 }
 
 /// What is to be told of one configuration.
@@ -26,9 +33,23 @@ pub(super) struct Report {
     pub(super) advertised: u64,
 }
 
+/// How long what was written may take until it is read back.
+pub(super) const TOLD: Duration = Duration::from_secs(5);
+
 impl Reporter {
-    /// Writes the status where it changed, and an event for each reason that is new. Whether it was written.
-    pub(super) async fn report(&self, config: &PeerPodConfig, report: &Report) -> Result<bool, ApiError> {
+    pub(super) fn new(publisher: Publisher) -> Self {
+        Self { publisher, told: Mutex::default() }
+    }
+
+    /// Whether a status was written of late. A pass that began before it was read back took that of before for what stands
+    /// there.
+    pub(super) fn told_of_late(&self) -> bool {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.is_some_and(|told| told.elapsed() < TOLD)
+    }
+
+    /// Writes the status where it changed, and an event for each reason that is new.
+    pub(super) async fn report(&self, config: &PeerPodConfig, report: &Report) -> Result<(), ApiError> {
         let empty = PeerPodConfigStatus::default();
         let before = config.status.as_ref().unwrap_or(&empty);
         let generation = config.metadata.generation;
@@ -47,15 +68,16 @@ impl Reporter {
             advertised: i64::try_from(report.advertised).unwrap_or(i64::MAX),
         };
         if status == *before {
-            return Ok(false);
+            return Ok(());
         }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.publisher.status(config, &status).await?;
         for condition in news {
             self.tell(config, condition).await;
         }
-        Ok(true)
+        Ok(())
     }
 
     async fn tell(&self, config: &PeerPodConfig, condition: &Condition) {

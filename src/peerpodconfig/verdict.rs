@@ -78,10 +78,10 @@ reasons! {
     /// The webhook does not run yet, or its certificate is not there yet. Where it stays so, the message says what to do.
     WebhookStarting => AdmissionReady(false), Normal;
     /// Somebody else made the certificate in the Secret `webhook-server-cert`, and API servers do not take it for this webhook:
-    /// it is for another name, not good now, or signed by none of the authorities in its `ca.crt`. Have another one issued, or
-    /// delete the Secret, then one is made.
+    /// it is for another name, not good now, or signed by nobody whom they trust, who are the authorities in its `ca.crt`. Have
+    /// another one issued, put its authority there, or delete the Secret, then one is made.
     CertificateUnfit => AdmissionReady(false), Warning;
-    /// The admission policy was made a moment ago, and API servers take it up within seconds.
+    /// The admission policy was made or changed a moment ago, and API servers take it up within seconds.
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;

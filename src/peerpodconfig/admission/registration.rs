@@ -86,9 +86,13 @@ impl Context {
         let authorities = registration.and_then(trusted_authorities).or_else(|| self.shared.authorities());
         match self.refusal(config, authorities.as_ref()) {
             Some(problem) => {
+                let missing = match self.shared.authorities() {
+                    None => "put its authority there as ca.crt, which is missing, ",
+                    Some(_) => "",
+                };
                 let message = format!(
-                    "the certificate in the Secret {SECRET}, which somebody else made, {problem}; have another one issued, or \
-                     delete the Secret, then a certificate is made"
+                    "the certificate in the Secret {SECRET}, which somebody else made, {problem}; {missing}have another one \
+                     issued, or delete the Secret, then a certificate is made"
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }

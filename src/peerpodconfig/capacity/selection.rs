@@ -97,36 +97,54 @@ impl Selection {
         if self.0.is_empty() {
             return "there is no node".to_owned();
         }
-        let settable = self.0.iter().filter_map(|Requirement { key, demand }| match demand {
-            Demand::In(values) => Some(format!("{key}={}", values.first()?)),
-            Demand::Exists => Some(format!("{key}=")),
-            Demand::NotIn(_) | Demand::DoesNotExist => None,
-        });
-        let settable: Vec<_> = settable.collect();
-        let label = if settable.is_empty() {
-            String::new()
-        } else {
-            format!(
+        let label = match self.labels() {
+            None => String::new(),
+            Some(labels) => format!(
                 "label those that are to run peer pods, by `kubectl label node NAME {}`, or ",
-                settable.join(" ")
-            )
+                labels.join(" ")
+            ),
         };
         format!("no node matches {self}; {label}change nodeSelector or labelSelector")
     }
 
+    /// Labels that a node can be given to be selected, as kubectl takes them; `None` where these alone cannot do it.
+    fn labels(&self) -> Option<Vec<String>> {
+        let candidates = |demand: &'_ Demand| match demand {
+            Demand::In(values) => values.clone(),
+            Demand::Exists => vec![String::new()],
+            Demand::NotIn(_) | Demand::DoesNotExist => Vec::new(),
+        };
+        let mut demands: BTreeMap<&str, Vec<&Demand>> = BTreeMap::new();
+        for Requirement { key, demand } in &self.0 {
+            demands.entry(key).or_default().push(demand);
+        }
+        let mut labels = Vec::new();
+        for (key, demands) in demands {
+            if demands.iter().any(|demand| !demand.is_met(None)) {
+                let mut values = demands.iter().flat_map(|demand| candidates(demand));
+                let value = values.find(|value| demands.iter().all(|demand| demand.is_met(Some(value))))?;
+                labels.push(format!("{key}={value}"));
+            }
+        }
+        (!labels.is_empty()).then_some(labels)
+    }
+
     /// Whether a node is selected, by the value of each of its labels.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.0.iter().all(|Requirement { key, demand }| {
-            let value = label(key);
-            let is_one_of =
-                |values: &[String]| value.is_some_and(|value| values.iter().any(|it| it == value));
-            match demand {
-                Demand::In(values) => is_one_of(values),
-                Demand::NotIn(values) => !is_one_of(values),
-                Demand::Exists => value.is_some(),
-                Demand::DoesNotExist => value.is_none(),
-            }
-        })
+        self.0.iter().all(|Requirement { key, demand }| demand.is_met(label(key)))
+    }
+}
+
+impl Demand {
+    /// Whether a label of this value, or none, is as demanded.
+    fn is_met(&self, value: Option<&str>) -> bool {
+        let is_one_of = |values: &[String]| value.is_some_and(|value| values.iter().any(|it| it == value));
+        match self {
+            Self::In(values) => is_one_of(values),
+            Self::NotIn(values) => !is_one_of(values),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+        }
     }
 }
 
@@ -208,12 +226,25 @@ mod tests {
             json!({ "nodeSelector": { "n": "1" }, "labelSelector": { "matchExpressions": expressions } }),
         );
         assert!(all.contains("matches n=1,zone in (a,b),disk notin (old,slow),kvm,!busy;"), "{all}");
-        assert!(all.contains("`kubectl label node NAME n=1 zone=a kvm=`"), "{all}");
+        assert!(all.contains("`kubectl label node NAME kvm= n=1 zone=a`"), "{all}");
         assert_eq!(
             told(json!({ "labelSelector": { "matchExpressions": [expressions[3]] } })),
             "no node matches !busy; change nodeSelector or labelSelector"
         );
         assert_eq!(told(json!({ "nodeSelector": {} })), "there is no node");
+        for (operator, values, can_be) in [
+            ("Exists", json!([]), true),
+            ("NotIn", json!(["c"]), true),
+            ("In", json!(["a", "b"]), true),
+            ("In", json!(["c"]), false),
+        ] {
+            let told = told(json!({
+                "nodeSelector": { "zone": "b" },
+                "labelSelector": { "matchExpressions": [{ "key": "zone", "operator": operator, "values": values }] },
+            }));
+            assert_eq!(told.contains("`kubectl label node NAME zone=b`"), can_be, "{told}");
+            assert_eq!(told.contains("kubectl label"), can_be, "{told}");
+        }
     }
 
     #[test]

@@ -37,9 +37,7 @@ pub(crate) fn refusal(
         return Some(format!("is not for {name}"));
     }
     let is_strange = authorities.is_some_and(|authorities| is_strange(certificate, authorities, now));
-    is_strange.then(|| {
-        "is signed by none of the authorities that API servers trust, which its ca.crt names".to_owned()
-    })
+    is_strange.then(|| "is signed by none of the authorities that API servers trust".to_owned())
 }
 
 /// Whether certainly none of these authorities signed the first of the certificates, be it by way of the others. In all else

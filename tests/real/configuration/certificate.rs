@@ -105,7 +105,8 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         let mut alone_there = issue(CALLED)?;
         alone_there.remove("ca.crt");
         write_as_cert_manager(client, &alone_there).await?;
-        stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
+        let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
+        ensure!(message.contains("put its authority there as ca.crt"), "{message}");
         write_as_cert_manager(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.configure("config", mode("None")).await?;
