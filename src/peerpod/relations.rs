@@ -43,13 +43,9 @@ pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
         return Claim::Stands;
     }
     // A uid alone can be copied into an object that goes because there is no such Pod.
-    let pod_of = |peerpod: &PeerPod| Some((peerpod.namespace(), owner(peerpod)?.clone()));
-    let is_own = match (pod_of(namesake), pod_of(peerpod)) {
-        (Some((namespace, pod)), Some((own_namespace, own_pod))) => {
-            (namespace, pod.uid, pod.name) == (own_namespace, own_pod.uid, own_pod.name)
-        }
-        _ => false,
-    };
+    let pods = owner(namesake).zip(owner(peerpod));
+    let is_own = namesake.namespace() == peerpod.namespace()
+        && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name));
     owner(namesake).filter(|_| !is_own).map_or(Claim::Void, Claim::WhileRuns)
 }
 
