@@ -29,7 +29,12 @@ pub struct Facts {
 
 impl Cluster {
     pub fn workers(count: usize) -> Self {
-        Self((0..count).map(|number| (format!("node-{number}"), Facts::worker())).collect())
+        Self::numbered((0..count).map(|_| Facts::worker()))
+    }
+
+    pub fn numbered(nodes: impl IntoIterator<Item = Facts>) -> Self {
+        let nodes = nodes.into_iter().enumerate();
+        Self(nodes.map(|(number, facts)| (format!("node-{number}"), facts)).collect())
     }
 
     pub fn nodes(&self) -> Vec<Arc<Node>> {

@@ -60,8 +60,7 @@ proptest! {
         nodes in prop::collection::vec(facts(), 0..8),
         claims in claims(),
     ) {
-        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
-        let mut cluster = Cluster(nodes.collect());
+        let mut cluster = Cluster::numbered(nodes);
         let before = cluster.clone();
         let first = cluster.pass(&claims);
         let mut written: Vec<_> = first.writes.iter().map(|write| &write.node).collect();
@@ -93,8 +92,7 @@ proptest! {
         claims in claims(),
         remembered in prop::collection::vec(0_u32..12, 8),
     ) {
-        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
-        let mut cluster = Cluster(nodes.collect());
+        let mut cluster = Cluster::numbered(nodes);
         let before = cluster.clone();
         let remembered = cluster.0.keys().zip(remembered);
         let remembered = remembered.map(|(node, vms)| (node.as_str().into(), [(VM.to_owned(), vms)].into()));
@@ -114,8 +112,7 @@ proptest! {
         nodes in prop::collection::vec(facts(), 0..8),
         claims in claims(),
     ) {
-        let nodes = nodes.into_iter().enumerate().map(|(index, facts)| (format!("node-{index}"), facts));
-        let mut cluster = Cluster(nodes.collect());
+        let mut cluster = Cluster::numbered(nodes);
         cluster.pass(&claims);
         let marked: Vec<_> = cluster.0.iter().filter_map(|(name, facts)| Some((name.clone(), facts.mark.clone()?))).collect();
         let gone: Vec<_> = claims.into_iter().map(deleted).collect();
