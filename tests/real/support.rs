@@ -45,7 +45,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
-static TURNS: Semaphore = Semaphore::const_new(2);
+static TURNS: Semaphore = Semaphore::const_new(3);
 
 /// The clusters of [`alone`] that are free.
 static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
@@ -144,7 +144,7 @@ fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<
             Some(testbed) => testbed,
             None => new_testbed(None).await?,
         };
-        clear(&testbed).await.context("clearing away what the test before left")?;
+        clear(&mut testbed).await.context("clearing away what the test before left")?;
         work(&mut testbed).await?;
         // After a failure nobody knows in which state a cluster is.
         FREE.lock().await.push(testbed);

@@ -16,10 +16,11 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-/// Puts a cluster back: everything is installed that the operator needs, nobody holds a lease, and there is no PeerPod, no
-/// `PeerPodConfig`, and no Deployment in the operator's namespace.
-pub async fn clear(testbed: &Testbed) -> Result<()> {
+/// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
+/// lease, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
+pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
+    testbed.collect_new_kinds().await?;
     let caa = Caa::install(testbed).await?;
     let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
     leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;

@@ -6,7 +6,7 @@ mod holder;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{Cluster, Component};
+use cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use peerpod_operator::{NAMESPACE, api::v1alpha1::FINALIZER, install, runtime::lease::PEERPOD_CTRL};
@@ -114,8 +114,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         // Pods first: while their webhook does not answer, none can be made.
         let (web, api) = (alone.scene().pods.run("web").await?, alone.scene().pods.run("api").await?);
         let upstream = Upstream::install(&helm, alone.testbed, &uri).await?;
-        // The garbage collector looks for new kinds at its start.
-        alone.testbed.cluster_mut().restart(Component::ControllerManager).await?;
+        alone.testbed.collect_new_kinds().await?;
         let cluster = alone.testbed.cluster();
         let scene = alone.scene();
         let (web, api) = (record(&scene, &web).await?, record(&scene, &api).await?);

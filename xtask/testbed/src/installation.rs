@@ -1,6 +1,6 @@
 //! A cluster with the operator's generated installation in it.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use cluster::{Cluster, ClusterOptions, Component, NODE_LEASE, process::Lifetime};
@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{ObjectMeta, PostParams},
+    api::{ListParams, ObjectMeta, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use peerpod_operator::{NAMESPACE, install};
@@ -67,6 +67,7 @@ pub struct Testbed {
     cluster: Cluster,
     client: Client,
     audit: Option<Audit>,
+    collected: BTreeSet<String>,
 }
 
 impl Testbed {
@@ -112,7 +113,7 @@ impl Testbed {
 
     async fn around(cluster: Cluster) -> Result<Self> {
         let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
-        Ok(Self { cluster, client, audit: None })
+        Ok(Self { cluster, client, audit: None, collected: BTreeSet::new() })
     }
 
     async fn complete(&mut self) -> Result<()> {
@@ -120,10 +121,16 @@ impl Testbed {
         self.collect_new_kinds().await
     }
 
-    /// Has the garbage collector know the kinds of objects that are there now: it looks for new ones at its start, and then
-    /// only every 30 s.
+    /// Has the garbage collector know the custom resources that are there now: it looks for kinds at its start, and then
+    /// only every 30 s. One whose definition was deleted and made again it may not see for longer still.
     pub async fn collect_new_kinds(&mut self) -> Result<()> {
-        self.cluster.restart(Component::ControllerManager).await
+        let definitions = self.crds().list_metadata(&ListParams::default()).await?;
+        let definitions = definitions.into_iter().filter_map(|definition| definition.uid()).collect();
+        if self.collected != definitions {
+            self.cluster.restart(Component::ControllerManager).await?;
+            self.collected = definitions;
+        }
+        Ok(())
     }
 
     /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods and
