@@ -146,14 +146,13 @@ impl Context {
 
     /// What a configuration's admission for its runtime class consists of so far.
     async fn standing(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<Means, ApiError> {
-        let name = config.name_any();
-        let class = apply::class_served(&self.client, &name, kinds).await?;
-        if class.as_ref() != Some(&config.spec.admission.runtime_class_name) {
-            return Ok(Means::None);
-        }
-        let registrations = [self.kind::<MutatingWebhookConfiguration>(false)];
-        let is_registered = apply::any(&self.client, &name, &registrations).await?;
-        Ok(if is_registered { Means::Webhook } else { Means::Policy })
+        let served = apply::class_served(&self.client, &config.name_any(), kinds).await?;
+        Ok(match served {
+            Some((class, kind)) if class == config.spec.admission.runtime_class_name => {
+                if Means::Policy.consists_of(kind) { Means::Policy } else { Means::Webhook }
+            }
+            _ => Means::None,
+        })
     }
 
     /// All that an admission may consist of, in the order in which it is made.
@@ -173,14 +172,14 @@ impl Context {
 
 /// What turns Pods into peer pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+pub(super) enum Means {
     None,
     Webhook,
     Policy,
 }
 
 impl Means {
-    fn consists_of(self, kind: &Kind) -> bool {
+    pub(super) fn consists_of(self, kind: &Kind) -> bool {
         let is_policy = policy::resources().iter().any(|resource| resource.kind == kind.resource.kind);
         match self {
             Self::None => false,

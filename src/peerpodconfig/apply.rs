@@ -219,17 +219,17 @@ pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result
 }
 
 /// The runtime class of the Pods that objects of these kinds which stay lead to the admission of a configuration, if there
-/// are any. What it asks for now may be another one.
-pub(super) async fn class_served(
+/// are any, and the kind of those that do. What it asks for now may be another class.
+pub(super) async fn class_served<'k>(
     client: &Client,
     config: &str,
-    kinds: &[Kind],
-) -> Result<Option<String>, ApiError> {
+    kinds: &'k [Kind],
+) -> Result<Option<(String, &'k Kind)>, ApiError> {
     for kind in kinds.iter().filter(|kind| kind.namespace.is_none()) {
         let found = staying(client, config, kind).await?;
         let class = found.iter().find_map(|object| object.annotations().get(CLASS_ANNOTATION));
-        if class.is_some() {
-            return Ok(class.cloned());
+        if let Some(class) = class {
+            return Ok(Some((class.clone(), kind)));
         }
     }
     Ok(None)

@@ -6,13 +6,15 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service},
+    api::{apps::v1::Deployment, core::v1::Service},
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::ResourceExt;
 
 use super::{
-    Context, apply,
+    Context,
+    admission::Means,
+    apply,
     verdict::{Finding, Kind, Reason},
 };
 use crate::{
@@ -79,16 +81,17 @@ impl Context {
         kinds: &[apply::Kind],
     ) -> Result<Option<String>, ApiError> {
         let name = config.name_any();
-        let class = apply::class_served(&self.client, &name, kinds).await?;
-        let registrations = [self.kind::<MutatingWebhookConfiguration>(false)];
-        if class.is_some() && apply::any(&self.client, &name, &registrations).await? {
+        let Some((class, kind)) = apply::class_served(&self.client, &name, kinds).await? else {
+            return Ok(None);
+        };
+        if Means::Webhook.consists_of(kind) {
             for server in [self.kind::<Deployment>(true), self.kind::<Service>(true)] {
                 if !apply::any(&self.client, &name, &[server]).await? {
                     return Ok(None);
                 }
             }
         }
-        Ok(class)
+        Ok(Some(class))
     }
 }
 

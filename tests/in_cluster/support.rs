@@ -33,7 +33,7 @@ use crate::installation::Way;
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
-/// No test takes longer, whatever it waits for: others that have the cluster to themselves, too.
+/// No test takes longer, once it has the cluster, whatever it waits for.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// All tests of the process run on it, so that a connection which one test opened is of use to the next.
@@ -58,23 +58,32 @@ pub struct Installation {
 
 /// Runs a test beside others.
 pub fn beside_others(test: impl AsyncFnOnce(&Installation) -> Result<()>) -> Result<()> {
-    run(async |shared| test(&*shared.read().await).await)
+    run(async |shared| {
+        let shared = shared.read().await;
+        within_limit(test(&*shared)).await
+    })
 }
 
 /// Runs a test while no other one does.
 pub fn alone(test: impl AsyncFnOnce(&mut Installation) -> Result<()>) -> Result<()> {
-    run(async |shared| test(&mut *shared.write().await).await)
+    run(async |shared| {
+        let mut shared = shared.write().await;
+        within_limit(test(&mut *shared)).await
+    })
 }
 
 fn run(test: impl AsyncFnOnce(&RwLock<Installation>) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let shared = SHARED.get_or_try_init(async || Installation::new().await.map(RwLock::new)).await?;
-        let outcome = timeout(LIMIT, test(shared)).await.context("the test takes too long").flatten();
-        match outcome {
+        match test(shared).await {
             Ok(()) => Ok(()),
             Err(error) => Err(error.context(shared.read().await.logs().await)),
         }
     })
+}
+
+async fn within_limit(test: impl Future<Output = Result<()>>) -> Result<()> {
+    timeout(LIMIT, test).await.context("the test takes too long").flatten()
 }
 
 impl Installation {

@@ -8,19 +8,29 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::node;
+use futures::executor::block_on;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tempfile::TempDir;
 use testbed::{OperatorPods, readme};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A folder for all that demos write, and the promise that none is left in it.
-struct Demos(TempDir);
+/// How many demos are played at once. Each has a cluster, and the processors are few.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
+/// A folder for all that a demo writes, and the promise that nothing is left in it.
+struct Demos {
+    folder: TempDir,
+    _turn: SemaphorePermit<'static>,
+}
 
 impl Demos {
     fn new() -> Result<Self> {
-        Ok(Self(TempDir::new()?))
+        // It may block its thread, which has nothing else to do.
+        let turn = block_on(TURNS.acquire())?;
+        Ok(Self { folder: TempDir::new()?, _turn: turn })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -32,7 +42,7 @@ impl Demos {
 
     /// Has whatever the command starts write into the folder.
     fn contain(&self, command: &mut Command) {
-        command.env("XDG_STATE_HOME", self.0.path()).env("TMPDIR", self.0.path());
+        command.env("XDG_STATE_HOME", self.folder.path()).env("TMPDIR", self.folder.path());
     }
 
     fn run(&self, arguments: &[&str]) -> Result<Output> {
@@ -41,9 +51,10 @@ impl Demos {
 
     /// Fails unless no file but the lock is left, and no process that has to do with the folder.
     fn ensure_nothing_is_left(&self) -> Result<()> {
-        let left: Vec<_> = files(self.0.path())?.into_iter().filter(|name| name != "demo.lock").collect();
+        let left: Vec<_> =
+            files(self.folder.path())?.into_iter().filter(|name| name != "demo.lock").collect();
         ensure!(left.is_empty(), "left in the folder: {left:?}");
-        let processes = processes(self.0.path())?;
+        let processes = processes(self.folder.path())?;
         ensure!(processes.is_empty(), "still running: {processes:?}");
         Ok(())
     }
@@ -136,7 +147,7 @@ async fn a_kept_demo_on_a_real_node_goes_as_told_and_leaves_nothing() -> Result<
     let (said, kubeconfig) = keep(&demos, &[])?;
     assert!(!said.contains("not as a Pod"), "{said}");
     assert_eq!(nodes_of_operators(&kubeconfig).await?, [node::NAME; 2]);
-    assert!(!processes(demos.0.path())?.iter().any(|command| command.contains("peerpod-operator run")));
+    assert!(!processes(demos.folder.path())?.iter().any(|command| command.contains("peerpod-operator run")));
 
     assert!(text(&demos.run(&["--down"])?.stdout).contains("is gone"));
     demos.ensure_nothing_is_left()
@@ -148,7 +159,7 @@ async fn a_kept_demo_without_a_node_goes_as_told_is_not_started_twice_and_leaves
     let (said, kubeconfig) = keep(&demos, &["--no-node"])?;
     assert!(said.contains("a process of this machine, not as a Pod: --no-node"), "{said}");
     assert!(nodes_of_operators(&kubeconfig).await?.is_empty());
-    assert!(processes(demos.0.path())?.iter().any(|command| command.contains("peerpod-operator run")));
+    assert!(processes(demos.folder.path())?.iter().any(|command| command.contains("peerpod-operator run")));
 
     let second = demos.run(&[])?;
     assert_eq!(second.status.code(), Some(1));

@@ -1,12 +1,13 @@
 //! `confidentialcontainers.org/v1alpha1`: the types that users, cloud-api-adaptor and this operator share.
 
+mod admission;
 mod peerpod;
 mod peerpodconfig;
 
+pub use admission::{Admission, AdmissionMode, EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing};
 pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
 pub use peerpodconfig::{
-    Adaptor, Admission, AdmissionMode, Distribution, EXTENDED_RESOURCE, ImagePullPolicy, MOST_VMS,
-    PeerPodConfig, PeerPodConfigSpec, PeerPodConfigStatus, RUNTIME_CLASS, Sizing,
+    Adaptor, Distribution, ImagePullPolicy, MOST_VMS, PeerPodConfig, PeerPodConfigSpec, PeerPodConfigStatus,
 };
 
 /// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.

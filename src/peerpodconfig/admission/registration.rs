@@ -47,10 +47,9 @@ impl Context {
             Wanted::of(&webhook::service(inputs))?,
             Wanted::of(&webhook::disruption_budget(inputs))?,
         ];
-        let all = [kinds, former].concat();
-        let (registrations, kinds): (Vec<_>, Vec<_>) =
-            kinds.iter().cloned().partition(|kind| !servers.iter().any(|server| server.is_a(kind)));
-        let mut found = apply::bring(&self.client, &name, &kinds, &servers).await?;
+        let (serving, registrations): (Vec<_>, Vec<_>) =
+            kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
+        let mut found = apply::bring(&self.client, &name, &serving, &servers).await?;
         let authorities = match self.shared.authorities() {
             // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown. Where
             // somebody fills it without ca.crt, others may write the authorities.
@@ -67,7 +66,7 @@ impl Context {
                 apply::any(&self.client, &name, &registrations),
                 apply::any(&self.client, &name, former)
             )?;
-            registered || !(has_another || self.is_stood_in_for(config, &all).await?)
+            registered || !(has_another || self.is_stood_in_for(config, &[kinds, former].concat()).await?)
         };
         if due {
             let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;

@@ -16,7 +16,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use super::{READY, address};
+use super::stage::{READY, address};
 use crate::support::{PROGRAM, run};
 
 const EXPIRY: &str = "peerpod_operator_webhook_certificate_expiry_timestamp_seconds";

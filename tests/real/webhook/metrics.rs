@@ -7,7 +7,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use super::Webhook;
+use super::stage::Webhook;
 use crate::{observability::documented_metrics, support::beside_others};
 
 #[test]

@@ -21,7 +21,7 @@ use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use self::stage::{a_pod, with_webhook};
-use super::VM;
+use super::stage::VM;
 use crate::support::second_after;
 
 #[test]

@@ -177,3 +177,8 @@ pub(crate) fn error(code: i32, message: &str) -> Vec<u8> {
     bytes.extend([0; 4 * 8]);
     bytes
 }
+
+/// libvirt's version as it goes over the wire.
+pub(crate) fn version(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}

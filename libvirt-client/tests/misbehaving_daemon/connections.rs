@@ -1,0 +1,123 @@
+//! How calls are spread over connections, and what one that leaves calls unanswered costs the others.
+
+use std::time::Duration;
+
+use libvirt_client::Options;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client_with(Options { connections: 2, ..Options::default() });
+    let serve = async {
+        let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(first.expect(CONNECT_GET_LIB_VERSION).await);
+            second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        }
+        // All further calls find room on the second alone.
+        for _ in 0..10 {
+            second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        }
+        for call in &held {
+            first.reply(call, &version(1)).await;
+        }
+        (first, second)
+    };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    let (_peers, mut versions) = tokio::join!(serve, calls.join_all());
+    versions.sort_unstable();
+    assert_eq!(versions, [[1; 5].as_slice(), &[2; 15]].concat());
+}
+
+#[tokio::test]
+async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replies() {
+    let daemon = FakeDaemon::start();
+    let stalled_after = Duration::from_millis(200);
+    let client = daemon.client_with(Options { connections: 1, stalled_after, ..Options::default() });
+    let serve = async {
+        let mut stalled = daemon.accept().await;
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(stalled.expect(CONNECT_GET_LIB_VERSION).await);
+        }
+        // There is but one place for a connection, and it is full. What comes next finds another.
+        let mut second = daemon.accept().await;
+        for _ in 0..10 {
+            second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        }
+        for call in &held {
+            stalled.reply(call, &version(1)).await;
+        }
+        stalled.hung_up().await;
+        second
+    };
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..15 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    let (_peer, mut versions) = tokio::join!(serve, calls.join_all());
+    versions.sort_unstable();
+    assert_eq!(versions, [[1; 5].as_slice(), &[2; 10]].concat());
+}
+
+#[tokio::test]
+async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
+    let daemon = FakeDaemon::start();
+    let stalled_after = Duration::from_millis(100);
+    let options = Options { connections: 1, stalled_after, stalled: 5, ..Options::default() };
+    let client = daemon.client_with(options);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..15 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+    let mut held = Vec::new();
+    for peer in [&mut first, &mut second] {
+        for _ in 0..5 {
+            held.push(peer.expect(CONNECT_GET_LIB_VERSION).await);
+        }
+    }
+    // Five have stalled, five keep their places, and five have none for as long as that is so.
+    assert!(tokio::time::timeout(stalled_after * 5, daemon.accept()).await.is_err());
+    first.reply(&held[0], &version(1)).await;
+    assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);
+    drop(calls);
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_connection_with_the_fewest() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client_with(Options { connections: 2, ..Options::default() });
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let client = client.clone();
+        calls.spawn(async move { client.lib_version().await.unwrap() });
+    }
+    // Five are on the first connection and one is on the second.
+    let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+    let on_second = second.expect(CONNECT_GET_LIB_VERSION).await;
+    for _ in 0..2 {
+        first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+        assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);
+    }
+    // Three are left on the first, and one is on the second.
+    let another = client.clone();
+    calls.spawn(async move { another.lib_version().await.unwrap() });
+    second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+    assert_eq!(calls.join_next().await.unwrap().unwrap(), 2);
+
+    second.reply(&on_second, &version(2)).await;
+    for _ in 0..3 {
+        first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+    }
+    assert_eq!(calls.join_all().await.iter().sum::<u64>(), 5);
+}

@@ -1,0 +1,98 @@
+//! How Pods become peer pods: what a [`PeerPodConfig`](super::PeerPodConfig) says of it.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The runtime class of peer pods, unless told otherwise.
+pub const RUNTIME_CLASS: &str = "kata-remote";
+
+/// The extended resource that stands for one VM, unless told otherwise.
+pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
+
+/// How Pods become peer pods.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Admission {
+    /// What turns Pods into peer pods: `Webhook`, a mutating webhook that the operator deploys; `Policy`, a mutating admission
+    /// policy, inside the API server (Kubernetes 1.36 and later); `Auto`, a policy where the API server knows them, else a
+    /// webhook; `None`, something that somebody else looks after.
+    #[serde(default)]
+    pub mode: AdmissionMode,
+
+    /// The runtime class of peer pods.
+    #[serde(default = "default_runtime_class")]
+    #[schemars(length(min = 1, max = 253))]
+    pub runtime_class_name: String,
+
+    /// The extended resource that stands for one VM. Nodes advertise it, and each peer pod asks for one.
+    #[serde(default = "default_extended_resource")]
+    #[schemars(length(min = 3, max = 308))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$') && self.indexOf('/') <= 244 && !self.contains('kubernetes.io/') && !self.startsWith('requests.')")
+        .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
+    pub extended_resource: String,
+
+    /// How many webhook Pods there are.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 1, max = 10))]
+    pub replicas: i32,
+
+    /// Namespaces whose Pods are left as they are, beside `kube-system` and the operator's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded_namespaces: Vec<String>,
+
+    /// How the size of a VM follows from the resources of a Pod's containers: `Kubernetes`, by Kubernetes' own rule, in which
+    /// init containers run one after another, before the containers; `Sum`, by the plain sum over all containers, as
+    /// cloud-api-adaptor's own webhook has it.
+    #[serde(default)]
+    pub sizing: Sizing,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            mode: AdmissionMode::default(),
+            runtime_class_name: default_runtime_class(),
+            extended_resource: default_extended_resource(),
+            replicas: default_replicas(),
+            excluded_namespaces: Vec::new(),
+            sizing: Sizing::default(),
+        }
+    }
+}
+
+/// What turns Pods into peer pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AdmissionMode {
+    /// A mutating webhook that the operator deploys.
+    #[default]
+    Webhook,
+    /// A mutating admission policy, inside the API server (Kubernetes 1.36 and later).
+    Policy,
+    /// A policy where the API server knows them, else a webhook.
+    Auto,
+    /// Nothing: somebody else does.
+    None,
+}
+
+/// How the size of a VM follows from a Pod's resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Sizing {
+    /// By Kubernetes' own rule: init containers run one after another, before the containers.
+    #[default]
+    Kubernetes,
+    /// By the plain sum over all containers, as cloud-api-adaptor's own webhook has it.
+    Sum,
+}
+
+fn default_runtime_class() -> String {
+    RUNTIME_CLASS.to_owned()
+}
+
+fn default_extended_resource() -> String {
+    EXTENDED_RESOURCE.to_owned()
+}
+
+fn default_replicas() -> i32 {
+    2
+}

@@ -1,0 +1,199 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::mpsc;
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::*;
+use crate::settings::ProviderSettings;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+struct Fixture {
+    folder: TempDir,
+    states: watch::Receiver<State>,
+    told: mpsc::Receiver<State>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Fixture {
+    async fn start(folder: TempDir, below: &str) -> Self {
+        let folders = Folders { settings: folder.path().join(below), credentials: None };
+        let (tell, told) = mpsc::channel();
+        let stop = CancellationToken::new();
+        let on_change = move |state: &State| tell.send(state.clone()).unwrap();
+        let (states, task) = watch(folders, stop.clone(), on_change).await;
+        Self { folder, states, told, stop, task }
+    }
+
+    /// Writes at once, so that a slow machine shows no half-written file.
+    fn write(&self, name: &str, content: &str) {
+        let draft = self.folder.path().join("..draft");
+        fs::write(&draft, content).unwrap();
+        fs::rename(draft, self.folder.path().join(name)).unwrap();
+    }
+
+    async fn until(&mut self, condition: impl Fn(&State) -> bool) -> State {
+        let found = tokio::time::timeout(DEADLINE, self.states.wait_for(|state| condition(state)));
+        found.await.expect("no such state before the deadline").unwrap().clone()
+    }
+}
+
+fn pool(state: &State) -> String {
+    let ProviderSettings::Libvirt(libvirt) = &state.current.as_ref().unwrap().provider;
+    libvirt.pool.clone()
+}
+
+fn swap(folder: &Path, version: &str, files: &[(&str, &str)]) {
+    fs::create_dir(folder.join(version)).unwrap();
+    for (name, content) in files {
+        fs::write(folder.join(version).join(name), content).unwrap();
+    }
+    symlink(version, folder.join("..data_tmp")).unwrap();
+    fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+}
+
+#[tokio::test]
+async fn a_swap_of_the_mounted_folder_comes_into_force() {
+    let folder = TempDir::new().unwrap();
+    swap(folder.path(), "..1", &[("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_POOL", "one")]);
+    let mut fixture = Fixture::start(folder, "").await;
+    let first = fixture.states.borrow().clone();
+    assert_eq!((pool(&first).as_str(), first.generation), ("one", 1));
+    swap(fixture.folder.path(), "..2", &[("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_POOL", "two")]);
+    let second = fixture.until(|state| state.generation == 2).await;
+    assert_eq!(pool(&second), "two");
+    assert!(second.rejected.is_none());
+}
+
+#[tokio::test]
+async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_mended() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt\n").unwrap();
+    let mut fixture = Fixture::start(folder, "").await;
+
+    fixture.write("CLOUD_PROVIDER", "opnstack");
+    let bad = fixture.until(|state| state.rejected.is_some()).await;
+    assert_eq!((pool(&bad).as_str(), bad.generation), ("default", 1));
+    assert_eq!(*bad.rejected.unwrap(), SettingsError::UnknownProvider { name: "opnstack".into() });
+
+    fixture.write("CLOUD_PROVIDER", "libvirt");
+    let mended = fixture.until(|state| state.rejected.is_none()).await;
+    assert_eq!(mended.generation, 1, "the content is what it was");
+
+    fixture.write("LIBVIRT_POOL", "other");
+    let newer = fixture.until(|state| state.generation == 2).await;
+    assert_eq!(pool(&newer), "other");
+
+    let told: Vec<_> =
+        fixture.told.try_iter().map(|told| (told.generation, told.rejected.is_some())).collect();
+    assert_eq!(told, [(1, false), (1, true), (1, false), (2, false)]);
+}
+
+#[tokio::test]
+async fn equal_content_is_no_new_generation() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt").unwrap();
+    let mut fixture = Fixture::start(folder, "").await;
+    fixture.write("CLOUD_PROVIDER", "libvirt\n");
+    fixture.write("LIBVIRT_POOL", "pool");
+    let state = fixture.until(|state| pool(state) == "pool").await;
+    assert_eq!(state.generation, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_written_one_by_one_are_read_together() {
+    let changed = Arc::new(Notify::new());
+    for (changes, expected) in [(1, 200), (6, 5 * 150 + 200), (100, 2000)] {
+        let start = Instant::now();
+        let writer = tokio::spawn({
+            let changed = Arc::clone(&changed);
+            async move {
+                for _ in 1..changes {
+                    sleep(Duration::from_millis(150)).await;
+                    changed.notify_one();
+                }
+            }
+        });
+        rest(&changed).await;
+        assert_eq!(start.elapsed().as_millis(), expected, "{changes} changes");
+        writer.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_comes_later_is_found() {
+    let folder = TempDir::new().unwrap();
+    let mut fixture = Fixture::start(folder, "later").await;
+    let state = fixture.states.borrow().clone();
+    assert!(state.current.is_none() && state.generation == 0);
+    assert!(matches!(state.rejected.as_deref(), Some(SettingsError::NoFolder { .. })), "{state:?}");
+    fs::create_dir(fixture.folder.path().join("later")).unwrap();
+    fixture.write("later/CLOUD_PROVIDER", "libvirt");
+    fixture.until(|state| state.current.is_some() && state.rejected.is_none()).await;
+    // Now it is watched: a change comes well before the next slow reading.
+    fixture.write("later/LIBVIRT_POOL", "pool");
+    fixture.until(|state| pool(state) == "pool").await;
+}
+
+#[tokio::test]
+async fn the_task_ends_on_stop_and_without_receivers() {
+    for stopped in [true, false] {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt").unwrap();
+        let Fixture { folder: _folder, told: _told, states, stop, task } = Fixture::start(folder, "").await;
+        if stopped {
+            stop.cancel();
+        } else {
+            drop(states);
+        }
+        tokio::time::timeout(DEADLINE, task).await.unwrap().unwrap();
+    }
+}
+
+#[test]
+fn equal_content_and_equal_errors_are_no_news() {
+    let mut keeper = Keeper::default();
+    let raw = |provider: &str| Raw {
+        settings: [("CLOUD_PROVIDER".to_owned(), provider.into())].into(),
+        ..Raw::default()
+    };
+    assert!(keeper.accept(Ok(raw("aws"))));
+    assert!(!keeper.accept(Ok(raw("aws"))));
+    assert!(keeper.accept(Ok(raw("libvirt"))));
+    assert!(!keeper.accept(Ok(raw("libvirt"))));
+    assert!(keeper.accept(Ok(raw("aws"))));
+    assert!(keeper.accept(Ok(raw("libvirt"))));
+    assert_eq!(keeper.state.generation, 1);
+}
+
+#[test]
+fn settings_are_usable_when_deletions_can_go_by_them() {
+    let mut keeper = Keeper::default();
+    for (provider, uris, usable) in [
+        ("aws", ["a", "a"], None),
+        ("opnstack", ["a", "a"], Some(false)),
+        ("libvirt", ["test:///default", "test:///default"], Some(true)),
+        ("libvirt", ["test:///default", "test:///other"], Some(false)),
+        ("libvirt", ["nonsense", "nonsense"], Some(false)),
+        ("aws", ["a", "a"], None),
+        ("", ["", ""], Some(false)),
+    ] {
+        let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));
+        let settings = [("CLOUD_PROVIDER".to_owned(), provider.into()), uri].into();
+        assert!(keeper.accept(Ok(Raw { settings, credentials: [other].into() })));
+        assert_eq!(keeper.state.usable(), usable, "{provider} {uris:?}");
+        assert_eq!(keeper.state.problem().is_none(), usable == Some(true), "{provider} {uris:?}");
+    }
+}
+
+#[test]
+fn our_own_reading_is_not_a_change() {
+    assert!(is_reading(EventKind::Access(AccessKind::Open(AccessMode::Any))));
+    assert!(is_reading(EventKind::Access(AccessKind::Close(AccessMode::Read))));
+    assert!(!is_reading(EventKind::Access(AccessKind::Close(AccessMode::Write))));
+    assert!(!is_reading(EventKind::Any));
+}

@@ -1,0 +1,130 @@
+//! How long clients are waited for, and how many: on a clock that the tests move.
+
+use futures::FutureExt;
+
+use super::{
+    super::crowd::{IDLE, MOST as CONNECTIONS},
+    *,
+};
+
+/// Lets no time pass on the clock of a test: where all wait, it would run ahead. At the deadline it does, so that a test
+/// fails rather than hangs.
+fn stop_the_clock() {
+    tokio::spawn(async {
+        let end = std::time::Instant::now() + DEADLINE;
+        while std::time::Instant::now() < end {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+/// Lets the others go on until it is so.
+async fn comes_true(so: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + DEADLINE;
+    while !so() {
+        assert!(std::time::Instant::now() < end, "it did not come true in time");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
+    let fixture = Fixture::plain().await;
+    let mut stalled = Vec::new();
+    for length in ["content-length: 4194304", "transfer-encoding: chunked"].repeat(8) {
+        let mut stream = fixture.connect("http/1.1").await.unwrap();
+        let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n{length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stalled.push(stream);
+    }
+    stop_the_clock();
+    let before = Instant::now();
+    for stream in &mut stalled {
+        // Its body is being waited for.
+        let mut wanted = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut wanted).await.unwrap();
+    }
+    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    assert_eq!(before.elapsed(), Duration::ZERO, "it was answered before any of the others failed");
+    tokio::time::advance(BODY_TIME).await;
+    for mut stream in stalled {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_waits_is_kept_longer_than_api_servers_keep_it() {
+    let fixture = Fixture::plain().await;
+    let mut http1 = fixture.http1().await;
+    stop_the_clock();
+    for _ in 0..3 {
+        assert!(is_patched(&ask(&mut http1, a_review()).await));
+        tokio::time::advance(Duration::from_secs(91)).await;
+    }
+    assert!(is_patched(&ask(&mut http1, a_review()).await));
+    tokio::time::advance(IDLE).await;
+    comes_true(|| http1.is_closed()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_has_begun_must_arrive_soon() {
+    let fixture = Fixture::plain().await;
+    let mut stream = fixture.connect("http/1.1").await.unwrap();
+    stop_the_clock();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut wanted = vec![0; 20];
+    stream.read_exact(&mut wanted).await.unwrap();
+    while !wanted.ends_with(b"\r\n\r\nok\n") {
+        wanted.push(stream.read_u8().await.unwrap());
+    }
+    tokio::time::advance(REQUEST_TIME * 2).await;
+    let start = Instant::now();
+    stream.write_all(b"POST ").await.unwrap();
+    let step = Duration::from_millis(100);
+    // The server has to see the first byte before its time runs.
+    let mut byte = [0];
+    while stream.read(&mut byte).now_or_never().is_none() {
+        tokio::time::advance(step).await;
+        let _ = stream.write_all(b"x").await;
+    }
+    assert!(start.elapsed() >= REQUEST_TIME && start.elapsed() < IDLE / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_gets_a_place_where_others_only_stay() {
+    let fixture = Fixture::plain().await;
+    let mut kept = fixture.http1().await;
+    stop_the_clock();
+    let connect = || TcpStream::connect(fixture.server.address);
+    let mut staying = try_join_all((0..CONNECTIONS - 50).map(|_| connect())).await.unwrap();
+    // One that is served came after them.
+    drop(fixture.http1().await);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let before = Instant::now();
+    assert!(is_patched(&ask(&mut kept, a_review()).await));
+    staying.extend(try_join_all((0..100).map(|_| connect())).await.unwrap());
+    for _ in 0..3 {
+        assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    }
+    assert!(is_patched(&ask(&mut kept, a_review()).await), "who asked is kept");
+    let mut left = 0;
+    for stream in &mut staying {
+        left += usize::from(stream.read(&mut [0]).now_or_never().is_some());
+    }
+    assert!((50..100).contains(&left), "{left} had to leave");
+    assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_clients_do_not_keep_others_out() {
+    let fixture = Fixture::plain().await;
+    let mut silent = Vec::new();
+    for _ in 0..CONNECTIONS + 8 {
+        silent.push(TcpStream::connect(fixture.server.address).await.unwrap());
+    }
+    // The clock of this test runs ahead whenever all wait, so the silent ones are past their time at once.
+    let mut http1 = fixture.http1().await;
+    assert!(is_patched(&ask(&mut http1, a_review()).await));
+}
