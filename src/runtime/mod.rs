@@ -6,6 +6,7 @@
 pub(crate) mod api_call;
 pub mod backoff;
 pub(crate) mod conditions;
+pub(crate) mod crowd;
 pub(crate) mod finalizer;
 pub mod http;
 mod leadership;

@@ -4,7 +4,7 @@
 //! a body's length and what all bodies together hold.
 
 mod body;
-mod crowd;
+mod prompt;
 
 use std::{
     convert::Infallible,
@@ -33,17 +33,30 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use body::{Memory, Problem};
-use crowd::{Crowd, Prompt, Seat};
+use prompt::Prompt;
 
 use super::{
     metrics::ReviewMetrics,
     mutate::Options,
     review::{Answer, Outcome, review, status},
 };
-use crate::runtime::{ListenAt, ListenError, http::Readiness, listener::Listener};
+use crate::runtime::{
+    ListenAt, ListenError,
+    crowd::{Crowd, Seat},
+    http::Readiness,
+    listener::Listener,
+};
 
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
+
+/// Connections at once. By HTTP/1.1, which API servers speak to Services, each call at the same time has its own, and an API
+/// server keeps up to 25 of them for later.
+const CONNECTIONS: usize = 256;
+
+/// How long a connection is kept without a request. API servers drop it after 90 s: if the webhook were the first to drop
+/// it, a review could be on its way already, and is not sent again.
+const IDLE: Duration = Duration::from_secs(120);
 
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
@@ -176,7 +189,7 @@ pub async fn serve(
 }
 
 async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
-    let mut crowd = Crowd::default();
+    let mut crowd = Crowd::new(CONNECTIONS);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
@@ -204,7 +217,7 @@ async fn converse(
     let handshake = tokio::select! {
         handshake = timeout(HANDSHAKE_TIME, tls.accept(stream)) => handshake,
         () = stop.cancelled() => return,
-        () = seat.has_to_leave() => return,
+        () = seat.has_to_leave(IDLE) => return,
     };
     let ended = match handshake {
         Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
@@ -281,7 +294,7 @@ async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
     let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stop => LONGEST_STOP,
-        () = seat.has_to_leave() => LEAVE_TIME,
+        () = seat.has_to_leave(IDLE) => LEAVE_TIME,
     };
     take_no_more(connection.as_mut());
     timeout(grace, connection).await.unwrap_or(Ok(()))

@@ -1,7 +1,7 @@
 //! Serves `/healthz`, `/readyz` and `/metrics`.
 //!
-//! Small on purpose: one request per connection, every connection bounded in time and their number bounded, so that no
-//! client can hold up the kubelet's probes for long.
+//! Small on purpose: one request per connection, every connection bounded in time and their number bounded. Whoever came
+//! last finds a place, so that no client can hold up the kubelet's probes, which would restart the process.
 
 mod readiness;
 
@@ -23,20 +23,20 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 pub use readiness::{Condition, Readiness};
 
+use super::crowd::{Crowd, Seat};
 use super::listener::{ListenAt, ListenError, Listener};
 
-/// Connections at once for each address: a few kubelet probes and scrapes, with room for people. Further ones wait in
-/// the system's backlog.
-const CONNECTIONS: usize = 32;
+/// Connections at once for each address. Probes and scrapes need a few: the others are so many that come after a probe
+/// before it has to leave, which is long answered then.
+const CONNECTIONS: usize = 128;
 
-/// From accepting a connection to its end. Probes give up after a second, scrapes after ten.
-const CONNECTION_TIME: Duration = Duration::from_secs(10);
+/// How long a request may take to arrive, and an answer to be taken. Probes give up after a second, scrapes after ten.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// hyper's smallest buffer: requests are a line and a few headers.
 const BUFFER: usize = 8 * 1024;
@@ -95,31 +95,35 @@ pub async fn serve(
 }
 
 async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken) {
-    let mut connections = JoinSet::new();
+    let mut crowd = Crowd::new(CONNECTIONS);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(_) = connections.join_next() => {}
-            stream = listener.accept(), if connections.len() < CONNECTIONS => {
-                connections.spawn(converse(stream, routes.clone(), stop.clone()));
+            Some(()) = crowd.one_leaves() => {}
+            stream = listener.accept(), if !crowd.is_full() => {
+                crowd.admit(|seat| converse(stream, Arc::clone(&routes), seat, stop.clone()));
             }
         }
     }
     drop(listener);
-    while connections.join_next().await.is_some() {}
+    crowd.all_leave(2 * PATIENCE).await;
 }
 
 /// Answers one request.
-async fn converse(stream: TcpStream, routes: Arc<Routes>, stop: CancellationToken) {
+async fn converse(stream: TcpStream, routes: Arc<Routes>, seat: Arc<Seat>, stop: CancellationToken) {
     let service = service_fn(|request: hyper::Request<_>| {
-        ready(Ok::<_, Infallible>(routes.answer(request.method(), request.uri().path())))
+        let response = routes.answer(request.method(), request.uri().path());
+        seat.answered();
+        ready(Ok::<_, Infallible>(response))
     });
     let connection = http1::Builder::new()
+        // It is a part of what the connection has for its request.
+        .header_read_timeout(None)
         .keep_alive(false)
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let served = timeout(CONNECTION_TIME, async {
+    let served = async {
         tokio::select! {
             result = connection.as_mut() => result,
             () = stop.cancelled() => {
@@ -127,11 +131,14 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, stop: CancellationToke
                 connection.await
             }
         }
-    });
-    match served.await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!(%error, "a connection failed"),
-        Err(_) => debug!("a connection took too long"),
+    };
+    tokio::select! {
+        // What is there is answered even where the connection has to leave.
+        biased;
+        result = served => if let Err(error) = result {
+            debug!(%error, "a connection failed");
+        },
+        () = seat.has_to_leave(PATIENCE) => debug!("a connection took too long, or its place was needed"),
     }
 }
 
@@ -189,6 +196,7 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Ful
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::runtime::Metrics;
@@ -310,20 +318,44 @@ mod tests {
         get(health, "/healthz").await;
         stop.cancel();
         // Sooner than a connection's time runs out.
-        timeout(CONNECTION_TIME / 2, servers.stopped()).await.unwrap();
+        timeout(PATIENCE / 2, servers.stopped()).await.unwrap();
         assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
         assert!(TcpStream::connect(health).await.is_err());
+    }
+
+    /// Opens connections that ask for nothing.
+    async fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+        let mut silent = Vec::new();
+        for _ in 0..count {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        silent
     }
 
     #[tokio::test(start_paused = true)]
     async fn silent_clients_do_not_keep_others_out() {
         let (servers, _readiness, _stop) = start(LOCAL, second()).await;
-        let mut silent = Vec::new();
-        for _ in 0..CONNECTIONS + 8 {
-            silent.push(TcpStream::connect(servers.health).await.unwrap());
-        }
-        // The clock of this test runs ahead whenever all wait, so the silent ones are past their time at once.
+        let _silent = silent(servers.health, 4 * CONNECTIONS).await;
+        // At the deadline the clock of this test runs ahead, so that it fails rather than hangs.
+        let end = std::time::Instant::now() + DEADLINE;
+        tokio::spawn(async move {
+            while std::time::Instant::now() < end {
+                tokio::task::yield_now().await;
+            }
+        });
+        let before = Instant::now();
         let answer = get(servers.health, "/healthz").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_must_arrive_soon() {
+        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        let mut slow = silent(servers.health, 1).await.remove(0);
+        slow.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        let before = Instant::now();
+        assert_eq!(slow.read(&mut [0]).await.unwrap(), 0);
+        assert!((PATIENCE / 2..=PATIENCE).contains(&before.elapsed()), "{:?}", before.elapsed());
     }
 }

@@ -2,10 +2,7 @@
 
 use futures::FutureExt;
 
-use super::{
-    super::crowd::{IDLE, MOST as CONNECTIONS},
-    *,
-};
+use super::*;
 
 /// Lets no time pass on the clock of a test: where all wait, it would run ahead. At the deadline it does, so that a test
 /// fails rather than hangs.

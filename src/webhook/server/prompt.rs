@@ -1,0 +1,90 @@
+//! The time that a request may take to arrive by HTTP/1.1.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::runtime::crowd::Seat;
+
+/// A connection by HTTP/1.1 that fails where a request, once its first byte is there, takes too long until it is answered.
+///
+/// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
+pub(super) struct Prompt<S> {
+    stream: S,
+    seat: Arc<Seat>,
+    within: Duration,
+    begun: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<S> Prompt<S> {
+    pub(super) fn new(stream: S, seat: Arc<Seat>, within: Duration) -> Self {
+        Self { stream, seat, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
+    }
+
+    /// When the request began that is not answered yet.
+    fn begun(&self) -> Option<Instant> {
+        self.begun.filter(|begun| *begun > self.seat.active())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let begun = self.begun();
+        if read.is_ready() {
+            if buffer.filled().len() > before && begun.is_none() {
+                self.begun = Some(Instant::now());
+            }
+            return read;
+        }
+        let Some(begun) = begun else { return Poll::Pending };
+        let end = begun + self.within;
+        if self.timer.deadline() != end {
+            self.timer.as_mut().reset(end);
+        }
+        ready!(self.timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "a request took too long to arrive")))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
