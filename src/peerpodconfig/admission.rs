@@ -35,7 +35,7 @@ impl Context {
         tls: Option<Result<TlsOptions, TlsError>>,
     ) -> Result<Part, PassError> {
         // Those of cloud-api-adaptor shape none of these objects.
-        let settings = AdaptorSettings::read(None, None, "");
+        let settings = AdaptorSettings::read(None, None);
         let inputs = &self.inputs(config, &settings);
         let admission = &config.spec.admission;
         let served = self.policies.ask(&self.client).await?;

@@ -67,11 +67,10 @@ impl Observer {
             api_call::bounded(config_maps.get_opt(&config.spec.config_map_name)),
             api_call::bounded(secrets.get_opt(&config.spec.cloud_secret_name)),
         )?;
-        let salt = config.uid().unwrap_or_default();
         Ok(Sources {
             config_map: found.is_some(),
             secret: credentials.is_some(),
-            settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref(), &salt),
+            settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref()),
             missing: build::missing(found.as_ref(), credentials.as_ref()),
             tls: found.as_ref().map(webhook::tls_of_settings),
         })

@@ -125,7 +125,7 @@ mod tests {
         assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
         let many = message(12, true, None);
         assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
-        let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None, "") };
+        let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None) };
         for pods in [0, 2] {
             let misfit = message(pods, false, Some(&built));
             assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");

@@ -89,7 +89,7 @@ fn config(name: &str, spec: &Value) -> Result<PeerPodConfig> {
 fn settings(cloud: &str) -> Result<AdaptorSettings> {
     let data = json!({ "data": { "CLOUD_PROVIDER": cloud } });
     let config_map: ConfigMap = serde_json::from_value(data)?;
-    Ok(AdaptorSettings::read(Some(&config_map), None, "uid"))
+    Ok(AdaptorSettings::read(Some(&config_map), None))
 }
 
 fn inputs<'a>(config: &'a PeerPodConfig, settings: &'a AdaptorSettings, namespace: &'a str) -> Inputs<'a> {

@@ -63,7 +63,7 @@ impl Policy {
         };
         let mut config = PeerPodConfig::new(&excluded, spec);
         config.metadata = ObjectMeta { uid: Some("1".to_owned()), ..config.metadata };
-        let settings = AdaptorSettings::read(None, None, "");
+        let settings = AdaptorSettings::read(None, None);
         let inputs = Inputs {
             config: &config,
             namespace: NAMESPACE,

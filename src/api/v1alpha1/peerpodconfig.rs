@@ -205,7 +205,8 @@ pub struct Adaptor {
     pub service_account_annotations: BTreeMap<String, String>,
 
     /// Whether its Pods are replaced when their `ConfigMap` or Secret changed, once for each change. A cloud-api-adaptor that restarts loses
-    /// sight of the VMs that it runs, so without this the change waits, and a condition names the Pods that wait.
+    /// sight of the VMs that it runs, so without this the change waits, and a condition names the Pods that wait. A Secret that is
+    /// made anew is a change, even if it says the same.
     #[serde(default)]
     pub restart_on_settings_change: bool,
 }

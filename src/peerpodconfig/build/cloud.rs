@@ -145,7 +145,7 @@ mod tests {
         let settings = AdaptorSettings {
             cloud_name: cloud.into(),
             cloud: cloud.parse().ok(),
-            ..AdaptorSettings::read(None, None, "")
+            ..AdaptorSettings::read(None, None)
         };
         let spec =
             PeerPodConfigSpec { instance_type: Some(instance_type.into()), ..PeerPodConfigSpec::default() };

@@ -32,17 +32,14 @@ pub struct AdaptorSettings {
     pub probe_port: u16,
     /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, where it is set.
     pub instance_type_overruled_by: Option<&'static str>,
-    /// The sum (SHA-256) of every key and value, in hexadecimal digits.
+    /// The sum (SHA-256) of every key and value and of the Secret's uid, in hexadecimal digits.
     pub hash: String,
 }
 
 impl AdaptorSettings {
     /// Reads both objects, either of which may be missing. Where both have a key the `ConfigMap` wins, as it does in
     /// cloud-api-adaptor's environment.
-    ///
-    /// `salt` keeps a short Secret from being guessed from the sum of it that is on the Pods: anything that differs from
-    /// one installation to the next and stays the same, such as the configuration's uid.
-    pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>, salt: &str) -> Self {
+    pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Self {
         let text = |key: &str| text(config_map, secret, key);
         let cloud_name = text("CLOUD_PROVIDER");
         let cloud = cloud_name.parse().ok();
@@ -51,7 +48,7 @@ impl AdaptorSettings {
             cloud,
             probe_port: text("PROBE_PORT").parse().ok().filter(|port| *port > 0).unwrap_or(PROBE_PORT),
             instance_type_overruled_by: overruled.then_some(OVERRULING),
-            hash: hash(config_map, secret, salt),
+            hash: hash(config_map, secret),
             cloud_name,
         }
     }
@@ -116,14 +113,19 @@ impl From<Record> for AdaptorSettings {
     }
 }
 
-fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>, salt: &str) -> String {
+/// The sum is on the DaemonSet and its Pods, which more people may read than the Secret. A short password could be guessed from
+/// it, but for the Secret's uid: that is random, and nobody sees it but who may read the Secret.
+fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
     let mut sum = Context::new(&SHA256);
     // With its length before it no text runs into the next.
     let mut add = |bytes: &[u8]| {
         sum.update(&(bytes.len() as u64).to_be_bytes());
         sum.update(bytes);
     };
-    add(salt.as_bytes());
+    if let Some(uid) = secret.and_then(|it| it.metadata.uid.as_ref()) {
+        add(b"uid");
+        add(uid.as_bytes());
+    }
     for (key, value) in config_map.iter().flat_map(|it| it.data.iter().flatten()) {
         add(b"setting");
         add(key.as_bytes());
@@ -156,7 +158,7 @@ mod tests {
     fn read(settings: &Value, credentials: &Value) -> AdaptorSettings {
         let config_map = serde_json::from_value(json!({ "data": settings })).unwrap();
         let secret = serde_json::from_value(json!({ "data": credentials })).unwrap();
-        AdaptorSettings::read(Some(&config_map), Some(&secret), "uid")
+        AdaptorSettings::read(Some(&config_map), Some(&secret))
     }
 
     #[test]
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(settings.cloud, Some(CloudProvider::Aws));
         let settings = read(&json!({ "CLOUD_PROVIDER": "mine" }), &json!({}));
         assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("mine", None));
-        let none = AdaptorSettings::read(None, None, "uid");
+        let none = AdaptorSettings::read(None, None);
         assert_eq!((none.cloud_name.as_str(), none.cloud, none.probe_port), ("", None, 8000));
     }
 
@@ -212,7 +214,16 @@ mod tests {
         ] {
             assert_ne!(read(&settings, credentials).hash, base, "{settings}");
         }
-        assert_ne!(AdaptorSettings::read(None, None, "a").hash, AdaptorSettings::read(None, None, "b").hash);
+    }
+
+    #[test]
+    fn the_sum_of_a_secret_cannot_be_told_from_what_the_secret_says() {
+        let of = |uid: &str| {
+            let secret = json!({ "metadata": { "uid": uid }, "data": { "PASSWORD": "MTIzNA==" } });
+            AdaptorSettings::read(None, Some(&serde_json::from_value(secret).unwrap())).hash
+        };
+        assert_ne!(of("5f0c"), of("a1b2"));
+        assert_eq!(of("5f0c"), of("5f0c"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn built(spec: &Value, cloud: &str) -> Value {
 fn built_with(spec: &Value, cloud: &str, secrets: AdaptorSecrets) -> Value {
     let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud } });
     let config_map = serde_json::from_value(config_map).unwrap();
-    let settings = AdaptorSettings::read(Some(&config_map), None, "uid");
+    let settings = AdaptorSettings::read(Some(&config_map), None);
     let config = config(spec);
     let inputs = Inputs {
         config: &config,
@@ -208,7 +208,7 @@ fn secrets_of_other_names_are_mounted_in_the_same_places() {
 fn settings_change_the_template_only_where_they_are_in_force() {
     let read = |cloud: &str| {
         let config_map = json!({ "data": { "CLOUD_PROVIDER": cloud, "PROBE_PORT": "9000" } });
-        AdaptorSettings::read(Some(&serde_json::from_value(config_map).unwrap()), None, "uid")
+        AdaptorSettings::read(Some(&serde_json::from_value(config_map).unwrap()), None)
     };
     let config = config(&json!({}));
     let built = |settings: &AdaptorSettings| {

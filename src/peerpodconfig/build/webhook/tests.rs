@@ -25,7 +25,7 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
         "spec": { "admission": admission },
     }))
     .unwrap();
-    let settings = AdaptorSettings::read(None, None, "uid");
+    let settings = AdaptorSettings::read(None, None);
     let tls = TlsOptions::parse("", CIPHER).unwrap();
     let inputs = Inputs {
         config: &config,
