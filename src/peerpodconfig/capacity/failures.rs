@@ -1,5 +1,5 @@
-//! Nodes that could not be written to: each is left alone for a while, so that it does not keep others from their turn.
-//! *(no client)*
+//! Nodes that could not be written to: they are left alone for a while, so that they do not keep others from their turn, nor
+//! the API server busy. *(no client)*
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,11 +15,20 @@ use crate::runtime::{Backoff, backoff};
 /// What a node that cannot be written to waits for at last.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// So many failures are no matter of single nodes. In one pass, one after the other, they end it; so many nodes that wait,
+/// wait together, as each time that some are due costs as much as if all were.
+pub(super) const MANY: usize = 16;
+
 /// Which nodes could not be written to, why, and until when they wait.
 #[derive(Debug)]
 pub(super) struct Failures {
     table: HashMap<Arc<str>, Failure>,
     backoff: Backoff<Arc<str>>,
+    /// Nodes that were not tried after too many failures.
+    untried: HashSet<Arc<str>>,
+    /// Until when all of these wait together.
+    rest: Option<Instant>,
+    rests: Backoff<()>,
 }
 
 #[derive(Debug)]
@@ -30,48 +39,87 @@ struct Failure {
 
 impl Default for Failures {
     fn default() -> Self {
-        Self { table: HashMap::new(), backoff: Backoff::new(backoff::BASE, LONGEST) }
+        Self {
+            table: HashMap::new(),
+            backoff: Backoff::new(backoff::BASE, LONGEST),
+            untried: HashSet::new(),
+            rest: None,
+            rests: Backoff::new(backoff::BASE, LONGEST),
+        }
     }
 }
 
 impl Failures {
     /// Forgets all nodes that are not to be written to any more.
     pub(super) fn retain(&mut self, writes: &[NodeWrite]) {
-        if !self.table.is_empty() {
-            let meant: HashSet<_> = writes.iter().map(|write| &write.node).collect();
-            self.table.retain(|node, _| meant.contains(node));
-            self.backoff.retain(|node| meant.contains(node));
+        if self.table.is_empty() && self.untried.is_empty() {
+            return;
+        }
+        let meant: HashSet<_> = writes.iter().map(|write| &write.node).collect();
+        self.table.retain(|node, _| meant.contains(node));
+        self.backoff.retain(|node| meant.contains(node));
+        self.untried.retain(|node| meant.contains(node));
+        if self.table.is_empty() && self.untried.is_empty() {
+            self.rest = None;
+            self.rests.succeeded(&());
         }
     }
 
     /// Whether a node may not be written to yet.
     pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
-        self.table.get(node).is_some_and(|failure| failure.until > now)
+        match self.table.get(node) {
+            Some(failure) => failure.until > now || self.rests(now),
+            None => self.untried.contains(node) && self.rests(now),
+        }
+    }
+
+    /// Whether a node could not be written to when that was tried last.
+    pub(super) fn has(&self, node: &Arc<str>) -> bool {
+        self.table.contains_key(node)
     }
 
     /// It could not be written to.
     pub(super) fn failed(&mut self, node: &Arc<str>, error: String, now: Instant) {
         let until = now + self.backoff.failed(node);
         self.table.insert(node.clone(), Failure { error, until });
+        self.untried.remove(node);
     }
 
     /// It was written to, or is gone.
     pub(super) fn succeeded(&mut self, node: &Arc<str>) {
-        self.table.remove(node);
-        self.backoff.succeeded(node);
+        let (failed, untried) = (self.table.remove(node).is_some(), self.untried.remove(node));
+        if failed || untried {
+            self.backoff.succeeded(node);
+            // It is not all of them any more that fail.
+            self.rests.succeeded(&());
+        }
+    }
+
+    /// A pass is over in which nodes failed, and these were not tried.
+    pub(super) fn ended(&mut self, untried: impl IntoIterator<Item = Arc<str>>, now: Instant) {
+        self.untried.extend(untried);
+        if self.table.len() + self.untried.len() >= MANY && !self.rests(now) {
+            self.rest = Some(now + self.rests.failed(&()));
+        }
     }
 
     /// When the first of them may be written to.
     pub(super) fn again(&self, now: Instant) -> Option<Duration> {
-        self.table.values().map(|failure| failure.until.saturating_duration_since(now)).min()
+        let untried = (!self.untried.is_empty()).then_some(now);
+        let first = self.table.values().map(|failure| failure.until).chain(untried).min()?;
+        Some(first.max(self.rest.unwrap_or(now)).saturating_duration_since(now))
     }
 
-    /// All of them and what went wrong, by name.
+    /// All that failed and what went wrong, by name.
     pub(super) fn all(&self) -> Vec<(Arc<str>, String)> {
         let mut all: Vec<_> =
             self.table.iter().map(|(node, failure)| (node.clone(), failure.error.clone())).collect();
         all.sort();
         all
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.rest.is_some_and(|rest| rest > now)
     }
 }
 
@@ -108,5 +156,42 @@ mod tests {
         assert_eq!(failures.all().len(), 1);
         failures.retain(&[write("a")]);
         assert_eq!((failures.all().len(), failures.again(now), failures.backoff.failures(&b)), (0, None, 0));
+    }
+
+    #[test]
+    fn many_wait_together_ever_longer_and_others_do_not_wait_for_them() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        let nodes: Vec<_> = (0..MANY).map(|number| Arc::<str>::from(format!("{number}"))).collect();
+        let [untried, failing @ ..] = &nodes[..] else { unreachable!() };
+        let other = Arc::from("other");
+        // A few wait each for itself.
+        failures.failed(&failing[0], "no".into(), start);
+        failures.ended([], start);
+        assert_eq!(failures.rest, None);
+        let (mut now, mut passes) = (start, 0);
+        while now < start + Duration::from_secs(3600) {
+            for node in failing.iter().filter(|node| !failures.holds(node, now)).collect::<Vec<_>>() {
+                failures.failed(node, "no".into(), now);
+            }
+            failures.ended([untried.clone()], now);
+            assert!(nodes.iter().all(|node| failures.holds(node, now)));
+            assert!(!failures.holds(&"sound".into(), now));
+            let rest = failures.rest;
+            // One that fails meanwhile makes none of them wait longer.
+            failures.failed(&other, "no".into(), now);
+            failures.ended([], now);
+            assert_eq!(failures.rest, rest);
+            now += failures.again(now).unwrap();
+            passes += 1;
+        }
+        assert!((60..140).contains(&passes), "{passes}");
+        assert!(!failures.holds(untried, now));
+        // As soon as one can be written to, the others need not wait for long.
+        failures.succeeded(untried);
+        failures.ended([], now);
+        assert!(failures.again(now).is_some_and(|again| again <= LONGEST));
+        assert_eq!(failures.rests.failures(&()), 1);
+        failures.retain(&[]);
+        assert_eq!((failures.rest, failures.again(now)), (None, None));
     }
 }

@@ -38,6 +38,12 @@ struct Last {
     again: Instant,
 }
 
+impl Last {
+    fn hold(&self, now: Instant) -> Option<Duration> {
+        self.again.checked_duration_since(now).filter(|hold| !hold.is_zero())
+    }
+}
+
 impl Default for Holds {
     fn default() -> Self {
         Self { hasher: RandomState::new(), last: Mutex::default(), backoff: Backoff::new(FIRST, LONGEST) }
@@ -52,8 +58,7 @@ impl Holds {
         let mut table = self.table();
         let again = match table.get(&write.node) {
             Some(last) if last.content == content => {
-                let hold = last.again.saturating_duration_since(now);
-                if !hold.is_zero() {
+                if let Some(hold) = last.hold(now) {
                     return Err(hold);
                 }
                 now + self.backoff.failed(&write.node)
@@ -65,6 +70,17 @@ impl Holds {
         };
         table.insert(write.node.clone(), Last { content, at: now, again });
         Ok(())
+    }
+
+    /// Whether this write would have to wait.
+    pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
+        let content = self.hasher.hash_one(write);
+        self.table().get(&write.node).is_some_and(|last| last.content == content && last.hold(now).is_some())
+    }
+
+    /// Whether what was written to a node last would have to wait.
+    pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
+        self.table().get(node).is_some_and(|last| last.hold(now).is_some())
     }
 
     /// It was not written after all.
@@ -126,6 +142,9 @@ mod tests {
             holds.admit(&write("a", 3), now).unwrap();
         }
         assert!(holds.admit(&write("a", 3), now).is_err());
+        assert!(holds.refuses(&write("a", 3), now) && !holds.refuses(&write("a", 4), now));
+        assert!(!holds.refuses(&write("a", 3), now + FIRST) && !holds.refuses(&write("b", 3), now));
+        assert!(holds.holds(&"a".into(), now) && !holds.holds(&"a".into(), now + FIRST));
         holds.admit(&write("b", 3), now).unwrap();
         holds.admit(&write("a", 4), now).unwrap();
         for _ in 0..5 {

@@ -36,26 +36,32 @@ struct Counted {
     resources: BTreeMap<String, u32>,
 }
 
+impl Counted {
+    fn is_younger(&self, age: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < age
+    }
+}
+
 impl Memory {
     /// All that is remembered, to see whether anything is to be done.
     pub(super) fn all(&self, now: Instant) -> InUse {
-        self.not_older_than(UNEVEN, now)
+        self.of(|_, counted| counted.is_younger(UNEVEN, now))
     }
 
-    /// What is as good as counted now, for the nodes that stay as they are.
-    pub(super) fn recent(&self, now: Instant) -> InUse {
-        self.not_older_than(RECENT, now)
+    /// What is as good as counted now, for the nodes that stay as they are: among them those that wait, on which nothing is
+    /// to be counted until their turn.
+    pub(super) fn recent(&self, waits: impl Fn(&Arc<str>) -> bool, now: Instant) -> InUse {
+        self.of(|node, counted| counted.is_younger(RECENT, now) || waits(node))
     }
 
-    fn not_older_than(&self, age: Duration, now: Instant) -> InUse {
-        let counts =
-            self.counts.iter().filter(|(_, counted)| now.saturating_duration_since(counted.at) < age);
+    fn of(&self, matches: impl Fn(&Arc<str>, &Counted) -> bool) -> InUse {
+        let counts = self.counts.iter().filter(|(node, counted)| matches(node, counted));
         InUse::remembered(counts.map(|(node, counted)| (node.clone(), counted.resources.clone())).collect())
     }
 
-    /// Takes over what was counted for a plan.
-    pub(super) fn take(&mut self, in_use: &InUse, now: Instant) {
-        self.counts.retain(|_, counted| now.saturating_duration_since(counted.at) < UNEVEN);
+    /// Takes over what was counted for a plan. The counts of nodes that wait are kept.
+    pub(super) fn take(&mut self, in_use: &InUse, waits: impl Fn(&Arc<str>) -> bool, now: Instant) {
+        self.counts.retain(|node, counted| counted.is_younger(UNEVEN, now) || waits(node));
         if in_use.is_complete() {
             self.counts.clear();
             self.looks.retain(|_, due| *due > now);
@@ -104,6 +110,10 @@ mod tests {
         in_use
     }
 
+    fn nobody(_: &Arc<str>) -> bool {
+        false
+    }
+
     fn remembered(nodes: &[(&str, u32)]) -> InUse {
         InUse::remembered(
             nodes.iter().map(|(node, vms)| ((*node).into(), [(VM.to_owned(), *vms)].into())).collect(),
@@ -113,15 +123,21 @@ mod tests {
     #[test]
     fn a_count_is_kept_as_long_as_uneven_shares_and_is_recent_for_seconds() {
         let (mut memory, start) = (Memory::default(), Instant::now());
-        memory.take(&counted(&[("a", 3), ("b", 0)]), start);
-        memory.take(&counted(&[("c", 1)]), start + RECENT);
-        assert_eq!(memory.recent(start + RECENT), remembered(&[("c", 1)]));
+        memory.take(&counted(&[("a", 3), ("b", 0)]), nobody, start);
+        memory.take(&counted(&[("c", 1)]), nobody, start + RECENT);
+        assert_eq!(memory.recent(nobody, start + RECENT), remembered(&[("c", 1)]));
         assert_eq!(memory.all(start + RECENT), remembered(&[("a", 3), ("c", 1)]));
         assert_eq!(memory.all(start + UNEVEN), remembered(&[("c", 1)]));
-        memory.take(&counted(&[("c", 0)]), start + UNEVEN);
+        memory.take(&counted(&[("c", 0)]), nobody, start + UNEVEN);
         assert_eq!((memory.all(start), memory.counts.len()), (InUse::default(), 0));
-        memory.take(&counted(&[("a", 3)]), start);
-        memory.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), start);
+        memory.take(&counted(&[("a", 3)]), nobody, start);
+        // Nothing is counted anew for one that waits.
+        let waits = |node: &Arc<str>| **node == *"a";
+        let later = start + 2 * UNEVEN;
+        memory.take(&counted(&[("c", 1)]), waits, later);
+        assert_eq!(memory.recent(waits, later), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(memory.recent(nobody, later), remembered(&[("c", 1)]));
+        memory.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), nobody, start);
         assert_eq!(memory.all(start), remembered(&[("b", 2)]));
     }
 
@@ -131,12 +147,12 @@ mod tests {
         memory.look_again(["a".into(), "b".into()], start);
         assert_eq!((memory.due(start).len(), memory.next_look(start)), (0, Some(SECOND_LOOK)));
         // What was counted for another reason meanwhile was counted too early.
-        memory.take(&counted(&[("a", 3)]), start);
+        memory.take(&counted(&[("a", 3)]), nobody, start);
         let later = start + SECOND_LOOK;
         assert_eq!((memory.due(later).len(), memory.next_look(later)), (2, Some(Duration::ZERO)));
-        memory.take(&counted(&[("a", 0)]), later);
+        memory.take(&counted(&[("a", 0)]), nobody, later);
         assert_eq!(memory.due(later), ["b".into()]);
-        memory.take(&InUse::of_all(HashMap::new()), later);
+        memory.take(&InUse::of_all(HashMap::new()), nobody, later);
         assert_eq!((memory.due(later).len(), memory.next_look(later)), (0, None));
     }
 }

@@ -29,7 +29,11 @@ mod summary;
 mod taints;
 mod write;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::Stream;
 use kube::Client;
@@ -37,7 +41,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use self::{
     memory::{Memory, UNEVEN},
-    plan::{InUse, Plan, plan},
+    plan::{InUse, NodeWrite, Plan, plan},
     write::Writer,
 };
 use crate::{permissions::Permission, runtime::api_call::ApiError};
@@ -119,14 +123,18 @@ impl Capacity {
         let (mut in_use, due) = (memory.all(now), memory.due(now));
         let mut planned = plan(claims, &nodes, &in_use);
         if !(planned.is_settled() && due.is_empty()) {
-            in_use = memory.recent(now);
-            let Some(counted) = self.count(claims, due, &mut in_use).await? else { return Ok(None) };
+            let waits = |node: &Arc<str>| writer.holds(node, now);
+            in_use = memory.recent(waits, now);
+            let refused = |write: &NodeWrite| writer.refuses(write, now);
+            let Some(counted) = self.count(claims, due, refused, &mut in_use).await? else { return Ok(None) };
             planned = counted;
-            memory.take(&in_use, now);
+            memory.take(&in_use, waits, now);
         }
         let (mut summaries, moved) = (planned.summaries, !planned.writes.is_empty());
-        let written = writer.write(&self.nodes, planned.writes).await;
+        let written = writer.write(&self.nodes, planned.writes, now).await;
         if moved {
+            let reached: HashSet<_> = written.reached.iter().collect();
+            planned.lowered.retain(|node| reached.contains(node));
             memory.look_again(planned.lowered, Instant::now());
             if let Some(nodes) = self.nodes.snapshot() {
                 summaries = plan(claims, &nodes, &in_use).summaries;
@@ -140,11 +148,13 @@ impl Capacity {
         Ok(Some(Pass { summaries, written, again }))
     }
 
-    /// Counts the peer pods of these nodes, and of those whose numbers are to change; what is to be done then.
+    /// Counts the peer pods of these nodes, and of those whose numbers are to change; what is to be done then. Nothing is
+    /// counted for a write that is `refused`, as it must wait.
     async fn count(
         &self,
         claims: &[Claim],
         mut uncounted: Vec<Arc<str>>,
+        refused: impl Fn(&NodeWrite) -> bool,
         in_use: &mut InUse,
     ) -> Result<Option<Plan>, CountError> {
         let resources: BTreeSet<_> = claims.iter().map(|claim| claim.resource.as_str()).collect();
@@ -154,10 +164,12 @@ impl Capacity {
             }
             let Some(nodes) = self.nodes.snapshot() else { break };
             let planned = plan(claims, &nodes, in_use);
-            if planned.uncounted.is_empty() {
+            let admitted = planned.writes.iter().filter(|write| !refused(write));
+            let admitted: HashSet<_> = admitted.map(|write| &write.node).collect();
+            uncounted = planned.uncounted.iter().filter(|node| admitted.contains(node)).cloned().collect();
+            if uncounted.is_empty() {
                 return Ok(Some(planned));
             }
-            uncounted = planned.uncounted;
         }
         Ok(None)
     }

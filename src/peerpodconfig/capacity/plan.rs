@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
@@ -29,7 +30,8 @@ pub struct NodeWrite {
 /// What is to be done about the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One write for each node that is not as it should be: first those that take VMs away, then those that give some.
+    /// One write for each node that is not as it should be: first those that take VMs away, then those that give some, each
+    /// in an order of no meaning.
     pub writes: Vec<NodeWrite>,
     /// How each configuration stands, in the order of the claims.
     pub summaries: Vec<Summary>,
@@ -108,8 +110,8 @@ enum Aim {
 }
 
 /// Makes the plan from all claims and all nodes. Nothing may be written while there are
-/// [uncounted](Plan::uncounted) nodes: count their peer pods and plan again. Which are asked for is a matter of the nodes
-/// whose number would change; where nothing is to be done, none is.
+/// [uncounted](Plan::uncounted) nodes among those to be written to: count their peer pods and plan again. Which are asked for
+/// is a matter of the nodes whose number would change; where nothing is to be done, none is.
 pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
     let mut summaries: Vec<_> = claims.iter().map(Summary::of).collect();
     let owners = owners(claims, nodes, &mut summaries);
@@ -160,7 +162,12 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
             writes.push((gives, write));
         }
     }
-    writes.sort_by_key(|(gives, _)| *gives);
+    // Nodes that cannot be written to often have names side by side. Those between them are not to wait for all of them.
+    writes.sort_by_cached_key(|(gives, write)| {
+        let mut hasher = DefaultHasher::new();
+        write.node.hash(&mut hasher);
+        (*gives, hasher.finish())
+    });
     Plan {
         writes: writes.into_iter().map(|(_, write)| write).collect(),
         summaries,

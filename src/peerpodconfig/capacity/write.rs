@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
-    failures::Failures,
+    failures::{self, Failures},
     holds::Holds,
     node::{MARK, NodeView},
     nodes::Nodes,
@@ -27,14 +27,13 @@ use crate::{
 /// others.
 const IN_FLIGHT: usize = 16;
 
-/// After so many failures in one pass the rest waits for the next one: it is not the nodes that fail.
-const MOST_FAILURES: usize = 16;
-
 /// What became of the writes of one pass.
 #[derive(Debug, Default)]
 pub struct Written {
     /// How many nodes were written to.
     pub written: usize,
+    /// These nodes, and those that may have been written to, as no answer came.
+    pub reached: Vec<Arc<str>>,
     /// How many nodes were gone, or others than meant, by then. The watch brings what comes next.
     pub outdated: usize,
     /// Nodes that others reset again and again, and that wait to be corrected, by name.
@@ -60,10 +59,20 @@ impl Writer {
         Self { nodes: Api::all(client), holds: Holds::default(), failures: Failures::default() }
     }
 
-    /// Writes, in this order but several at once, and tells the nodes what they are now.
-    pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>) -> Written {
+    /// Whether this has to wait, so that it will not be written.
+    pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
+        self.failures.holds(&write.node, now) || self.holds.refuses(write, now)
+    }
+
+    /// Whether a node waits for something to be written to it.
+    pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
+        self.failures.holds(node, now) || self.holds.holds(node, now)
+    }
+
+    /// Writes what had [not to wait](Self::refuses) `now`, in this order but several at once, and tells the nodes what they
+    /// are then.
+    pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>, now: Instant) -> Written {
         let mut outcome = Written::default();
-        let now = Instant::now();
         self.holds.sweep(now);
         self.failures.retain(&writes);
         let mut admitted = Vec::new();
@@ -80,12 +89,14 @@ impl Writer {
             }
         }
         outcome.contested.sort();
+        // Nodes that could be written to so far do not wait for others.
+        admitted.sort_by_key(|write| self.failures.has(&write.node));
         let mut left = admitted.into_iter();
         let mut running = stream::FuturesUnordered::new();
-        let mut failures = 0;
+        let (mut failures, mut in_a_row) = (0, 0);
         let api = &self.nodes;
         loop {
-            while running.len() < IN_FLIGHT && failures < MOST_FAILURES {
+            while running.len() < IN_FLIGHT && in_a_row < failures::MANY {
                 let Some(write) = left.next() else { break };
                 running.push(async move { (patch(api, &write).await, write) });
             }
@@ -96,23 +107,34 @@ impl Writer {
                     nodes.wrote(&node);
                     self.failures.succeeded(&write.node);
                     outcome.written += 1;
+                    outcome.reached.push(write.node);
+                    in_a_row = 0;
                 }
                 Err(error) if is_outdated(&error) => {
                     self.holds.not_written(&write.node);
                     self.failures.succeeded(&write.node);
                     outcome.outdated += 1;
+                    in_a_row = 0;
                 }
                 Err(error) => {
                     warn!(node = %write.node, %error, "the node's VMs could not be written");
                     self.holds.not_written(&write.node);
                     self.failures.failed(&write.node, error.to_string(), Instant::now());
                     failures += 1;
+                    in_a_row += 1;
+                    if error.code().is_none() {
+                        outcome.reached.push(write.node);
+                    }
                 }
             }
         }
-        for write in left {
-            self.holds.not_written(&write.node);
-            outcome.untried += 1;
+        let untried: Vec<_> = left.map(|write| write.node).collect();
+        for node in &untried {
+            self.holds.not_written(node);
+        }
+        outcome.untried = untried.len();
+        if failures > 0 {
+            self.failures.ended(untried, Instant::now());
         }
         outcome.failed = self.failures.all();
         outcome.again = [outcome.again, self.failures.again(Instant::now())].into_iter().flatten().min();

@@ -37,6 +37,9 @@ const VM: &str = "kata.peerpods.io/vm";
 /// The ServiceAccount that it all happens under.
 const ACCOUNT: &str = "capacity";
 
+/// What a question for Pods is.
+const LIST: (&str, &str) = ("list", "pods");
+
 /// How soon a reset is put right.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -48,7 +51,8 @@ struct Stage<'a> {
     summaries: watch::Receiver<Vec<Summary>>,
     /// Ends with the stage.
     _tasks: JoinSet<()>,
-    asked: usize,
+    /// How many writes were looked at.
+    written: usize,
 }
 
 impl<'a> Stage<'a> {
@@ -81,8 +85,8 @@ impl<'a> Stage<'a> {
             }
         });
         let nodes = Api::all(testbed.client());
-        let asked = requests(testbed)?.len();
-        Ok(Self { testbed, nodes, claims, summaries, _tasks: tasks, asked })
+        let written = writes(testbed)?.len();
+        Ok(Self { testbed, nodes, claims, summaries, _tasks: tasks, written })
     }
 
     /// Adds a worker that no kubelet runs on, so it is never ready.
@@ -146,19 +150,25 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// How often this verb and resource were asked for so far.
+    fn asked(&self, (verb, resource): (&str, &str)) -> Result<usize> {
+        let all = requests(self.testbed)?;
+        Ok(all.iter().filter(|it| (it.verb.as_str(), it.resource.as_str()) == (verb, resource)).count())
+    }
+
     /// The nodes that were written to since this was asked for last, once a summary says that all is done. What was written
     /// is seen a moment before it is in the audit log: there are so many writes `at_least`.
     async fn written(&mut self, at_least: usize) -> Result<Vec<String>> {
         let settled = |summaries: &Vec<Summary>| summaries.iter().all(|summary| summary.pending.is_empty());
         tokio::time::timeout(DEADLINE, self.summaries.wait_for(settled)).await??;
         let logged = async || {
-            let requests = requests(self.testbed)?;
-            ensure!(requests.len() >= self.asked + at_least, "no more than {requests:?}");
+            let requests = writes(self.testbed)?;
+            ensure!(requests.len() >= self.written + at_least, "no more than {requests:?}");
             Ok(requests)
         };
         let requests = wait::eventually("the audit log has every write", DEADLINE, logged).await?;
-        let new = &requests[self.asked..];
-        self.asked = requests.len();
+        let new = &requests[self.written..];
+        self.written = requests.len();
         for request in new {
             ensure!((request.resource.as_str(), request.code) == ("nodes/status", 200), "{request:?}");
         }
@@ -191,10 +201,17 @@ async fn client(testbed: &Testbed) -> Result<kube::Client> {
 }
 
 /// What was written, or tried to, under the ServiceAccount so far.
+fn writes(testbed: &Testbed) -> Result<Vec<Request>> {
+    let mut requests = requests(testbed)?;
+    requests.retain(Request::is_write);
+    Ok(requests)
+}
+
+/// What was asked for under the ServiceAccount so far.
 fn requests(testbed: &Testbed) -> Result<Vec<Request>> {
     let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
     let mut requests = testbed.audit()?.requests(&mut 0)?;
-    requests.retain(|request| request.user == user && request.is_write());
+    requests.retain(|request| request.user == user);
     Ok(requests)
 }
 
@@ -300,6 +317,48 @@ fn a_reset_is_put_right_within_two_seconds_and_a_fight_is_not_taken_up() -> Resu
         let written = stage.written(1).await?;
         ensure!(written.len() <= 3 && written.iter().all(|name| name == "a"), "{resets} resets: {written:?}");
         for name in ["a", "b", "c"] {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn many_nodes_in_a_fight_are_not_asked_about_while_they_wait() -> Result<()> {
+    without_operator(async |testbed| {
+        let stage = Stage::new(testbed).await?;
+        // More than are asked for one by one.
+        let names: Vec<_> = (0..20).map(|number| format!("fought-{number:02}")).collect();
+        for name in &names {
+            stage.join(name).await?;
+        }
+        stage.want(&[json!({ "limit": 60 })])?;
+        for name in &names {
+            stage.advertises(name, Some("3")).await?;
+        }
+        // Each is put right at once for the first time.
+        for name in &names {
+            stage.reset(name, None).await?;
+        }
+        for name in &names {
+            stage.advertises(name, Some("3")).await?;
+        }
+        let before = stage.asked(LIST)?;
+        let start = Instant::now();
+        let mut resets = 0;
+        while start.elapsed() < Duration::from_secs(5) {
+            for name in &names {
+                stage.reset(name, Some(["0", "1"][resets % 2])).await?;
+            }
+            resets += 1;
+        }
+        let lists = stage.asked(LIST)? - before;
+        // Those whose turn comes are asked for one by one.
+        ensure!(lists <= 2 * names.len(), "{resets} resets of each: Pods were listed {lists} times");
+        for name in &names {
+            stage.advertises(name, Some("3")).await?;
+        }
+        for name in &names {
             stage.leave(name).await?;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Writes that the API server refuses.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -13,7 +15,7 @@ use peerpod_operator::peerpodconfig::{
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
-use super::{Stage, claim, client};
+use super::{LIST, SOON, Stage, claim, client};
 use crate::support::without_operator;
 
 #[test]
@@ -59,6 +61,14 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
             verdict.message.contains("bad-00") && verdict.message.contains("not this one"),
             "{verdict:?}"
         );
+        // While they are many, they are not asked about again and again, and another one does not wait for them.
+        let before = stage.asked(LIST)?;
+        stage.reset("good", Some("0")).await?;
+        let took = stage.advertises("good", Some("1")).await?;
+        ensure!(took < SOON, "the good one was put right after {took:?}");
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        let lists = stage.asked(LIST)? - before;
+        ensure!((1..=12).contains(&lists), "Pods were listed {lists} times");
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(testbed.client());
         bindings.delete("refused-nodes", &DeleteParams::default()).await?;
         for name in &bad {
