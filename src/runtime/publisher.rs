@@ -1,17 +1,19 @@
 //! Tells people about an object *(client required)*: its status, and events.
 
+use json_patch::{Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    core::NamespaceResourceScope,
+    core::{NamespaceResourceScope, object::HasStatus},
     runtime::events::{Event, EventType, Recorder},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::{
     api_call::{self, ApiError},
+    finalizer::Written,
     text::cut,
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -33,10 +35,11 @@ impl Publisher {
         Self { client, recorder, action }
     }
 
-    /// Makes the status be this.
-    pub(crate) async fn status<K>(&self, object: &K, status: &impl Serialize) -> Result<(), ApiError>
+    /// Makes the status be this, and nothing else.
+    pub(crate) async fn status<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + HasStatus<Status: Serialize>
             + Clone
             + std::fmt::Debug
             + DeserializeOwned,
@@ -50,12 +53,33 @@ impl Publisher {
             "metadata": { "name": name, "uid": object.uid() },
             "status": status,
         });
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        match api_call::bounded(api.patch_status(&name, &params, &Patch::Apply(patch))).await {
-            Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let (forced, patch) = (params.clone().force(), Patch::Apply(patch));
+        let applied = match api_call::bounded(api.patch_status(&name, &forced, &patch)).await {
+            Ok(applied) => applied,
             // It is gone, or another one has its name: there is nobody left to tell.
-            _ => Ok(()),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // As it is written: times are not, to the last digit.
+        let status = json!(status);
+        if json!(applied.status()) == status {
+            return Ok(());
         }
+        // A condition that another field manager has, too, as one that restored a backup, an apply alone does not take away.
+        let pinned = applied.resource_version().map_or(Value::Null, Value::from);
+        let replaced = Patch::<()>::Json(JsonPatch(vec![
+            PatchOperation::Test(TestOperation {
+                path: PointerBuf::from_tokens(["metadata", "resourceVersion"]),
+                value: pinned,
+            }),
+            PatchOperation::Replace(ReplaceOperation {
+                path: PointerBuf::from_tokens(["status"]),
+                value: status,
+            }),
+        ]));
+        // Where it changed meanwhile it is looked at again.
+        Written::by(api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
     }
 
     /// Publishes an event. One that cannot be published is logged; a terminating namespace takes none.

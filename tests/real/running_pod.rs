@@ -3,8 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use kube::ResourceExt as _;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
 use peerpod_operator::install::removal;
+use serde_json::json;
 use testbed::{
     Kubelet,
     wait::{self, DEADLINE},
@@ -137,5 +141,24 @@ fn the_definition_deleted_under_a_running_pod_waits_for_the_pod_and_may_come_bac
 
         scene.testbed.install_objects().await?;
         scene.operator_catches_up().await
+    })
+}
+
+#[test]
+fn a_condition_that_a_backup_restored_goes_where_nothing_stands_in_the_way() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let restored = json!({ "status": { "conditions": [{
+            "type": "Stalled", "status": "True", "reason": "NoOwner", "message": "of then",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] } });
+        let params = PatchParams { field_manager: Some("restore".to_owned()), ..PatchParams::default() };
+        scene.peerpods.patch_status(&vm.name(), &params, &Patch::Merge(restored)).await?;
+        wait::present(&scene.peerpods, &vm.name(), "the condition is gone", DEADLINE, |peerpod| {
+            peerpod.status.as_ref().is_some_and(|status| status.conditions.is_empty())
+        })
+        .await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await
     })
 }

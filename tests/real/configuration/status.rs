@@ -10,7 +10,7 @@ use peerpod_operator::api::v1alpha1::PeerPodConfig;
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
-use super::stage::{Stage, configuring};
+use super::stage::{Stage, configuring, writes};
 
 #[test]
 fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
@@ -88,6 +88,32 @@ fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()
             outcome = changes => outcome.map(drop)?,
             outcome = watched => outcome?,
         }
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let mut status = json!(stage.configs.get("config").await?.status);
+        status["conditions"].as_array_mut().context("conditions")?.push(json!({
+            "type": "Conflict", "status": "True", "reason": "AnotherAdaptor", "message": "of then",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }));
+        let restored = Patch::Merge(json!({ "status": status }));
+        let params = PatchParams { field_manager: Some("restore".to_owned()), ..PatchParams::default() };
+        stage.configs.patch_status("config", &params, &restored).await?;
+        stage.until_gone("config", "Conflict").await?;
+        let before = writes(alone)?.len();
+        for _ in 0..3 {
+            stage.look_again(alone).await?;
+        }
+        let written: Vec<_> = writes(alone)?.split_off(before);
+        ensure!(written.is_empty(), "{written:#?}");
+        stage.until("config", "Ready", "AllReady").await?;
         stage.clear("config").await
     })
 }
