@@ -185,7 +185,6 @@ impl Provider for Libvirt {
             own_disks: definition.own_disks(&domain.name),
             name: domain.name,
             // libvirt keeps no time of creation.
-            created: None,
         })
     }
 
