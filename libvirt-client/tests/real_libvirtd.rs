@@ -95,7 +95,8 @@ async fn every_call_to_a_daemon_that_hangs_fails_in_time_and_the_next_ones_succe
         let started = Instant::now();
         let answers = join_all((0..50).map(|_| client.lib_version())).await;
         let took = started.elapsed();
-        assert!(took < call_timeout + Duration::from_secs(1), "{took:?}");
+        // Sooner than without these options.
+        assert!(took < call_timeout + Duration::from_secs(10), "{took:?}");
         for error in answers.into_iter().map(Result::unwrap_err) {
             assert!(matches!(error, Error::Timeout { .. } | Error::Connect(_)), "{error}");
         }

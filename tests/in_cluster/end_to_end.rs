@@ -147,7 +147,7 @@ async fn is_brought_about(installation: &Installation) -> Result<()> {
         let conditions = config.status.iter().flat_map(|status| &status.conditions);
         conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True")
     };
-    wait::present(&configs, "config", "the PeerPodConfig is ready", DEADLINE, ready).await?;
+    wait::present(&configs, "config", "the PeerPodConfig is ready", 2 * DEADLINE, ready).await?;
 
     let part = ListParams::default().labels("app.kubernetes.io/instance=config");
     let adaptors: Api<DaemonSet> = Api::namespaced(client.clone(), NAMESPACE);

@@ -49,7 +49,7 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
         let deployment = format!("deployment/{NAME}");
         let upgrade = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
         installation.testbed.cluster().kubectl(&upgrade).await?;
-        wait::eventually("another operator leads", DEADLINE, async || {
+        wait::eventually("another operator leads", 2 * DEADLINE, async || {
             let now = holder(installation).await?;
             ensure!(now.is_some() && now != first, "{now:?} leads");
             Ok(())

@@ -58,7 +58,7 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
             "apiVersion: confidentialcontainers.org/v1alpha1\nkind: PeerPodConfig\nmetadata: {name: waits}\nspec: {limit: 1}\n",
         )?;
         remove(testbed.cluster()).await?;
-        let output = start(testbed, &file, &["--timeout=1s"])?.wait_with_output().await?;
+        let output = start(testbed, &file, &["--timeout=5s"])?.wait_with_output().await?;
         let told = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1), "{told}");
         ensure!(told.contains("waits was not applied: the definition peerpodconfigs."), "{told}");

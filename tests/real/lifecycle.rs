@@ -52,10 +52,14 @@ fn metrics_are_prometheus_text_with_a_help_and_a_type_for_each() -> Result<()> {
             assert!(text.contains(&format!("# HELP {name} ")), "{name} in:\n{text}");
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
-        let labels = [("provider", "libvirt"), ("outcome", "absent")];
-        let released = metrics.sum("peerpod_operator_deletions_total", &labels);
-        assert!((released - 1.0).abs() < 0.5, "{released} in:\n{text}");
-        Ok(())
+        // It is counted when the API server has answered, which is after it has done so.
+        wait::eventually("the deletion is counted", DEADLINE, async || {
+            let labels = [("provider", "libvirt"), ("outcome", "absent")];
+            let released = alone.operator.metrics().await?.sum("peerpod_operator_deletions_total", &labels);
+            ensure!((released - 1.0).abs() < 0.5, "{released}");
+            Ok(())
+        })
+        .await
     })
 }
 

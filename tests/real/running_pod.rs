@@ -139,8 +139,9 @@ fn the_definition_deleted_under_a_running_pod_waits_for_the_pod_and_may_come_bac
         wait::gone(&scene.testbed.crds(), CRD, DEADLINE).await?;
         scene.vanished(&vm).await?;
 
-        scene.testbed.install_objects().await?;
-        scene.operator_catches_up().await
+        alone.testbed.install_objects().await?;
+        alone.testbed.collect_new_kinds().await?;
+        alone.scene().operator_catches_up().await
     })
 }
 

@@ -34,8 +34,8 @@ use self::clear::clear;
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
-/// No test takes longer, whatever it waits for.
-const LIMIT: Duration = Duration::from_secs(180);
+/// No test takes longer, once it has what it shares with others or has to itself, whatever it waits for.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// All tests of the process run on it, so that a connection which one test opened is of use to the next.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
@@ -131,9 +131,20 @@ pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Resul
     })
 }
 
-/// Runs a test on what it and its like share among themselves.
+/// Runs a test that needs nothing of all this.
 pub fn run(test: impl Future<Output = Result<()>>) -> Result<()> {
-    RUNTIME.block_on(async { timeout(LIMIT, test).await.context("the test takes too long").flatten() })
+    run_on(async { Ok(()) }, async |()| test.await)
+}
+
+/// Runs a test on what it and its like share among themselves, which the first of them starts.
+pub fn run_on<S>(
+    shared: impl Future<Output = Result<S>>,
+    test: impl AsyncFnOnce(S) -> Result<()>,
+) -> Result<()> {
+    RUNTIME.block_on(async {
+        let shared = shared.await?;
+        timeout(LIMIT, test(shared)).await.context("the test takes too long").flatten()
+    })
 }
 
 fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {

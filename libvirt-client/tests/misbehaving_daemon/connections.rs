@@ -9,7 +9,7 @@ use crate::support::*;
 #[tokio::test]
 async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
     let daemon = FakeDaemon::start();
-    let client = daemon.client_with(Options { connections: 2, ..Options::default() });
+    let client = daemon.client_with(Options { connections: 2, stalled_after: SOON, ..Options::default() });
     let serve = async {
         let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
         let mut held = Vec::new();
@@ -96,7 +96,7 @@ async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
 #[tokio::test]
 async fn a_call_goes_to_the_connection_with_the_fewest() {
     let daemon = FakeDaemon::start();
-    let client = daemon.client_with(Options { connections: 2, ..Options::default() });
+    let client = daemon.client_with(Options { connections: 2, stalled_after: SOON, ..Options::default() });
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let client = client.clone();

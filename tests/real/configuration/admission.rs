@@ -35,7 +35,7 @@ use crate::support::{Alone, alone_on, second_after};
 const NAME: &str = "peer-pods-config";
 
 /// Long before a configuration is looked at without being told to.
-pub const AT_ONCE: Duration = Duration::from_secs(10);
+pub const AT_ONCE: Duration = Duration::from_secs(30);
 
 pub fn mode(mode: &str) -> Value {
     json!({ "limit": 2, "admission": { "mode": mode } })

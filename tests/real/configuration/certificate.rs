@@ -121,7 +121,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         ensure!(written.iter().any(|it| it.resource == "deployments"), "{written:#?}");
         ensure!(written.iter().all(|it| it.name != SECRET), "{written:#?}");
         secrets(client).delete(SECRET, &DeleteParams::default()).await?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }
 
@@ -152,7 +152,7 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
             wait::gone(&leases(client), LEASE, DEADLINE).await?;
         }
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }
 
@@ -186,6 +186,6 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
         stage.delete("config").await?;
         until_gone(client).await?;
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }

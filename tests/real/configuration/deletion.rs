@@ -42,6 +42,10 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         let dir = tempfile::tempdir()?;
         let webhook = webhook(alone, dir.path()).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        let served = everything(&stage.client).await?;
+        for shared in [format!("/Secret {NAMESPACE}/{SECRET}"), format!("/Lease {NAMESPACE}/{LEASE}")] {
+            ensure!(served.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", served.keys());
+        }
         // In the middle of a change from one admission to the other, so that both are there.
         stage.configure("config", spec("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyStarting").await?;
@@ -51,15 +55,12 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         let made = during.iter().filter(|(name, object)| before.get(*name) != Some(object)).count();
         // The DaemonSet, its Pods and revision, the webhook's objects, the policy's, the nodes and the ServiceAccount.
         ensure!(made > 12, "{made} objects differ");
-        for shared in [format!("/Secret {NAMESPACE}/{SECRET}"), format!("/Lease {NAMESPACE}/{LEASE}")] {
-            ensure!(during.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", during.keys());
-        }
 
         stage.delete("config").await?;
         until_as(&stage.client, &before).await?;
         // All this time it was there to make again what is missing.
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }
 
@@ -113,7 +114,7 @@ fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() 
             configs.patch("config", &PatchParams::default(), &Patch::Merge(patch)).await?;
             wait::gone(configs, "config", DEADLINE).await?;
         }
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }
 

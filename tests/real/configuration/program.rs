@@ -121,6 +121,7 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         stage.delete("config").await?;
         deployments.delete(&own, &DeleteParams::foreground()).await?;
         wait::gone(&deployments, &own, DEADLINE).await?;
-        stage.nodes.leave().await
+        Stage::kubectl(alone, &["taint", "nodes", "--all", "infra-"]).await?;
+        stage.leave().await
     })
 }

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Secret},
+    core::v1::{ConfigMap, Pod, Secret},
     node::v1::RuntimeClass,
 };
 use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
 use peers::libvirt::Libvirtd;
@@ -181,6 +181,22 @@ impl Stage {
         self.delete(config).await?;
         let none = vec![None; self.nodes.names().len()];
         self.shares(&none).await?;
+        self.leave().await
+    }
+
+    /// Waits until the nodes' Pods are gone, which nobody but a garbage collector would end later, then takes the nodes away.
+    pub async fn leave(self) -> Result<()> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        for node in self.nodes.names() {
+            let there = ListParams::default().fields(&format!("spec.nodeName={node}"));
+            wait::eventually(&format!("no Pod is left on {node}"), DEADLINE, async || {
+                let left: Vec<_> =
+                    pods.list_metadata(&there).await?.iter().map(ResourceExt::name_any).collect();
+                ensure!(left.is_empty(), "{left:?}");
+                Ok(())
+            })
+            .await?;
+        }
         self.nodes.leave().await
     }
 }

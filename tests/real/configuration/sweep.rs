@@ -71,7 +71,7 @@ fn what_was_left_while_no_operator_ran_goes_at_the_next_start() -> Result<()> {
         until_as(&stage.client, &expected).await?;
         ensure!(webhooks.get("foreign").await?.metadata.uid == foreign.metadata.uid, "it was replaced");
         webhooks.delete("foreign", &DeleteParams::default()).await?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }
 
@@ -102,6 +102,6 @@ fn what_may_be_for_a_configuration_elsewhere_stays_until_that_is_gone() -> Resul
         // The operator runs when that one goes.
         remove_by_force(&elsewhere, "config").await?;
         until_as(&stage.client, &before).await?;
-        stage.nodes.leave().await
+        stage.leave().await
     })
 }

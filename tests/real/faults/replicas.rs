@@ -56,13 +56,15 @@ fn a_leader_that_hands_over() -> Result<()> {
         let machines = Hundred::start(alone).await?;
         machines.until_the_middle_of(alone, 0..50).await?;
         let told = (Timestamp::now(), Instant::now());
-        let stop = alone.operator.stop();
+        let led = async {
+            until_leads(&second).await?;
+            Ok(told.1.elapsed())
+        };
         let reaped = async {
             machines.delete(alone, 50..100).await?;
             machines.reaped(alone).await
         };
-        let (status, ()) = tokio::try_join!(stop, reaped)?;
-        let took = told.1.elapsed();
+        let (status, took, ()) = tokio::try_join!(alone.operator.stop(), led, reaped)?;
         ensure!(status.success(), "it ended with {status}");
         ensure!(took < Duration::from_secs(8), "it took {took:?}, as if the lease had to expire");
         ensure!(deeds(&second)? > 0, "the first one did everything");

@@ -105,7 +105,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         for name in [&*alone.namespace, NAMESPACE] {
             wait::gone(&namespaces, name, DEADLINE).await.context(name.to_owned())?;
         }
-        stage.nodes.leave().await?;
+        stage.leave().await?;
         alone.testbed.install_objects().await
     })
 }

@@ -217,7 +217,7 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
     command.args(["--exact", NAME, "--nocapture"]).env(ROLE, dir.path());
     let program = Process::start("program", &command, dir.path(), Lifetime::Owned)?;
     let told = || async { Ok(serde_json::from_str::<Value>(&fs::read_to_string(dir.path().join("told"))?)?) };
-    let told = program.wait_until("it has a node with a Pod", DEADLINE, told).await?;
+    let told = program.wait_until("it has a node with a Pod", 4 * DEADLINE, told).await?;
     let processes: Vec<Identity> = serde_json::from_value(told["processes"].clone())?;
     assert!(processes.iter().all(Identity::is_running));
     program.kill().await?;

@@ -25,14 +25,14 @@ use testbed::{
 use tokio::{net::TcpStream, sync::OnceCell};
 
 use crate::{
-    support::{PROGRAM, run, run_dir},
+    support::{PROGRAM, run_dir, run_on},
     webhook::trust,
 };
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
-/// How many ask for Pods at once where the webhook is under load.
-const CLIENTS: usize = 4;
+/// How many ask for Pods at once where the webhook is under load. Several tests may put theirs under load at the same time.
+const CLIENTS: usize = 2;
 
 pub struct Shared {
     pub testbed: Testbed,
@@ -212,8 +212,7 @@ pub fn a_pod(mut spec: Value) -> Result<Pod> {
 
 /// Runs a test that has a webhook of this name.
 pub fn with_webhook(name: &'static str, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
-    run(async {
-        let shared = SHARED.get_or_try_init(Shared::start).await?;
+    run_on(SHARED.get_or_try_init(Shared::start), async |shared| {
         let outcome = async {
             let stage = Stage::set(shared, name).await?;
             test(&stage).await?;
