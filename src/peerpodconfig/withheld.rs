@@ -1,8 +1,8 @@
-//! What keeps cloud-api-adaptor from being deployed. It is known before nodes are written to: without it they advertise
-//! nothing.
+//! What keeps cloud-api-adaptor from being deployed. It is known before nodes are written to: until its DaemonSet is there
+//! they advertise nothing.
 
 use futures::FutureExt;
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::{api::apps::v1::DaemonSet, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{Resource, ResourceExt};
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     capacity::{Claim, Summary},
     observe::Sources,
     settings,
-    verdict::{Finding, Reason},
+    verdict::{Finding, Kind, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -38,7 +38,10 @@ impl Context {
                     let message = format!("somebody else made the DaemonSet {}", taken.name_any());
                     Some(message)
                 }
-                (_, Ok(sources)) => self.obstacle(config, summary, &sources).map(|finding| finding.message),
+                (_, Ok(sources)) => match self.obstacle(config, summary, &sources) {
+                    Some(finding) => Some(finding.message),
+                    None => missing(config, summary),
+                },
                 (_, Err(error)) => Some(format!("reading its settings failed: {error}")),
             };
             claims[index].withheld = obstacle;
@@ -65,6 +68,23 @@ impl Context {
         let foreign = self.foreign_adaptors(config);
         foreign.first().map(|first| Finding::new(Reason::AnotherAdaptor, first.to_string()))
     }
+}
+
+/// What is to be told of a DaemonSet that is not there though nothing is in its way, unless its nodes advertise VMs all the
+/// same: one that somebody deletes is made again in a moment, and until then they keep what they have.
+fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
+    if summary.marked == 0 {
+        return Some("its DaemonSet is not made yet".to_owned());
+    }
+    let failed = |condition: &&Condition| {
+        condition.type_ == Kind::AdaptorReady.as_str()
+            && [Reason::InvalidSpec, Reason::AdaptorFailed]
+                .iter()
+                .any(|reason| reason.as_str() == condition.reason)
+            && condition.observed_generation == config.metadata.generation
+    };
+    let failure = config.status.as_ref()?.conditions.iter().find(failed)?;
+    Some(format!("its DaemonSet cannot be made: {}", failure.message))
 }
 
 /// Whether the DaemonSet was made for the configuration, whatever became of its labels.

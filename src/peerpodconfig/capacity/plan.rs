@@ -194,6 +194,7 @@ fn owners(claims: &[Claim], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> V
             selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
         let (owner, _) = *selecting.next()?;
         summaries[owner].selects(node, &claims[owner]);
+        summaries[owner].marked += usize::from(node.mark() == Some(claims[owner].resource.as_str()));
         for (younger, _) in selecting {
             summaries[*younger].selects(node, &claims[*younger]);
             *summaries[*younger].overlaps.entry(claims[owner].name.clone()).or_default() += 1;

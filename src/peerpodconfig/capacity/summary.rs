@@ -33,6 +33,8 @@ pub struct Summary {
     pub nodes: usize,
     /// How many of them an older configuration has, by that one's name.
     pub overlaps: BTreeMap<String, usize>,
+    /// How many of its other nodes this operator made advertise its resource, as far as they say so themselves.
+    pub marked: usize,
     /// The selected nodes with a taint that keeps its cloud-api-adaptor off, each with that taint.
     pub tainted: Vec<(Arc<str>, Arc<str>)>,
     /// How many of its other nodes are among them.
@@ -77,6 +79,7 @@ impl Summary {
             withheld: claim.withheld.clone(),
             nodes: 0,
             overlaps: BTreeMap::new(),
+            marked: 0,
             tainted: Vec::new(),
             closed: 0,
             lost: Vec::new(),

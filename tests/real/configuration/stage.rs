@@ -140,6 +140,13 @@ impl Stage {
         Ok(api.get(&format!("{config}-cloud-api-adaptor")).await?)
     }
 
+    /// Somebody deletes it.
+    pub async fn delete_daemon_set(&self, config: &str) -> Result<()> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        api.delete(&format!("{config}-cloud-api-adaptor"), &DeleteParams::background()).await?;
+        Ok(())
+    }
+
     /// The settings of cloud-api-adaptor.
     pub async fn settings(&self, data: Value) -> Result<()> {
         let config_map = json!({ "metadata": { "name": "peer-pods-cm" }, "data": data });

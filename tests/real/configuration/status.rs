@@ -145,15 +145,23 @@ fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Re
         ensure!(message.contains("tolerations[0].operator"), "{message}");
         stage.until("config", "Ready", "InvalidSpec").await?;
         stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;
-        stage.shares(&[Some(2)]).await?;
-        stage.until("config", "CapacityAdvertised", "Advertised").await?;
+        // A peer pod would find nobody there.
+        let message = stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
+        ensure!(message.ends_with("its DaemonSet is not made yet"), "{message}");
+        stage.look_again(alone).await?;
+        stage.shares(&[None]).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;
         stage.until("config", "Ready", "AllReady").await?;
+        stage.shares(&[Some(2)]).await?;
         // What ran goes on.
         stage.configure("config", json!({ "limit": 3, "adaptor": adaptor })).await?;
         stage.until("config", "Ready", "InvalidSpec").await?;
         stage.shares(&[Some(3)]).await?;
         ensure!(stage.daemon_set("config").await?.status.is_some_and(|status| status.number_ready == 1));
+        // It does not come back.
+        stage.delete_daemon_set("config").await?;
+        stage.shares(&[None]).await?;
+        stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
         stage.clear("config").await
     })
 }

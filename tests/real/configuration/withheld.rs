@@ -5,8 +5,9 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ServiceAccount};
 use kube::{Api, api::DeleteParams};
 use peerpod_operator::{NAMESPACE, peerpodconfig::build::SERVICE_ACCOUNT};
 use serde_json::json;
+use testbed::wait::{self, DEADLINE};
 
-use super::stage::{Stage, configuring};
+use super::stage::{Stage, configuring, writes};
 
 #[test]
 fn a_service_account_that_is_missing_is_told_of_until_it_is_there() -> Result<()> {
@@ -20,6 +21,36 @@ fn a_service_account_that_is_missing_is_told_of_until_it_is_there() -> Result<()
         stage.until("config", "Ready", "ServiceAccountMissing").await?;
         alone.testbed.install_objects().await?;
         stage.until("config", "Ready", "AllReady").await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn nodes_keep_what_they_advertise_while_a_deleted_daemon_set_is_made_again() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 3).await?;
+        stage.configure("config", json!({ "limit": 6 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let to_nodes = || -> Result<usize> {
+            Ok(writes(alone)?.iter().filter(|request| request.resource == "nodes/status").count())
+        };
+        let first = wait::eventually("all writes to nodes are logged", DEADLINE, async || {
+            let count = to_nodes()?;
+            ensure!(count >= 3, "{count}");
+            Ok(count)
+        })
+        .await?;
+        let before = stage.daemon_set("config").await?.metadata.uid;
+        stage.delete_daemon_set("config").await?;
+        wait::eventually("there is another one", DEADLINE, async || {
+            ensure!(stage.daemon_set("config").await?.metadata.uid != before);
+            Ok(())
+        })
+        .await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.look_again(alone).await?;
+        ensure!(to_nodes()? == first, "{} writes to nodes after {first}", to_nodes()?);
+        stage.shares(&[Some(2), Some(2), Some(2)]).await?;
         stage.clear("config").await
     })
 }
