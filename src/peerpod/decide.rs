@@ -2,14 +2,12 @@
 //!
 //! What always holds:
 //! - [`Decision::Release`] needs either the machine's observed absence or an administrator's word.
-//! - [`Decision::Delete`] needs a PeerPod that is being deleted, a Pod that is through or has left the machine, a machine
-//!   proven to be that Pod's, and nobody else who claims it.
-//! - That a Pod has left its machine for another one is its kubelet's word alone: what PeerPods say of each other proves
-//!   nothing, since anybody may write one.
+//! - [`Decision::Delete`] needs a PeerPod that is being deleted, a Pod that is through (or a newer sibling that replaced
+//!   this one), a machine proven to be that Pod's, and nobody else who claims it.
 //! - A Pod that is going is waited for until its grace period and [`SLACK`] are over, never for its object: that may
 //!   itself wait for this PeerPod.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,10 +15,6 @@ use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard
 
 /// How long after a Pod's grace period its VM is kept.
 pub const SLACK: SignedDuration = SignedDuration::from_secs(30);
-
-/// How long after its machine was recorded a Pod's sandbox becomes ready, or never does. Kubelets give up on one after twice
-/// their `runtimeRequestTimeout`, by default 4 minutes; there is room for longer ones, and for clocks that differ.
-pub const LONGEST_START: SignedDuration = SignedDuration::from_mins(30);
 
 /// All that the decision depends on.
 #[derive(Clone, Debug)]
@@ -39,10 +33,10 @@ pub struct Facts {
     pub pod: Option<String>,
     /// How far that Pod is.
     pub owner: Owner,
-    /// When the sandbox in which that Pod runs now became ready; `None` where it is not, or no kubelet says so.
-    pub sandbox_ready: Option<Timestamp>,
     /// The recorded identifier.
     pub instance: Result<InstanceId, IdProblem>,
+    /// The other living PeerPods with the finalizer that the same Pod owns.
+    pub siblings: Vec<Sibling>,
     /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run; as
     /// `namespace/name`.
     pub claimed_by: Option<String>,
@@ -55,8 +49,6 @@ pub struct Facts {
 /// How far the owning Pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It was not asked for: the PeerPod lives, and no newer one lets its Pod be on another machine.
-    NotAsked,
     /// It does not exist (any more), or another one has its name.
     Gone,
     /// Its containers are through: Succeeded or Failed.
@@ -75,13 +67,22 @@ impl Owner {
     pub fn may_run(self, now: Timestamp) -> Option<Wait> {
         match self {
             Self::Gone | Self::Finished => None,
-            Self::NotAsked | Self::Running => Some(Wait::PodRuns),
+            Self::Running => Some(Wait::PodRuns),
             Self::Ending { until } => {
                 let left = until.saturating_add(SLACK).unwrap_or(until).duration_since(now);
                 Duration::try_from(left).ok().filter(|left| !left.is_zero()).map(Wait::PodEnds)
             }
         }
     }
+}
+
+/// Another PeerPod of the same Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sibling {
+    /// When that PeerPod was made, to the second.
+    pub created: Timestamp,
+    /// What the cloud says about its machine.
+    pub machine: Machine,
 }
 
 /// What is known about the machine.
@@ -102,8 +103,10 @@ pub enum Machine {
 pub enum Decision {
     /// All is as it should be.
     Nothing,
-    /// The Pod has left this machine for a newer one: delete the object, whose machine then goes the usual way.
+    /// A newer sibling replaced this PeerPod: delete the object, whose machine then goes the usual way.
     Supersede,
+    /// Keep everything, say why, look again after a slow resync.
+    Keep(Refusal),
     /// Delete the machine, then look again at once.
     Delete(OwnVm),
     /// Leave it as it is until then.
@@ -118,9 +121,10 @@ pub enum Decision {
 
 impl Decision {
     /// What the metric label and the log field can be, with what it means.
-    pub const LABELS: [(&str, &str); 8] = [
+    pub const LABELS: [(&str, &str); 9] = [
         ("nothing", "all is as it should be"),
-        ("supersede", "the Pod has left the machine for a newer one; the PeerPod is deleted"),
+        ("supersede", "a newer PeerPod of the same Pod replaced this one; its object is deleted"),
+        ("keep", "which of several machines the Pod runs on cannot be told; all stay"),
         ("delete", "the machine is deleted (each such call is logged; the look ends with another decision)"),
         ("wait_for_pod", "the Pod may still run on the machine"),
         ("wait_for_machine", "the cloud accepted the deletion and still shows the machine"),
@@ -134,6 +138,7 @@ impl Decision {
         match self {
             Self::Nothing => "nothing",
             Self::Supersede => "supersede",
+            Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",
             Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
             Self::Wait(Wait::MachineGoes) => "wait_for_machine",
@@ -186,6 +191,8 @@ pub enum Refusal {
     Claimed(String),
     /// This operator cannot speak to that cloud.
     NotSupported(String),
+    /// Which of several machines the Pod runs on cannot be told.
+    Ambiguous,
 }
 
 /// Decides. See the [module](self) for what always holds.
@@ -194,7 +201,7 @@ pub fn decide(facts: Facts) -> Decision {
         return Decision::Nothing;
     }
     if facts.deleted.is_none() {
-        return live(&facts);
+        return live(facts);
     }
     if facts.abandoned {
         return Decision::Release(Release::Abandoned);
@@ -229,26 +236,24 @@ pub fn decide(facts: Facts) -> Decision {
 /// What keeps a machine for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
 /// change nothing.
 pub fn hold(facts: &Facts) -> Option<Wait> {
-    facts.owner.may_run(facts.now).filter(|_| !is_left(facts))
+    let wait = facts.owner.may_run(facts.now)?;
+    (standing(facts) != Standing::Superseded).then_some(wait)
 }
 
-/// A PeerPod that nobody deletes: what matters is whether its Pod is still on this machine.
-fn live(facts: &Facts) -> Decision {
-    match facts.owner {
-        Owner::NotAsked => Decision::Nothing,
-        _ if is_left(facts) => Decision::Supersede,
-        _ => hold(facts).map_or(Decision::Nothing, Decision::Wait),
+/// A PeerPod that nobody deletes: only its siblings matter.
+fn live(facts: Facts) -> Decision {
+    match standing(&facts) {
+        Standing::Newest => Decision::Nothing,
+        Standing::Superseded => Decision::Supersede,
+        Standing::Unclear => {
+            let machines = [facts.machine].into_iter().chain(facts.siblings.into_iter().map(|it| it.machine));
+            let error = machines.into_iter().find_map(|machine| match machine {
+                Machine::Unanswered(error) => Some(error),
+                _ => None,
+            });
+            error.map_or(Decision::Keep(Refusal::Ambiguous), unanswered)
+        }
     }
-}
-
-/// Whether the Pod has left this machine for another one, as it does when cloud-api-adaptor lost sight of the machine.
-///
-/// The machine was there when the PeerPod that names it was made, as nobody knows an identifier before. So its sandbox
-/// became ready within [`LONGEST_START`] of that, and one that became ready later is another one. A kubelet moves that
-/// time only when it makes a new sandbox, and it alone may write it: this holds whoever made the PeerPod, and whatever
-/// machines others name.
-fn is_left(facts: &Facts) -> bool {
-    facts.sandbox_ready.is_some_and(|ready| ready.duration_since(facts.created) > LONGEST_START)
 }
 
 /// What follows from a question that the cloud did not answer.
@@ -256,6 +261,60 @@ pub fn unanswered(error: Error) -> Decision {
     match error.class {
         ErrorClass::NotSupported => Decision::Refuse(Refusal::NotSupported(error.message)),
         _ => Decision::Retry(error),
+    }
+}
+
+/// Where a PeerPod stands among the living ones of its Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Newest,
+    Superseded,
+    Unclear,
+}
+
+/// Superseded only if some sibling is newer for certain and records another machine that is proven to be this Pod's:
+/// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. Of any set of
+/// siblings at least one is not superseded: "older" never contradicts the creationTimestamps and, within one second,
+/// follows the cloud's clock strictly.
+fn standing(facts: &Facts) -> Standing {
+    let mut standing = Standing::Newest;
+    for sibling in &facts.siblings {
+        let order = match &sibling.machine {
+            Machine::Present(vm) if is_another_own(vm, facts) => order(facts, sibling.created, vm),
+            Machine::Present(_) | Machine::Absent => continue,
+            Machine::NotAsked | Machine::Unanswered(_) => None,
+        };
+        match order {
+            Some(Ordering::Less) => return Standing::Superseded,
+            Some(_) => {}
+            None => standing = Standing::Unclear,
+        }
+    }
+    standing
+}
+
+/// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
+fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
+    let proven = facts.pod.as_ref().is_some_and(|pod| guard::prove(vm.clone(), pod).is_ok());
+    proven && facts.instance.as_ref() != Ok(&vm.id)
+}
+
+/// How this PeerPod's age compares to a sibling's, `None` where that would be a guess. A PeerPod is made after its
+/// machine, so where both clocks speak they must agree. A machine that is gone leaves the objects' clock alone.
+fn order(facts: &Facts, sibling_created: Timestamp, sibling: &Vm) -> Option<Ordering> {
+    let by_object = facts.created.cmp(&sibling_created);
+    let own_created = match &facts.machine {
+        Machine::Present(vm) => vm.created,
+        Machine::Absent => None,
+        Machine::NotAsked | Machine::Unanswered(_) => return None,
+    };
+    match (own_created, sibling.created) {
+        (Some(own), Some(other)) => {
+            let by_cloud = own.cmp(&other);
+            let agree = by_cloud.is_ne() && (by_object.is_eq() || by_object == by_cloud);
+            agree.then_some(by_cloud)
+        }
+        _ => by_object.is_ne().then_some(by_object),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use futures::future::{join, join_all};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
+    api::core::v1::Pod,
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
 };
 use kube::{
@@ -15,17 +16,21 @@ use kube::{
 use serde::Deserialize;
 
 use super::{
-    decide::{Facts, Machine, Owner, hold},
+    decide::{Facts, Machine, Owner, Sibling, hold},
     index::Index,
     object::{created, has_finalizer, is_abandoned, owner},
     progress::{Pass, Step},
-    relations::{Claim, claim, is_namesake, is_newer_sibling},
+    relations::{Claim, claim, is_namesake, is_sibling},
 };
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
     runtime::api_call::{self, ApiError},
 };
+
+/// A Pod has one PeerPod, or a few after restarts of cloud-api-adaptor. Beyond this their machines are not asked for:
+/// each look at one would cost as many calls.
+const MOST_SIBLINGS: usize = 32;
 
 /// A machine has one PeerPod. Beyond this many that name it and go, the next one counts as a claim unseen.
 const MOST_NAMESAKES: usize = 16;
@@ -38,25 +43,13 @@ pub(super) struct Observer {
     pub(super) store: Store<PeerPod>,
 }
 
-/// The condition by which a kubelet says since when a Pod's sandbox is ready.
-const SANDBOX_READY: &str = "PodReadyToStartContainers";
-
 /// A Pod without all that is of no interest here.
-type PodStatus = Object<NotUsed, Status>;
+type PodPhase = Object<NotUsed, Phase>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Status {
+struct Phase {
     #[serde(default)]
     phase: String,
-    #[serde(default)]
-    conditions: Vec<PodCondition>,
-}
-
-/// What became of a Pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PodState {
-    owner: Owner,
-    sandbox_ready: Option<Timestamp>,
 }
 
 impl Observer {
@@ -77,9 +70,9 @@ impl Observer {
             abandoned: is_abandoned(peerpod),
             created: created(peerpod),
             pod: pod.map(|pod| pod.name.clone()),
-            owner: pod.map_or(Owner::Gone, |_| Owner::NotAsked),
-            sandbox_ready: None,
+            owner: Owner::Gone,
             instance,
+            siblings: Vec::new(),
             claimed_by: None,
             machine: Machine::NotAsked,
             deletion_accepted: false,
@@ -87,37 +80,49 @@ impl Observer {
         if !facts.finalizer || (deleted.is_some() && facts.abandoned) {
             return Ok(facts);
         }
-        if let Some(pod) = pod
-            && (deleted.is_some() || self.has_newer_sibling(peerpod, &pod.uid))
-        {
+        if let Some(pod) = pod {
             pass.at(Step::Owner);
-            let state = self.pod_state(peerpod, pod).await?;
-            (facts.owner, facts.sandbox_ready) = (state.owner, state.sandbox_ready);
+            if deleted.is_some() {
+                facts.owner = self.owner_state(peerpod, pod).await?;
+            }
+            let siblings = self.siblings(peerpod, &pod.uid);
+            if siblings.is_empty() && (deleted.is_none() || hold(&facts).is_some()) {
+                return Ok(facts);
+            }
+            pass.at(Step::Describe);
+            let crowded = siblings.len() > MOST_SIBLINGS;
+            let asked = join_all(siblings.iter().map(|sibling| async {
+                let machine = if crowded { Machine::NotAsked } else { machine_of(sibling, provider).await };
+                Sibling { created: created(sibling), machine }
+            }));
+            (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
+        } else if deleted.is_some() {
+            pass.at(Step::Describe);
+            facts.machine = machine_of(peerpod, provider).await;
         }
-        if deleted.is_none() || hold(&facts).is_some() {
-            return Ok(facts);
-        }
-        pass.at(Step::Describe);
-        facts.machine = machine_of(peerpod, provider).await;
-        if let Ok(id) = &facts.instance {
+        if deleted.is_some()
+            && let Ok(id) = &facts.instance
+        {
             pass.at(Step::Claims);
             facts.claimed_by = self.claimant(peerpod, id, facts.now).await?;
         }
         Ok(facts)
     }
 
-    async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
+    async fn owner_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<Owner, ApiError> {
         let namespace = peerpod.namespace().unwrap_or_default();
-        let api: Api<PodStatus> =
+        let api: Api<PodPhase> =
             Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
         let found = api_call::bounded(api.get_opt(&pod.name)).await?;
         Ok(state_of(found, &pod.uid))
     }
 
-    /// Whether the same Pod has a newer PeerPod that counts.
-    fn has_newer_sibling(&self, peerpod: &PeerPod, pod_uid: &str) -> bool {
-        let siblings = self.index.owned_by(pod_uid);
-        siblings.iter().filter_map(|key| self.store.get(key)).any(|other| is_newer_sibling(&other, peerpod))
+    /// The other PeerPods of the same Pod that count.
+    fn siblings(&self, peerpod: &PeerPod, pod_uid: &str) -> Vec<Arc<PeerPod>> {
+        let mut siblings: Vec<_> =
+            self.index.owned_by(pod_uid).iter().filter_map(|key| self.store.get(key)).collect();
+        siblings.retain(|other| is_sibling(other, peerpod, pod_uid));
+        siblings
     }
 
     /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
@@ -138,7 +143,7 @@ impl Observer {
             let needed = match claim(&other, peerpod) {
                 Claim::Stands => true,
                 _ if crowded => true,
-                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run(now).is_some(),
+                Claim::WhileRuns(pod) => self.owner_state(&other, pod).await?.may_run(now).is_some(),
                 Claim::Void => false,
             };
             if needed {
@@ -149,21 +154,17 @@ impl Observer {
     }
 }
 
-/// What became of the Pod of this uid, by the Pod that has its name.
-fn state_of(found: Option<PodStatus>, uid: &str) -> PodState {
+/// How far the Pod of this uid is, by the Pod that has its name.
+fn state_of(found: Option<PodPhase>, uid: &str) -> Owner {
     let Some(Object { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
-        return PodState { owner: Owner::Gone, sandbox_ready: None };
+        return Owner::Gone;
     };
-    let Status { phase, conditions } = status.unwrap_or_default();
-    let owner = match (phase.as_str(), metadata.deletion_timestamp) {
-        ("Succeeded" | "Failed", _) => Owner::Finished,
+    match (status.as_ref().map(|status| status.phase.as_str()), metadata.deletion_timestamp) {
+        (Some("Succeeded" | "Failed"), _) => Owner::Finished,
         (_, Some(Time(until))) => Owner::Ending { until },
         (_, None) => Owner::Running,
-    };
-    let ready = conditions.into_iter().find(|it| it.type_ == SANDBOX_READY && it.status == "True");
-    let sandbox_ready = ready.and_then(|it| it.last_transition_time).map(|Time(since)| since);
-    PodState { owner, sandbox_ready }
+    }
 }
 
 /// What the cloud says about a PeerPod's machine.
@@ -258,7 +259,7 @@ pub(super) mod tests {
             let metadata = json!({ "uid": "own", "deletionTimestamp": deleted.then_some(until) });
             let status = phase.map(|phase| json!({ "phase": phase }));
             let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status });
-            state_of(Some(serde_json::from_value(pod).unwrap()), uid).owner
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid)
         };
         for phase in [None, Some(""), Some("Pending"), Some("Running"), Some("Unknown")] {
             assert_eq!(state(phase, false, "own"), Owner::Running, "{phase:?}");
@@ -268,25 +269,6 @@ pub(super) mod tests {
         for phase in ["Succeeded", "Failed"] {
             assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
         }
-        assert_eq!(state_of(None, "own").owner, Owner::Gone);
-    }
-
-    #[test]
-    fn a_sandbox_is_ready_since_its_own_pods_kubelet_says_so() {
-        let since = Timestamp::from_second(1000).unwrap();
-        let ready = |type_: &str, status: &str, uid: &str| {
-            let pod = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": { "uid": "own" }, "spec": {},
-                "status": { "phase": "Running", "conditions": [
-                    { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z" },
-                    { "type": type_, "status": status, "lastTransitionTime": since },
-                ] },
-            });
-            state_of(Some(serde_json::from_value(pod).unwrap()), uid).sandbox_ready
-        };
-        assert_eq!(ready("PodReadyToStartContainers", "True", "own"), Some(since));
-        assert_eq!(ready("PodReadyToStartContainers", "False", "own"), None);
-        assert_eq!(ready("PodReadyToStartContainers", "True", "another"), None);
-        assert_eq!(ready("Ready", "True", "own"), None);
+        assert_eq!(state_of(None, "own"), Owner::Gone);
     }
 }

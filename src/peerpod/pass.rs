@@ -110,7 +110,7 @@ impl Context {
             Decision::Supersede => {
                 info!(
                     decision = decision.as_str(),
-                    "the Pod has left the machine for a newer one; deleting the PeerPod"
+                    "a newer PeerPod of the same Pod replaced this one; deleting it"
                 );
                 return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
             }
@@ -126,7 +126,7 @@ impl Context {
             // What claims the machine may be the Pod of a PeerPod that goes, too.
             Decision::Refuse(Refusal::Claimed(_)) => Some(self.spread(POD_RESYNC)),
             // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
-            Decision::Refuse(_) | Decision::Delete(_) => Some(self.spread(SLOW_RESYNC)),
+            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Some(self.spread(SLOW_RESYNC)),
             Decision::Retry(error) => Some(match error.class {
                 ErrorClass::Throttled { retry_after } => {
                     let pause = retry_after.max(LEAST_PAUSE);

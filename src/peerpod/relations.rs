@@ -3,23 +3,19 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::object::{created, has_finalizer, owner};
+use super::object::{has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
-/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns, and newer than this one. A Pod owns nothing
-/// in another namespace, whatever somebody wrote there.
-pub(super) fn is_newer_sibling(other: &PeerPod, peerpod: &PeerPod) -> bool {
-    other.metadata.deletion_timestamp.is_none()
+/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a machine of the same cloud,
+/// and is not this one. A Pod owns nothing in another namespace, whatever somebody wrote there.
+pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod, pod_uid: &str) -> bool {
+    other.uid() != peerpod.uid()
+        && other.namespace() == peerpod.namespace()
+        && other.metadata.deletion_timestamp.is_none()
         && has_finalizer(other)
-        && is_of_same_pod(other, peerpod)
-        && created(other) > created(peerpod)
-}
-
-/// Whether one Pod owns both. A uid alone can be copied into an object that goes because there is no such Pod.
-fn is_of_same_pod(other: &PeerPod, peerpod: &PeerPod) -> bool {
-    let pods = owner(other).zip(owner(peerpod));
-    other.namespace() == peerpod.namespace()
-        && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name))
+        && other.cloud_provider() == peerpod.cloud_provider()
+        && InstanceId::parse(other.cloud_provider(), other.instance_id()).is_ok()
+        && owner(other).is_some_and(|owner| owner.uid == pod_uid)
 }
 
 /// Whether `other` names the same machine, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
@@ -37,7 +33,7 @@ pub(super) enum Claim<'a> {
     Stands,
     /// It goes, and its own Pod, which is not this one's, may still run on the machine.
     WhileRuns(&'a OwnerReference),
-    /// It goes, and what lets this one go lets it go, too: its Pod is this one's, or it has none.
+    /// It goes, and whatever keeps this one from going would keep it, too: its Pod is this one's, or it has none.
     Void,
 }
 
@@ -46,8 +42,11 @@ pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
         return Claim::Stands;
     }
-    let of_another = owner(namesake).filter(|_| !is_of_same_pod(namesake, peerpod));
-    of_another.map_or(Claim::Void, Claim::WhileRuns)
+    // A uid alone can be copied into an object that goes because there is no such Pod.
+    let pods = owner(namesake).zip(owner(peerpod));
+    let is_own = namesake.namespace() == peerpod.namespace()
+        && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name));
+    owner(namesake).filter(|_| !is_own).map_or(Claim::Void, Claim::WhileRuns)
 }
 
 #[cfg(test)]
@@ -64,10 +63,7 @@ mod tests {
     fn peerpod(patches: &[&Value]) -> PeerPod {
         let mut object = json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
-            "metadata": {
-                "name": "a", "namespace": "shop", "uid": "a", "finalizers": [FINALIZER],
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            },
+            "metadata": { "name": "a", "namespace": "shop", "uid": "a", "finalizers": [FINALIZER] },
             "spec": { "cloudProvider": "libvirt", "instanceID": MACHINE },
         });
         object["metadata"]["ownerReferences"] = json!([pod("web")]);
@@ -86,23 +82,22 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_sibling_is_a_living_peerpod_with_the_finalizer_of_the_same_pod_that_was_made_later() {
+    fn a_sibling_is_another_living_peerpod_with_the_finalizer_of_the_same_pod_and_cloud_that_names_a_machine()
+    {
         let own = peerpod(&[]);
         let is_sibling = |patch: &Value| {
-            let other = json!({ "metadata": { "name": "b", "uid": "b", "creationTimestamp": "2026-01-01T00:00:01Z" } });
-            is_newer_sibling(&peerpod(&[&other, patch]), &own)
+            let other = json!({ "metadata": { "name": "b", "uid": "b" }, "spec": { "instanceID": ANOTHER } });
+            is_sibling(&peerpod(&[&other, patch]), &own, "web")
         };
         assert!(is_sibling(&json!({})));
-        let mut renamed = pod("web");
-        renamed["name"] = json!("we-b");
         for (why, patch) in [
-            ("made at the same time", json!({ "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" } })),
-            ("made earlier", json!({ "metadata": { "creationTimestamp": "2025-12-31T23:59:59Z" } })),
+            ("this one", json!({ "metadata": { "uid": "a" } })),
             ("in another namespace", json!({ "metadata": { "namespace": "elsewhere" } })),
             ("being deleted", deleted()),
             ("without finalizer", json!({ "metadata": { "finalizers": ["example.com/audit"] } })),
+            ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
+            ("naming no machine", json!({ "spec": { "instanceID": "17" } })),
             ("of another Pod", json!({ "metadata": { "ownerReferences": [pod("other")] } })),
-            ("of the Pod's uid under another name", json!({ "metadata": { "ownerReferences": [renamed] } })),
             ("of no Pod", json!({ "metadata": { "ownerReferences": null } })),
         ] {
             assert!(!is_sibling(&patch), "one {why}");

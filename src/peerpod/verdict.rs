@@ -37,8 +37,7 @@ impl Kind {
 reasons! {
     //! Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
 
-    /// The PeerPod is being deleted, or its Pod has a newer one, while that Pod may still run on this machine; it is kept until the Pod is
-    /// through, or its kubelet says that it has left the machine.
+    /// The PeerPod is being deleted while its Pod still runs or ends; the machine is kept until the Pod is through.
     WaitingForPod => Reconciling, Normal;
     /// The deletion takes longer than `--slow-after`; the message says where it stands.
     DeletionSlow => Reconciling, Warning;
@@ -60,6 +59,8 @@ reasons! {
     NotThisPodsVM => Stalled, Warning;
     /// Another PeerPod names the same machine and stays, or its Pod may still run on it.
     ClaimedByAnother => Stalled, Warning;
+    /// The Pod has several living PeerPods, and which machine it runs on cannot be told; all stay until the Pod goes.
+    AmbiguousSiblings => Stalled, Warning;
 }
 
 /// The reason of the event about a finalizer that went on an administrator's word; no condition has it, as nothing is
@@ -89,8 +90,7 @@ pub fn verdict(decision: &Decision) -> Option<Verdict> {
         | Decision::Wait(Wait::MachineGoes) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
-            "the Pod may still run on this machine; it is deleted when the Pod has ended or is seen to have left it"
-                .to_owned(),
+            "the Pod may still run on this machine; it is deleted when the Pod has ended".to_owned(),
         ),
         Decision::Wait(Wait::PodEnds(_)) => (
             Reason::WaitingForPod,
@@ -107,7 +107,7 @@ pub fn verdict(decision: &Decision) -> Option<Verdict> {
             };
             (reason_of(error.class), message)
         }
-        Decision::Refuse(refusal) => refused(refusal),
+        Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
     };
     Some(Verdict { reason, message: cut(&message, MESSAGE_LIMIT) })
 }
@@ -149,6 +149,11 @@ fn refused(refusal: &Refusal) -> (Reason, String) {
             format!("the PeerPod {other} names the same machine and still needs it; {give_up}"),
         ),
         Refusal::NotSupported(message) => (Reason::UnknownProvider, format!("{message}; {give_up}")),
+        Refusal::Ambiguous => (
+            Reason::AmbiguousSiblings,
+            "the Pod has several PeerPods of which the newest cannot be told for certain; all stay until the Pod goes"
+                .to_owned(),
+        ),
     }
 }
 

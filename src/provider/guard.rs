@@ -86,7 +86,7 @@ mod tests {
 
     fn vm(name: &str) -> Vm {
         let id = InstanceId::parse("aws", "i-1").unwrap();
-        Vm { id, name: name.to_owned(), marked: true, own_disks: Vec::new() }
+        Vm { id, name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub use instance::{IdProblem, InstanceId};
 pub use registry::{Clouds, cloud_label, open};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 /// A machine as its cloud describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Vm {
     /// Whether it carries the provider's own sign of a pod VM, beside the name (libvirt: the domain's description).
     /// Always true where a provider has no such sign.
     pub marked: bool,
+    /// When it was made, where the cloud says so.
+    pub created: Option<Timestamp>,
     /// The things that were made for it alone and that deletion must take along, in the provider's own spelling
     /// (libvirt: paths of volumes). A user's data is never among them.
     pub own_disks: Vec<String>,

@@ -3,10 +3,9 @@
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
-use peerpod_operator::peerpod::decide::LONGEST_START;
 use testbed::{Kubelet, Request, wait};
 
-use crate::support::{Scene, alone, created, next_second};
+use crate::support::{Scene, alone, next_second};
 
 /// One of everything that the operator decides. Gives the namespace that went meanwhile.
 pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
@@ -28,8 +27,7 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     let pod = scene.pods.run("siblings").await?;
     let first = scene.caa.start_vm(&pod, scene.host).await?;
     next_second(std::slice::from_ref(&first)).await?;
-    let second = scene.caa.start_vm(&pod, scene.host).await?;
-    scene.pods.sandbox_became_ready("siblings", created(&second) + LONGEST_START).await?;
+    scene.caa.start_vm(&pod, scene.host).await?;
     scene.released(&first.name()).await?;
     // Refuse, and release on an administrator's word.
     let pod = scene.pods.run("refused").await?;

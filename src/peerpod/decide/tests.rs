@@ -13,7 +13,7 @@ fn id(text: &str) -> InstanceId {
 }
 
 fn vm(name: &str) -> Vm {
-    Vm { id: id("i-1"), name: name.to_owned(), marked: true, own_disks: Vec::new() }
+    Vm { id: id("i-1"), name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
 }
 
 fn own_vm() -> Vm {
@@ -30,8 +30,8 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         created: at(0),
         pod: Some(POD.to_owned()),
         owner: Owner::Gone,
-        sandbox_ready: None,
         instance: Ok(id("i-1")),
+        siblings: Vec::new(),
         claimed_by: None,
         machine: Machine::Present(own_vm()),
         deletion_accepted: false,
@@ -39,7 +39,18 @@ pub(in crate::peerpod) fn dangling() -> Facts {
 }
 
 fn live_one() -> Facts {
-    Facts { deleted: None, owner: Owner::NotAsked, ..dangling() }
+    Facts { deleted: None, owner: Owner::Running, ..dangling() }
+}
+
+fn sibling(created: i64, machine_created: Option<i64>) -> Sibling {
+    Sibling {
+        created: at(created),
+        machine: Machine::Present(Vm { id: id("i-2"), created: machine_created.map(at), ..own_vm() }),
+    }
+}
+
+fn present(created: Option<i64>) -> Machine {
+    Machine::Present(Vm { created: created.map(at), ..own_vm() })
 }
 
 #[test]
@@ -104,36 +115,51 @@ fn an_administrators_word_releases_only_what_is_being_deleted() {
     assert_eq!(decide(Facts { deleted: None, ..abandoned }), Decision::Nothing);
 }
 
-/// The last moment in which the sandbox of a PeerPod that was made at the second 0 may become ready.
-const LATEST: i64 = LONGEST_START.as_secs();
-
-fn ready_at(second: i64, facts: Facts) -> Facts {
-    Facts { sandbox_ready: Some(at(second)), owner: Owner::Running, ..facts }
+#[test]
+fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
+    let decide_with = |created, own: Option<i64>, other| {
+        decide(Facts { created: at(created), machine: present(own), siblings: vec![other], ..live_one() })
+    };
+    assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
+    assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
+    assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
+    let unclear = Decision::Keep(Refusal::Ambiguous);
+    assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
+    assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
+    assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
+    assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
+    let gone = Sibling { machine: Machine::Absent, ..sibling(1, None) };
+    assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose machine is gone");
 }
 
 #[test]
-fn one_whose_pod_left_the_machine_for_a_newer_one_goes() {
-    assert_eq!(decide(ready_at(LATEST + 1, live_one())), Decision::Supersede);
-    let kept = Decision::Wait(Wait::PodRuns);
-    assert_eq!(decide(ready_at(LATEST, live_one())), kept, "the sandbox may be this machine's");
-    assert_eq!(decide(ready_at(-1, live_one())), kept, "clocks differ");
-    let silent = Facts { owner: Owner::Running, ..live_one() };
-    assert_eq!(decide(silent), kept, "no kubelet says anything");
-}
-
-#[test]
-fn a_newer_sibling_of_a_pod_that_is_through_changes_nothing() {
-    for owner in [Owner::Gone, Owner::Finished] {
-        assert_eq!(decide(Facts { owner, ..live_one() }), Decision::Nothing);
+fn a_newer_sibling_that_records_a_foreign_machine_or_the_same_one_takes_nobodys_place() {
+    let foreign =
+        Sibling { machine: Machine::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
+    let unmarked = Vm { id: id("i-2"), marked: false, ..own_vm() };
+    let unmarked = Sibling { machine: Machine::Present(unmarked), ..sibling(5, None) };
+    let same = Sibling { machine: Machine::Present(own_vm()), ..sibling(5, None) };
+    for sibling in [foreign, unmarked, same] {
+        let siblings = vec![sibling];
+        assert_eq!(decide(Facts { siblings: siblings.clone(), ..live_one() }), Decision::Nothing);
+        let deleted = Facts { owner: Owner::Running, siblings, ..dangling() };
+        assert_eq!(decide(deleted), Decision::Wait(Wait::PodRuns));
     }
 }
 
 #[test]
-fn a_machine_that_the_pod_left_goes_while_the_pod_runs_or_ends() {
-    assert!(matches!(decide(ready_at(LATEST + 1, dangling())), Decision::Delete(_)));
-    assert_eq!(decide(ready_at(LATEST, dangling())), Decision::Wait(Wait::PodRuns));
-    let ends = Facts { owner: Owner::Ending { until: at(500) }, ..ready_at(LATEST + 1, dangling()) };
-    assert!(matches!(decide(ends), Decision::Delete(_)));
+fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
+    let error = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Sibling { machine: Machine::Unanswered(error.clone()), ..sibling(1, None) };
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..live_one() }), Decision::Retry(error));
+}
+
+#[test]
+fn a_superseded_machine_goes_while_the_pod_runs_on_the_newer_one() {
+    let superseded = Facts { owner: Owner::Running, siblings: vec![sibling(5, None)], ..dangling() };
+    assert!(matches!(decide(superseded), Decision::Delete(_)));
+    let tied = Facts { owner: Owner::Running, siblings: vec![sibling(0, None)], ..dangling() };
+    assert_eq!(decide(tied), Decision::Wait(Wait::PodRuns));
 }
 
 fn any_machine() -> impl Strategy<Value = Machine> {
@@ -147,8 +173,11 @@ fn any_machine() -> impl Strategy<Value = Machine> {
     let present = (
         prop_oneof![Just("podvm-web-0-1a2b3c4d"), Just("database"), Just("podvm-web-00-1a2b3c4d")],
         any::<bool>(),
+        prop::option::of(0i64..4),
     )
-        .prop_map(|(name, marked)| Machine::Present(Vm { marked, ..vm(name) }));
+        .prop_map(|(name, marked, created)| {
+            Machine::Present(Vm { marked, created: created.map(at), ..vm(name) })
+        });
     prop_oneof![
         1 => Just(Machine::NotAsked),
         1 => Just(Machine::Absent),
@@ -157,9 +186,18 @@ fn any_machine() -> impl Strategy<Value = Machine> {
     ]
 }
 
+prop_compose! {
+    fn any_sibling()(created in 0i64..4, machine in any_machine(), other in prop::bool::weighted(0.8)) -> Sibling {
+        let machine = match machine {
+            Machine::Present(vm) if other => Machine::Present(Vm { id: id("i-2"), ..vm }),
+            machine => machine,
+        };
+        Sibling { created: at(created), machine }
+    }
+}
+
 fn any_owner() -> impl Strategy<Value = Owner> {
     prop_oneof![
-        Just(Owner::NotAsked),
         Just(Owner::Gone),
         Just(Owner::Finished),
         Just(Owner::Running),
@@ -174,25 +212,39 @@ prop_compose! {
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
         owner in any_owner(),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
-        sandbox_ready in prop::option::of(prop_oneof![Just(1i64), (0i64..6).prop_map(|late| LATEST + late)]),
+        siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just("shop/other".to_owned())),
         machine in any_machine(),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, claimed_by, machine, deletion_accepted }
+        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, instance, siblings, claimed_by, machine, deletion_accepted }
     }
 }
 
-/// Whether the Pod's sandbox cannot be this machine's; written anew, so that it can disagree with the code under test.
-fn left(facts: &Facts) -> bool {
-    facts.sandbox_ready.is_some_and(|ready| ready.as_second() > facts.created.as_second() + LATEST)
+/// Whether some sibling is newer beyond doubt; written anew, so that it can disagree with the code under test.
+fn replaced(facts: &Facts) -> bool {
+    facts.siblings.iter().any(|sibling| {
+        let Machine::Present(other) = &sibling.machine else { return false };
+        let own_created = match &facts.machine {
+            Machine::Present(own) => own.created,
+            Machine::Absent => None,
+            _ => return false,
+        };
+        let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
+        this_pods
+            && facts.instance != Ok(other.id.clone())
+            && match (own_created, other.created) {
+                (Some(a), Some(b)) => a < b && facts.created <= sibling.created,
+                _ => facts.created < sibling.created,
+            }
+    })
 }
 
 fn pod_may_run(owner: Owner, now: Timestamp) -> bool {
     match owner {
         Owner::Gone | Owner::Finished => false,
-        Owner::NotAsked | Owner::Running => true,
+        Owner::Running => true,
         Owner::Ending { until } => now < until + SLACK,
     }
 }
@@ -208,7 +260,7 @@ proptest! {
             prop_assert!(facts.claimed_by.is_none());
             prop_assert_eq!(&own.vm().name, "podvm-web-0-1a2b3c4d");
             prop_assert!(own.vm().marked);
-            prop_assert!(!pod_may_run(facts.owner, facts.now) || left(&facts));
+            prop_assert!(!pod_may_run(facts.owner, facts.now) || replaced(&facts));
         }
     }
 
@@ -227,12 +279,19 @@ proptest! {
     fn a_living_peerpod_is_superseded_or_left_alone(facts in any_facts()) {
         let facts = Facts { deleted: None, ..facts };
         let decision = decide(facts.clone());
-        prop_assert!(matches!(
-            decision,
-            Decision::Nothing | Decision::Supersede | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))
-        ));
-        let superseded = facts.finalizer && facts.owner != Owner::NotAsked && left(&facts);
-        prop_assert_eq!(decision == Decision::Supersede, superseded);
+        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Release(_) | Decision::Wait(_)));
+        prop_assert_eq!(decision == Decision::Supersede, facts.finalizer && replaced(&facts));
+    }
+
+    #[test]
+    fn of_any_siblings_one_survives(made in prop::collection::vec((0i64..3, prop::option::of(0i64..3)), 1..6)) {
+        let survivors = (0..made.len()).filter(|&index| {
+            let (created, machine) = made[index];
+            let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
+                .map(|(_, (created, machine))| sibling(*created, *machine)).collect();
+            decide(Facts { created: at(created), machine: present(machine), siblings, ..live_one() }) != Decision::Supersede
+        });
+        prop_assert!(survivors.count() >= 1);
     }
 
     #[test]
@@ -247,7 +306,7 @@ proptest! {
     fn it_converges(facts in any_facts()) {
         let mut facts = Facts { deleted: Some(at(99)), ..facts };
         if facts.machine == Machine::NotAsked {
-            facts.machine = Machine::Present(own_vm());
+            facts.machine = present(None);
         }
         for _ in 0..4 {
             match decide(facts.clone()) {
@@ -263,7 +322,7 @@ proptest! {
             "{end:?} from {facts:?}"
         );
         if matches!(end, Decision::Nothing) { prop_assert!(!facts.finalizer); }
-        if matches!(end, Decision::Wait(Wait::PodRuns)) { prop_assert!(matches!(facts.owner, Owner::NotAsked | Owner::Running)); }
+        if matches!(end, Decision::Wait(Wait::PodRuns)) { prop_assert_eq!(facts.owner, Owner::Running); }
     }
 }
 
@@ -274,6 +333,7 @@ fn every_decision_has_a_label_of_the_table() {
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,
+        Decision::Keep(Refusal::Ambiguous),
         Decision::Delete(own),
         Decision::Wait(Wait::PodRuns),
         Decision::Wait(Wait::MachineGoes),

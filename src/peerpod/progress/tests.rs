@@ -139,14 +139,15 @@ fn an_api_server_that_fails_is_told_of_when_the_deletion_is_slow() {
 #[test]
 fn what_lives_is_never_slow_and_leaves_nothing_behind() {
     let watched = Watched::new();
+    let ambiguous = Decision::Keep(crate::peerpod::decide::Refusal::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = Outcome::Decided(decision);
         watched.progress.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().verdict
     };
-    assert_eq!(ended(&Decision::Wait(Wait::PodRuns)).unwrap().reason, Reason::WaitingForPod);
-    watched.holds(Reason::WaitingForPod, 1);
+    assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
+    watched.holds(Reason::AmbiguousSiblings, 1);
     assert_eq!(ended(&Decision::Nothing), None);
-    watched.holds(Reason::WaitingForPod, 0);
+    watched.holds(Reason::AmbiguousSiblings, 0);
     assert!(watched.progress.table().is_empty());
     assert_eq!(watched.progress.table().capacity(), 0);
 }

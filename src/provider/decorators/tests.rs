@@ -27,7 +27,13 @@ impl Provider for Scripted {
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         match self.error {
             Some(class) => Err(Error::new(class, "as told")),
-            None => Ok(Vm { id: id.clone(), name: String::new(), marked: true, own_disks: Vec::new() }),
+            None => Ok(Vm {
+                id: id.clone(),
+                name: String::new(),
+                marked: true,
+                created: None,
+                own_disks: Vec::new(),
+            }),
         }
     }
 

@@ -185,6 +185,7 @@ impl Provider for Libvirt {
             own_disks: definition.own_disks(&domain.name),
             name: domain.name,
             // libvirt keeps no time of creation.
+            created: None,
         })
     }
 
