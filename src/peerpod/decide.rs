@@ -273,7 +273,8 @@ enum Standing {
 }
 
 /// Superseded only if some sibling is newer for certain and records another machine that is proven to be this Pod's:
-/// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. Of any set of
+/// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. (One whose machine
+/// a PeerPod of another Pod names, too, counts as not asked for.) Of any set of
 /// siblings at least one is not superseded: "older" never contradicts the creationTimestamps and, within one second,
 /// follows the cloud's clock strictly.
 fn standing(facts: &Facts) -> Standing {

@@ -20,7 +20,7 @@ use super::{
     index::Index,
     object::{created, has_finalizer, is_abandoned, owner},
     progress::{Pass, Step},
-    relations::{Claim, claim, is_namesake, is_sibling},
+    relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -92,7 +92,8 @@ impl Observer {
             pass.at(Step::Describe);
             let crowded = siblings.len() > MOST_SIBLINGS;
             let asked = join_all(siblings.iter().map(|sibling| async {
-                let machine = if crowded { Machine::NotAsked } else { machine_of(sibling, provider).await };
+                let unclear = crowded || self.is_named_for_another_pod(sibling);
+                let machine = if unclear { Machine::NotAsked } else { machine_of(sibling, provider).await };
                 Sibling { created: created(sibling), machine }
             }));
             (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
@@ -121,8 +122,17 @@ impl Observer {
     fn siblings(&self, peerpod: &PeerPod, pod_uid: &str) -> Vec<Arc<PeerPod>> {
         let mut siblings: Vec<_> =
             self.index.owned_by(pod_uid).iter().filter_map(|key| self.store.get(key)).collect();
-        siblings.retain(|other| is_sibling(other, peerpod, pod_uid));
+        siblings.retain(|other| is_sibling(other, peerpod));
         siblings
+    }
+
+    /// Whether a PeerPod of another Pod names the same machine. Two Pods of one name have machines that look alike, and
+    /// whoever may write a PeerPod could have one of them take the other's place.
+    fn is_named_for_another_pod(&self, peerpod: &PeerPod) -> bool {
+        let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else { return false };
+        let others = self.index.naming(peerpod.cloud_provider(), &id);
+        let mut others = others.iter().filter_map(|key| self.store.get(key));
+        others.any(|other| is_namesake(&other, peerpod, &id) && !are_of_one_pod(&other, peerpod))
     }
 
     /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another

@@ -7,15 +7,22 @@ use super::object::{has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
 /// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a machine of the same cloud,
-/// and is not this one. A Pod owns nothing in another namespace, whatever somebody wrote there.
-pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod, pod_uid: &str) -> bool {
+/// and is not this one.
+pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod) -> bool {
     other.uid() != peerpod.uid()
-        && other.namespace() == peerpod.namespace()
         && other.metadata.deletion_timestamp.is_none()
         && has_finalizer(other)
         && other.cloud_provider() == peerpod.cloud_provider()
         && InstanceId::parse(other.cloud_provider(), other.instance_id()).is_ok()
-        && owner(other).is_some_and(|owner| owner.uid == pod_uid)
+        && are_of_one_pod(other, peerpod)
+}
+
+/// Whether one Pod owns both. It owns nothing in another namespace, whatever somebody wrote there; and a uid alone can be
+/// copied into an object that goes because there is no such Pod.
+pub(super) fn are_of_one_pod(other: &PeerPod, peerpod: &PeerPod) -> bool {
+    let pods = owner(other).zip(owner(peerpod));
+    other.namespace() == peerpod.namespace()
+        && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name))
 }
 
 /// Whether `other` names the same machine, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
@@ -42,11 +49,8 @@ pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
         return Claim::Stands;
     }
-    // A uid alone can be copied into an object that goes because there is no such Pod.
-    let pods = owner(namesake).zip(owner(peerpod));
-    let is_own = namesake.namespace() == peerpod.namespace()
-        && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name));
-    owner(namesake).filter(|_| !is_own).map_or(Claim::Void, Claim::WhileRuns)
+    let another = owner(namesake).filter(|_| !are_of_one_pod(namesake, peerpod));
+    another.map_or(Claim::Void, Claim::WhileRuns)
 }
 
 #[cfg(test)]
@@ -77,6 +81,12 @@ mod tests {
         json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": uid })
     }
 
+    fn renamed() -> Value {
+        let mut pod = pod("web");
+        pod["name"] = json!("we-b");
+        pod
+    }
+
     fn deleted() -> Value {
         json!({ "metadata": { "uid": "b", "deletionTimestamp": "2026-01-01T00:00:00Z" } })
     }
@@ -87,7 +97,7 @@ mod tests {
         let own = peerpod(&[]);
         let is_sibling = |patch: &Value| {
             let other = json!({ "metadata": { "name": "b", "uid": "b" }, "spec": { "instanceID": ANOTHER } });
-            is_sibling(&peerpod(&[&other, patch]), &own, "web")
+            is_sibling(&peerpod(&[&other, patch]), &own)
         };
         assert!(is_sibling(&json!({})));
         for (why, patch) in [
@@ -98,6 +108,7 @@ mod tests {
             ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
             ("naming no machine", json!({ "spec": { "instanceID": "17" } })),
             ("of another Pod", json!({ "metadata": { "ownerReferences": [pod("other")] } })),
+            ("of a Pod of another name", json!({ "metadata": { "ownerReferences": [renamed()] } })),
             ("of no Pod", json!({ "metadata": { "ownerReferences": null } })),
         ] {
             assert!(!is_sibling(&patch), "one {why}");
@@ -149,11 +160,9 @@ mod tests {
         }
         assert_eq!(claim(&with(deleted(), json!(null)), &own), Claim::Void);
         assert_eq!(claim(&with(deleted(), json!([pod("web")])), &own), Claim::Void);
-        let mut renamed = pod("web");
-        renamed["name"] = json!("we-b");
         let mut elsewhere = deleted();
         elsewhere["metadata"]["namespace"] = json!("elsewhere");
-        for (patch, pods) in [(deleted(), pod("other")), (deleted(), renamed), (elsewhere, pod("web"))] {
+        for (patch, pods) in [(deleted(), pod("other")), (deleted(), renamed()), (elsewhere, pod("web"))] {
             let goes = with(patch, json!([pods]));
             assert_eq!(claim(&goes, &own), Claim::WhileRuns(&goes.owner_references()[0]));
         }

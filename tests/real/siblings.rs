@@ -119,6 +119,30 @@ fn a_newer_peerpod_of_the_same_pod_that_names_a_foreign_machine_replaces_nothing
 }
 
 #[test]
+fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_nothing() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        next_second(std::slice::from_ref(&vm)).await?;
+        let elsewhere = scene.elsewhere().await?;
+        let namesake = elsewhere.pod_with_vm("web").await?;
+        let pod = scene.pods.api().get("web").await?;
+        let forged = scene.caa.record(&pod, "libvirt", &vm_id(&namesake)).await?;
+        scene.held(&vm.name(), "AmbiguousSiblings").await?;
+        scene.lives(&vm).await?;
+        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        scene.held(&forged.name_any(), "ClaimedByAnother").await?;
+        elsewhere.lives(&namesake).await?;
+        let abandon = "peerpods.confidentialcontainers.org/release=abandon";
+        scene.kubectl(&["annotate", "peerpod", &forged.name_any(), abandon]).await?;
+        scene.released(&forged.name_any()).await
+    })
+}
+
+#[test]
 fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
