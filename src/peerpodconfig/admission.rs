@@ -1,9 +1,11 @@
 //! The part of a pass that is about the admission of Pods.
 
+mod entrances;
 mod registration;
 mod told;
 
-use jiff::Timestamp;
+use std::time::Instant;
+
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment, core::v1::Service,
     policy::v1::PodDisruptionBudget,
@@ -11,7 +13,11 @@ use k8s_openapi::api::{
 use kube::{ResourceExt, api::DeleteParams};
 use serde_json::to_value;
 
-use self::told::{TAKEN_UP, at_odds, is_ready, is_settling, policy_state, shared_state, tls_refused};
+pub(super) use self::entrances::Entrances;
+use self::{
+    entrances::{Age, TAKEN_UP},
+    told::{at_odds, is_ready, is_told, policy_state, shared_state, tls_refused},
+};
 use super::{
     Context,
     adaptor::UNWATCHED_RESYNC,
@@ -73,6 +79,8 @@ impl Context {
             }
             Means::Webhook => self.bring_webhook(inputs, &tls, &kinds, &former).await?,
         };
+        let age = self.age(config, means, &found);
+        let is_settling = !age.is_some_and(Age::is_taken_up);
         let taken = name_taken(&found);
         let state = match (means, &sharing) {
             _ if taken.is_some() => {
@@ -85,8 +93,8 @@ impl Context {
                 Some(Finding::new(Reason::PolicyUnsupported, message))
             }
             (Means::None, None) => None,
-            (Means::Policy, None) => Some(policy_state(inputs, &found, Timestamp::now())),
-            (Means::Webhook, None) => Some(self.webhook_state(config, &found)),
+            (Means::Policy, None) => Some(policy_state(inputs, is_settling)),
+            (Means::Webhook, None) => Some(self.webhook_state(config, &found, age)),
         };
         let mut part = Part { findings: taken.into_iter().chain(handed_over).collect(), again: None };
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
@@ -100,8 +108,10 @@ impl Context {
         } else if !found.foreign.is_empty() {
             Some(UNWATCHED_RESYNC)
         } else {
-            // Nobody tells of the older one's status.
-            (sharing.is_some() || is_settling(&found, Timestamp::now())).then_some(TAKEN_UP)
+            // Nobody tells of the older one's status, of another one's admission that is to go before there is an entrance, or
+            // of API servers. All else that an admission waits for is watched, but for the dates of somebody else's
+            // certificate.
+            (sharing.is_some() || is_settling).then_some(TAKEN_UP)
         };
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
         if takes_over && !former.is_empty() {
@@ -124,6 +134,17 @@ impl Context {
             Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
         });
         Ok(part)
+    }
+
+    /// The age of what leads Pods to a configuration's admission, if there is such a thing.
+    fn age(&self, config: &PeerPodConfig, means: Means, found: &Found) -> Option<Age> {
+        let stood = match means {
+            Means::None => false,
+            Means::Webhook => is_told(config, Reason::WebhookRunning),
+            Means::Policy => is_told(config, Reason::PolicyInForce),
+        };
+        let there = self.here().iter().map(|config| config.name_any()).collect();
+        self.entrances.look(&config.name_any(), found, stood, &there, Instant::now())
     }
 
     /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not known, it is

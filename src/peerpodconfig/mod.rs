@@ -157,6 +157,7 @@ struct Context {
     turn: Mutex<()>,
     policies: policies::Served,
     shared: shared::Watched,
+    entrances: admission::Entrances,
     /// What the webhook runs, once it is known: it does not change while this process runs.
     program: OnceCell<Program>,
     backoff: Backoff<ObjectRef<PeerPodConfig>>,
@@ -196,6 +197,7 @@ pub async fn run(
         turn: Mutex::default(),
         policies,
         shared,
+        entrances: admission::Entrances::default(),
         program: OnceCell::new(),
         backoff: Backoff::default(),
         leadership: leadership.clone(),
@@ -214,7 +216,6 @@ pub async fn run(
         let namespace = everything.namespace.clone();
         move |labels: Option<&String>| labels.map(|name| ObjectRef::new(name).within(&namespace))
     };
-    let by_label = labelled(&everything);
     let all_daemon_sets = {
         let everything = everything.clone();
         // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
@@ -223,7 +224,7 @@ pub async fn run(
         })
     };
     let owned = watcher::Config::default().labels(CONFIG_LABEL);
-    let webhooks = by_label;
+    let webhooks = labelled(&everything);
     let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
     let controller = controller
         .watches_stream(all_daemon_sets.0, all_daemon_sets.1)

@@ -22,7 +22,7 @@ use super::{
         shared::Use,
         verdict::{Finding, Reason},
     },
-    told::{is_taken_up, made},
+    entrances::Age,
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
@@ -77,8 +77,8 @@ impl Context {
         Ok(found)
     }
 
-    /// How far the webhook is.
-    pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found) -> Finding {
+    /// How far the webhook is. `age`: of its registration.
+    pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found, age: Option<Age>) -> Finding {
         let names = Names::of(config);
         let remedy = Part::Webhook.diagnosis(config, &self.options.namespace);
         let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
@@ -95,7 +95,7 @@ impl Context {
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }
-            None => state(found, &names, &remedy, self.shared.is_foreign(), Timestamp::now()),
+            None => state(found, &names, &remedy, self.shared.is_foreign(), age),
         }
     }
 
@@ -126,7 +126,7 @@ impl Context {
 }
 
 /// `foreign`: somebody else filled the Secret.
-fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, now: Timestamp) -> Finding {
+fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, age: Option<Age>) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -146,9 +146,7 @@ fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, now: Timesta
             starting(&format!("not all Pods of the webhook are up to date yet; {remedy}"))
         }
         // What of it changes later, API servers need not hear of at once: old and new authorities are both good for a while.
-        (_, true) if !registration.is_some_and(|it| is_taken_up(made(&it), now)) => {
-            starting("the webhook was registered a moment ago")
-        }
+        (_, true) if !age.is_some_and(Age::is_known) => starting("the webhook was registered a moment ago"),
         (pods, true) => {
             Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
         }

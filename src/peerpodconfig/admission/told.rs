@@ -1,28 +1,27 @@
-//! What is told of the admission of Pods, and when time alone will change it *(no client)*.
+//! What is told of the admission of Pods *(no client)*.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::super::{
-    apply::Found,
     build::{Inputs, policy},
     handover,
     verdict::{Finding, Reason},
 };
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    api::v1alpha1::PeerPodConfig,
     webhook::tls::{TlsError, TlsOptions},
 };
-
-/// How long API servers may take until they do what a new policy or registration says. They look for new policies every
-/// second.
-pub(super) const TAKEN_UP: Duration = Duration::from_secs(5);
 
 /// Whether its admission is as it asks for now.
 pub(super) fn is_ready(config: &PeerPodConfig) -> bool {
     handover::admission_ready(config).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether this is told of the admission that it asks for now.
+pub(super) fn is_told(config: &PeerPodConfig, reason: Reason) -> bool {
+    handover::admission_ready(config).is_some_and(|condition| condition.reason == reason.as_str())
 }
 
 /// How far the admission of an older configuration is, which is for this one's runtime class, too.
@@ -79,39 +78,15 @@ pub(super) fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOp
     Finding::new(Reason::TlsRefused, message)
 }
 
-/// Whether the policy is in force, and what it does not do.
-pub(super) fn policy_state(inputs: &Inputs<'_>, found: &Found, now: Timestamp) -> Finding {
-    if !found.objects.values().all(|object| is_taken_up(written(object), now)) {
+/// Whether the policy is in force, and what it does not do. `is_settling`: API servers may not have taken it up yet.
+pub(super) fn policy_state(inputs: &Inputs<'_>, is_settling: bool) -> Finding {
+    if is_settling {
         return Finding::new(Reason::PolicyStarting, "the policy was made, or changed, a moment ago");
     }
     let gaps = policy::unsupported(&inputs.config.spec);
     let gaps = gaps.iter().map(|gap| format!("the webhook {}, the policy {}", gap.webhook, gap.policy));
     let message = gaps.fold("the policy is in force".to_owned(), |message, gap| format!("{message}; {gap}"));
     Finding::new(Reason::PolicyInForce, message)
-}
-
-/// Whether time will tell, or what others tell of themselves: what leads Pods to an admission was written a moment ago, or
-/// waits for another one's to go. All else that an admission waits for is watched, but for the dates of somebody else's
-/// certificate.
-pub(super) fn is_settling(found: &Found, now: Timestamp) -> bool {
-    let mut entrances = found.objects.values().filter(|object| object.namespace().is_none()).peekable();
-    entrances.peek().is_none() || entrances.any(|object| !is_taken_up(written(object), now))
-}
-
-/// Whether API servers have heard of what was done then.
-pub(super) fn is_taken_up(done: Option<Timestamp>, now: Timestamp) -> bool {
-    done.is_some_and(|done| now.duration_since(done).unsigned_abs() >= TAKEN_UP)
-}
-
-/// When an object was made.
-pub(super) fn made(object: &impl ResourceExt) -> Option<Timestamp> {
-    object.creation_timestamp().map(|time| time.0)
-}
-
-/// When this operator made or changed an object.
-pub(super) fn written(object: &impl ResourceExt) -> Option<Timestamp> {
-    let own = object.managed_fields().iter().filter(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
-    own.filter_map(|it| Some(it.time.as_ref()?.0)).chain(made(object)).max()
 }
 
 #[cfg(test)]
@@ -138,47 +113,6 @@ mod tests {
         let state = |ready| shared_state(&config(&json!({}), ready)).reason;
         assert_eq!(state("True"), Reason::AdmissionShared);
         assert_eq!(state("False"), Reason::SharedNotReady);
-    }
-
-    #[test]
-    fn it_is_looked_at_soon_while_time_alone_helps() {
-        let found = |made: &[(&str, Option<&str>, i64)]| {
-            let objects = made.iter().map(|&(name, namespace, second)| {
-                let object = serde_json::from_value(json!({
-                    "metadata": { "name": name, "namespace": namespace,
-                        "creationTimestamp": Timestamp::from_second(second).unwrap() },
-                }));
-                ((String::new(), name.to_owned()), object.unwrap())
-            });
-            Found { objects: objects.collect(), foreign: Vec::new() }
-        };
-        let settles = |made: &[(&str, Option<&str>, i64)]| {
-            is_settling(&found(made), Timestamp::from_second(1000).unwrap())
-        };
-        let server = ("server", Some("operator"), 999);
-        // It waits for another one's admission to go.
-        assert!(settles(&[server]));
-        assert!(settles(&[server, ("registration", None, 996)]));
-        assert!(settles(&[("policy", None, 900), ("binding", None, 996)]));
-        // Its Pods are watched.
-        assert!(!settles(&[server, ("registration", None, 995)]));
-    }
-
-    #[test]
-    fn what_the_operator_changed_is_new_again_and_what_others_did_to_it_is_not() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let written_at = |fields: Value| {
-            let policy: kube::api::DynamicObject = serde_json::from_value(json!({
-                "metadata": { "name": "policy", "creationTimestamp": at(900), "managedFields": fields },
-            }))
-            .unwrap();
-            written(&policy)
-        };
-        let entry = |manager: &str, second| json!({ "manager": manager, "time": at(second) });
-        assert_eq!(written_at(json!([])), Some(at(900)));
-        assert_eq!(written_at(json!([entry("kubectl", 990)])), Some(at(900)));
-        let both = json!([entry(FIELD_MANAGER, 950), entry("kubectl", 990)]);
-        assert_eq!(written_at(both), Some(at(950)));
     }
 
     #[test]

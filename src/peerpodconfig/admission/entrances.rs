@@ -1,0 +1,174 @@
+//! Since when what leads Pods to admissions stands as it does, by this process's own clock: an API server's may be ahead of
+//! it, or behind. Pure *(no client)*.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use kube::{ResourceExt, api::DynamicObject};
+
+use super::super::apply::Found;
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+/// How long API servers may take until they do what a new policy or registration says. They look for new policies every
+/// second.
+pub(super) const TAKEN_UP: Duration = Duration::from_secs(5);
+
+/// The policies and registrations of all configurations, by the configuration's name.
+#[derive(Debug, Default)]
+pub(in super::super) struct Entrances(Mutex<HashMap<String, ByKindAndName>>);
+
+type ByKindAndName = HashMap<(String, String), Entrance>;
+
+#[derive(Clone, Debug)]
+struct Entrance {
+    uid: Option<String>,
+    /// When this operator wrote it, by the API server's clock, which is good for nothing but to see that it did so again.
+    written: Option<Timestamp>,
+    /// `None`: before this process began to look.
+    made: Option<Instant>,
+    changed: Option<Instant>,
+}
+
+/// The youngest of a configuration's entrances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Age {
+    /// Since it was made.
+    made: Duration,
+    /// Since this operator made or changed it.
+    changed: Duration,
+}
+
+impl Age {
+    /// Whether API servers know of it.
+    pub(super) fn is_known(self) -> bool {
+        self.made >= TAKEN_UP
+    }
+
+    /// Whether API servers do what it says now.
+    pub(super) fn is_taken_up(self) -> bool {
+        self.changed >= TAKEN_UP
+    }
+}
+
+impl Entrances {
+    /// Looks at those of one configuration; `None` where it has none. `stood`: whether it is told that they are in force, so
+    /// that those which this process has not seen yet have been long. Forgets configurations that are not `there`.
+    pub(super) fn look(
+        &self,
+        config: &str,
+        found: &Found,
+        stood: bool,
+        there: &HashSet<String>,
+        now: Instant,
+    ) -> Option<Age> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.remove(config).unwrap_or_default();
+        all.retain(|config, _| there.contains(config));
+        let objects = found.objects.iter().filter(|(_, object)| object.namespace().is_none());
+        let entrances: ByKindAndName = objects
+            .map(|(key, object)| {
+                let (uid, written) = (object.uid(), written(object));
+                let (made, changed) = match before.get(key) {
+                    Some(known) if known.uid != uid => (Some(now), Some(now)),
+                    Some(known) if known.written != written => (known.made, Some(now)),
+                    Some(known) => (known.made, known.changed),
+                    None if stood => (None, None),
+                    None => (Some(now), Some(now)),
+                };
+                (key.clone(), Entrance { uid, written, made, changed })
+            })
+            .collect();
+        let since =
+            |then: Option<Instant>| then.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
+        let made = entrances.values().map(|entrance| since(entrance.made)).min();
+        let changed = entrances.values().map(|entrance| since(entrance.changed)).min();
+        all.insert(config.to_owned(), entrances);
+        Some(Age { made: made?, changed: changed? })
+    }
+}
+
+/// When this operator last wrote an object. What others did to it does not count.
+fn written(object: &DynamicObject) -> Option<Timestamp> {
+    let own = object.managed_fields().iter().filter(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
+    own.filter_map(|it| Some(it.time.as_ref()?.0)).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A policy that the operator wrote at this second of the API server's, somebody else later, and a Deployment, which leads
+    /// nobody anywhere.
+    fn found(uid: &str, written: i64) -> Found {
+        let object = |metadata| serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        let key = |kind: &str| (kind.to_owned(), "name".to_owned());
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let fields = json!([
+            { "manager": FIELD_MANAGER, "time": at(written) },
+            { "manager": "kubectl", "time": at(Timestamp::now().as_second()) },
+        ]);
+        let mut found = Found::default();
+        found
+            .objects
+            .insert(key("Deployment"), object(json!({ "namespace": "any", "uid": written.to_string() })));
+        found.objects.insert(key("Policy"), object(json!({ "uid": uid, "managedFields": fields })));
+        found
+    }
+
+    struct Clock(Entrances, Instant);
+
+    impl Clock {
+        fn look(&self, second: u64, found: &Found, stood: bool) -> Age {
+            let now = self.1 + Duration::from_secs(second);
+            self.0.look("config", found, stood, &HashSet::new(), now).unwrap()
+        }
+    }
+
+    fn clock() -> Clock {
+        Clock(Entrances::default(), Instant::now())
+    }
+
+    #[test]
+    fn what_was_written_is_taken_up_a_while_later_whatever_the_clock_of_the_api_server_shows() {
+        for offset in [0, 1_000_000_000, 4_000_000_000] {
+            let clock = clock();
+            assert!(!clock.look(0, &found("a", offset), false).is_taken_up());
+            assert!(!clock.look(4, &found("a", offset), false).is_taken_up());
+            assert!(clock.look(5, &found("a", offset), false).is_taken_up());
+            let changed = clock.look(20, &found("a", offset + 20), true);
+            assert!(changed.is_known() && !changed.is_taken_up());
+            assert!(clock.look(25, &found("a", offset + 20), true).is_taken_up());
+            let another = clock.look(30, &found("b", offset + 20), true);
+            assert!(!another.is_known() && !another.is_taken_up());
+        }
+    }
+
+    #[test]
+    fn what_stood_before_this_process_began_goes_on_and_what_did_not_waits() {
+        let stood = clock().look(0, &found("a", 0), true);
+        assert!(stood.is_known() && stood.is_taken_up());
+        let clock = clock();
+        assert!(!clock.look(0, &found("a", 0), false).is_known());
+        assert!(clock.look(5, &found("a", 0), false).is_known());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_gone() {
+        let Clock(entrances, now) = clock();
+        let look = |config, found: &Found, there: &str| {
+            entrances.look(config, found, false, &HashSet::from([there.to_owned()]), now)
+        };
+        look("config", &found("a", 0), "config").unwrap();
+        look("other", &found("b", 0), "config").unwrap();
+        assert_eq!(entrances.0.lock().unwrap().len(), 2);
+        assert_eq!(look("other", &Found::default(), "other"), None);
+        let left = entrances.0.lock().unwrap();
+        assert!(left.len() == 1 && left["other"].is_empty(), "{left:?}");
+    }
+}
