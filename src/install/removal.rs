@@ -29,6 +29,9 @@ pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
 /// The annotation that lets its object be deleted, with the value `true`.
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
 
+/// The label that every namespace has, with its name.
+const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
+
 /// What must not be deleted unless it says so.
 pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
     let definitions = [PeerPod::crd_name(), PeerPodConfig::crd_name()];
@@ -71,12 +74,19 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                 api_version: Some(PeerPodConfig::api_version(&()).into_owned()),
                 kind: Some(PeerPodConfig::kind(&()).into_owned()),
             }),
-            match_constraints: Some(deletions(vec![
-                rule("apps", &["deployments"], &[OPERATOR]),
-                rule("", &["serviceaccounts"], &[OPERATOR]),
-                rule("rbac.authorization.k8s.io", &rights, &[OPERATOR]),
-                rule("", &["namespaces"], &[&options.namespace]),
-            ])),
+            match_constraints: Some(MatchResources {
+                // Others may have an operator of that name. What has no namespace is matched all the same.
+                namespace_selector: Some(LabelSelector {
+                    match_labels: Some([(NAMESPACE_LABEL.to_owned(), options.namespace.clone())].into()),
+                    ..LabelSelector::default()
+                }),
+                ..deletions(vec![
+                    rule("apps", &["deployments"], &[OPERATOR]),
+                    rule("", &["serviceaccounts"], &[OPERATOR]),
+                    rule("rbac.authorization.k8s.io", &rights, &[OPERATOR]),
+                    rule("", &["namespaces"], &[&options.namespace]),
+                ])
+            }),
             validations: Some(vec![Validation {
                 expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
                 message_expression: Some(
@@ -136,5 +146,21 @@ fn rule(group: &str, resources: &[&str], names: &[&str]) -> NamedRuleWithOperati
         resources: Some(owned(resources)),
         resource_names: Some(owned(names)),
         scope: Some("*".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_up_keeps_the_records_of_machines_and_not_the_operator() {
+        let options = Options::default();
+        let upon_failure = |policy: ValidatingAdmissionPolicy| policy.spec.unwrap().failure_policy.unwrap();
+        assert_eq!(upon_failure(policy(&options)), "Fail");
+        // Where there is no configuration, or no such kind, nobody is kept from removing the operator.
+        assert_eq!(upon_failure(operator_policy(&options)), "Ignore");
+        let binding = serde_json::to_value(operator_binding(&options)).unwrap();
+        assert_eq!(binding["spec"]["paramRef"]["parameterNotFoundAction"], "Allow");
     }
 }

@@ -201,6 +201,21 @@ async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
     .await
 }
 
+/// Makes what is needed of an operator in another namespace, all of it of the same names.
+async fn namesake(cluster: &Cluster, namespace: &str) -> Result<()> {
+    for create in [
+        "deployment peerpod-operator --image=any --replicas=0",
+        "serviceaccount peerpod-operator",
+        "role peerpod-operator --verb=get --resource=pods",
+        "rolebinding peerpod-operator --role=peerpod-operator --serviceaccount=default:default",
+    ] {
+        let create: Vec<_> =
+            ["create", "--namespace", namespace].into_iter().chain(create.split(' ')).collect();
+        cluster.kubectl(&create).await?;
+    }
+    Ok(())
+}
+
 #[test]
 fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and_may_be_changed() -> Result<()>
 {
@@ -235,6 +250,11 @@ fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and
         until_kept(cluster, &NEEDED).await?;
         let change = ["annotate", NEEDED[0], "any=other", "--namespace", NAMESPACE];
         cluster.kubectl(&change).await?;
+        let other_namespace = testbed.namespace("namesake").await?;
+        namesake(cluster, &other_namespace).await?;
+        for object in &NEEDED[..4] {
+            cluster.kubectl(&["delete", object, "--namespace", &other_namespace]).await?;
+        }
 
         // What waits for others only, or for an operator elsewhere, is none of this one's business.
         let elsewhere = configure(&testbed.namespace("elsewhere").await?, FINALIZER).await?;
