@@ -18,6 +18,7 @@ mod object;
 mod observe;
 mod owners;
 mod pass;
+mod pauses;
 mod progress;
 mod relations;
 mod report;
@@ -31,8 +32,7 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
-        reflector::{self, ObjectRef},
-        watcher,
+        reflector, watcher,
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,7 @@ use self::{
     index::{Change, Index, Nudges},
     observe::Observer,
     owners::OwnerWatch,
+    pauses::Pauses,
     progress::Progress,
     report::Reporter,
     verdict::Reason,
@@ -51,7 +52,7 @@ use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
     provider::{Clouds, Limits},
-    runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
+    runtime::{Leadership, Metrics, publisher::Publisher},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -84,7 +85,7 @@ struct Context {
     owners: OwnerWatch,
     nudges: Nudges,
     index: Arc<Index>,
-    backoff: Backoff<ObjectRef<PeerPod>>,
+    pauses: Pauses,
     progress: Progress,
     leadership: Leadership,
     metrics: Metrics,
@@ -117,7 +118,7 @@ pub async fn run(
         owners: OwnerWatch::new(nudges.clone()),
         nudges: nudges.clone(),
         index: index.clone(),
-        backoff: Backoff::default(),
+        pauses: Pauses::default(),
         progress: Progress::new(slow_after, metrics.clone()),
         leadership,
         metrics,
@@ -211,7 +212,7 @@ impl Context {
             watcher::Event::Delete(gone) => self.forget(gone),
             // What went while nobody watched shows in no event.
             watcher::Event::InitDone => {
-                self.backoff.retain(|key| self.index.contains(key));
+                self.pauses.retain(|key| self.index.contains(key));
                 self.owners.retain(|key| self.index.contains(key));
                 self.progress.retain(|key| self.index.contains(key));
             }
@@ -222,7 +223,7 @@ impl Context {
     }
 
     fn forget(&self, gone: &PeerPod) {
-        self.backoff.succeeded(&index::key(gone));
+        self.pauses.settled(&index::key(gone));
         self.owners.settled(gone);
         self.progress.forget(&index::key(gone));
     }

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::{
     Context, apply,
-    decide::{self, Decision, Facts, Refusal, Release, Wait, decide},
+    decide::{self, Decision, Facts, Release, Wait, decide},
     index, object, observe,
     progress::{Outcome, Pass, Step, Telling},
     verdict,
@@ -19,22 +19,6 @@ use crate::{
     provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
     runtime::{api_call::ApiError, finalizer::Written},
 };
-
-/// How often something that needs somebody's help is looked at without being told to.
-const SLOW_RESYNC: Duration = Duration::from_secs(300);
-
-/// How often refused credentials are tried again: somebody may add a key or a right at the cloud, or put another file in
-/// their place, and nothing here tells of it.
-const REFUSED_RESYNC: Duration = Duration::from_secs(30);
-
-/// While many wait for that, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
-const REFUSED_SHARE: Duration = Duration::from_millis(100);
-
-/// A cloud that asks for fewer calls and names no time gets this much.
-const LEAST_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often a Pod that keeps a machine is looked at without being told to.
-const POD_RESYNC: Duration = Duration::from_secs(60);
 
 impl Context {
     /// One look: how it ended, for the metric, and what comes next.
@@ -46,7 +30,7 @@ impl Context {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
-        let again = self.backoff.failed(&index::key(peerpod));
+        let again = self.pauses.failed(&index::key(peerpod));
         Box::pin(self.tell(peerpod, &Outcome::Failed(&error), again)).await;
         ("error", Action::requeue(again))
     }
@@ -102,11 +86,7 @@ impl Context {
             _ if self.owners.settled(peerpod) => self.nudges.add(self.index.sharing_with(&key)),
             _ => {}
         }
-        let again = match &decision {
-            Decision::Nothing => {
-                self.backoff.succeeded(&key);
-                None
-            }
+        match &decision {
             Decision::Supersede => {
                 info!(
                     decision = decision.as_str(),
@@ -118,35 +98,14 @@ impl Context {
                 pass.at(Step::Release);
                 return self.release(peerpod, facts, *release).await;
             }
-            Decision::Wait(wait) => Some(match wait {
-                Wait::PodRuns => self.spread(POD_RESYNC),
-                Wait::PodEnds(left) => (*left).min(POD_RESYNC),
-                Wait::MachineGoes => self.backoff.failed(&key),
-            }),
-            // What claims the machine may be the Pod of a PeerPod that goes, too.
-            Decision::Refuse(Refusal::Claimed(_)) => Some(self.spread(POD_RESYNC)),
-            // Delete never reaches this: it is either refused with an error or decided anew with its acceptance known.
-            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => Some(self.spread(SLOW_RESYNC)),
-            Decision::Retry(error) => Some(match error.class {
-                ErrorClass::Throttled { retry_after } => {
-                    let pause = retry_after.max(LEAST_PAUSE);
-                    pause + self.backoff.jitter(pause)
-                }
-                ErrorClass::Unauthorized => self.spread(refused_resync(self.index.pending())),
-                ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
-                ErrorClass::Transient | ErrorClass::NotFound => self.backoff.failed(&key),
-            }),
-        };
+            _ => {}
+        }
+        let again = self.pauses.after(&key, &decision, self.index.pending());
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
         }
         self.tell(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
         Ok(again.map_or_else(Action::await_change, Action::requeue))
-    }
-
-    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
-    fn spread(&self, pause: Duration) -> Duration {
-        pause + self.backoff.jitter(pause / 4)
     }
 
     async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
@@ -173,11 +132,11 @@ impl Context {
     fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
         match written {
             Written::Done | Written::Gone => {
-                self.backoff.succeeded(key);
+                self.pauses.settled(key);
                 self.progress.forget(key);
                 Action::await_change()
             }
-            Written::Outdated => Action::requeue(self.backoff.failed(key)),
+            Written::Outdated => Action::requeue(self.pauses.failed(key)),
         }
     }
 
@@ -204,12 +163,6 @@ impl Context {
             .filter(|known| known.metadata.uid == peerpod.metadata.uid)
             .unwrap_or_else(|| Arc::new(peerpod.clone()))
     }
-}
-
-/// When refused credentials are tried again, where so many PeerPods wait.
-fn refused_resync(pending: usize) -> Duration {
-    let share = REFUSED_SHARE.saturating_mul(u32::try_from(pending).unwrap_or(u32::MAX));
-    share.clamp(REFUSED_RESYNC, SLOW_RESYNC)
 }
 
 /// When the deletion was asked for that the finalizer holds up; `None` where nothing waits for this operator.
@@ -248,18 +201,11 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        decide::tests::dangling,
+        decide::{Refusal, tests::dangling},
         observe::tests::{answers, failing},
         *,
     };
     use crate::provider::{Vm, guard};
-
-    #[test]
-    fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
-        for (pending, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
-            assert_eq!(refused_resync(pending).as_secs(), seconds, "{pending}");
-        }
-    }
 
     /// What follows from the deletion of a dangling machine by this cloud.
     async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {

@@ -1,0 +1,173 @@
+//! When a PeerPod is looked at again without being told to *(no client)*.
+
+use std::time::Duration;
+
+use kube::runtime::reflector::ObjectRef;
+
+use super::decide::{Decision, Refusal, Wait};
+use crate::{api::v1alpha1::PeerPod, provider::ErrorClass, runtime::Backoff};
+
+/// How often something that needs somebody's help is looked at without being told to.
+const SLOW_RESYNC: Duration = Duration::from_secs(300);
+
+/// How often refused credentials are tried again: somebody may add a key or a right at the cloud, or put another file in
+/// their place, and nothing here tells of it.
+const REFUSED_RESYNC: Duration = Duration::from_secs(30);
+
+/// While many wait for that, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
+const REFUSED_SHARE: Duration = Duration::from_millis(100);
+
+/// A cloud that asks for fewer calls and names no time gets this much.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a Pod that keeps a machine is looked at without being told to.
+const POD_RESYNC: Duration = Duration::from_secs(60);
+
+/// The pauses between looks at each PeerPod.
+#[derive(Default)]
+pub(super) struct Pauses {
+    failures: Backoff<ObjectRef<PeerPod>>,
+    /// Looks at machines that the cloud is deleting. Counted apart: one that goes at last is looked at soon, however often
+    /// something failed before.
+    going: Backoff<ObjectRef<PeerPod>>,
+}
+
+impl Pauses {
+    /// The pause after this decision, where `pending` deletions wait; `None` where a watch tells of whatever comes next.
+    pub(super) fn after(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        decision: &Decision,
+        pending: usize,
+    ) -> Option<Duration> {
+        Some(match decision {
+            Decision::Nothing | Decision::Supersede | Decision::Release(_) => {
+                self.settled(key);
+                return None;
+            }
+            Decision::Wait(wait) => {
+                self.failures.succeeded(key);
+                match wait {
+                    Wait::PodRuns => self.spread(POD_RESYNC),
+                    Wait::PodEnds(left) => (*left).min(POD_RESYNC),
+                    Wait::MachineGoes => self.going.failed(key),
+                }
+            }
+            // What claims the machine may be the Pod of a PeerPod that goes, too.
+            Decision::Refuse(Refusal::Claimed(_)) => self.spread(POD_RESYNC),
+            // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
+            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
+            Decision::Retry(error) => match error.class {
+                ErrorClass::Throttled { retry_after } => {
+                    let pause = retry_after.max(LEAST_PAUSE);
+                    pause + self.failures.jitter(pause)
+                }
+                ErrorClass::Unauthorized => self.spread(refused_resync(pending)),
+                ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
+                ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
+            },
+        })
+    }
+
+    /// The pause after a call to the API server that failed, or that found the object changed.
+    pub(super) fn failed(&self, key: &ObjectRef<PeerPod>) -> Duration {
+        self.failures.failed(key)
+    }
+
+    /// Nothing is tried any more: it is done, or gone.
+    pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) {
+        self.failures.succeeded(key);
+        self.going.succeeded(key);
+    }
+
+    /// Forgets all PeerPods but these.
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
+        self.failures.retain(&exists);
+        self.going.retain(exists);
+    }
+
+    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
+    fn spread(&self, pause: Duration) -> Duration {
+        pause + self.failures.jitter(pause / 4)
+    }
+}
+
+/// When refused credentials are tried again, where so many PeerPods wait.
+fn refused_resync(pending: usize) -> Duration {
+    let share = REFUSED_SHARE.saturating_mul(u32::try_from(pending).unwrap_or(u32::MAX));
+    share.clamp(REFUSED_RESYNC, SLOW_RESYNC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Error;
+
+    fn key() -> ObjectRef<PeerPod> {
+        ObjectRef::new("web").within("shop")
+    }
+
+    fn seconds(pauses: &Pauses, decision: &Decision) -> f64 {
+        pauses.after(&key(), decision, 1).unwrap().as_secs_f64()
+    }
+
+    fn retry(class: ErrorClass) -> Decision {
+        Decision::Retry(Error::new(class, "busy"))
+    }
+
+    #[test]
+    fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
+        for (pending, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
+            assert_eq!(refused_resync(pending).as_secs(), seconds, "{pending}");
+        }
+    }
+
+    #[test]
+    fn what_failed_often_before_does_not_delay_a_machine_that_goes_at_last() {
+        let waits =
+            [Wait::MachineGoes, Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))].map(Decision::Wait);
+        for wait in waits {
+            let pauses = Pauses::default();
+            for _ in 0..10 {
+                pauses.failed(&key());
+            }
+            assert!(seconds(&pauses, &retry(ErrorClass::Transient)) > 1.0);
+            pauses.after(&key(), &wait, 1);
+            assert!(seconds(&pauses, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
+            assert!(seconds(&pauses, &Decision::Wait(Wait::MachineGoes)) <= 2.0, "after {wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_takes_long_to_go_is_looked_at_with_growing_pauses() {
+        let pauses = Pauses::default();
+        let goes = || seconds(&pauses, &Decision::Wait(Wait::MachineGoes));
+        let all: f64 = (0..40).map(|_| goes()).sum();
+        assert!(all > 1000.0, "{all}");
+        assert!(goes() <= 300.0);
+        assert_eq!(pauses.after(&key(), &Decision::Nothing, 1), None);
+        assert!(goes() <= 1.0);
+    }
+
+    #[test]
+    fn what_a_pod_keeps_or_claims_is_looked_at_each_minute_and_what_needs_help_each_five() {
+        let pauses = Pauses::default();
+        let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
+        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".to_owned()));
+        let throttled = |seconds| retry(ErrorClass::Throttled { retry_after: Duration::from_secs(seconds) });
+        for (decision, least, most) in [
+            (Decision::Wait(Wait::PodRuns), 60.0, 75.0),
+            (ends(5), 5.0, 5.0),
+            (ends(500), 60.0, 60.0),
+            (claimed, 60.0, 75.0),
+            (Decision::Refuse(Refusal::NoOwner), 300.0, 375.0),
+            (retry(ErrorClass::Invalid), 300.0, 375.0),
+            (retry(ErrorClass::Unauthorized), 30.0, 37.5),
+            (throttled(0), 1.0, 2.0),
+            (throttled(20), 20.0, 40.0),
+        ] {
+            let pause = seconds(&pauses, &decision);
+            assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
+        }
+    }
+}
