@@ -29,33 +29,47 @@ use crate::api::v1alpha1::PeerPod;
 
 /// Who waits for which Pods.
 pub(super) struct OwnerWatch {
-    /// The PeerPods that wait for a Pod, by its uid.
-    expected: Mutex<HashMap<String, HashSet<Key>>>,
+    waiting: Mutex<Waiting>,
     changed: Notify,
     nudges: Nudges,
 }
 
+#[derive(Default)]
+struct Waiting {
+    /// The PeerPods that wait for a Pod, by its uid.
+    expected: HashMap<String, HashSet<Key>>,
+    /// Whether all Pods have been listed, so that only what happens from now on is told.
+    listed: bool,
+}
+
 impl OwnerWatch {
     pub(super) fn new(nudges: Nudges) -> Self {
-        Self { expected: Mutex::default(), changed: Notify::new(), nudges }
+        Self { waiting: Mutex::default(), changed: Notify::new(), nudges }
     }
 
-    /// Asks for another look at this PeerPod whenever something happens to its Pod, until [`Self::settled`].
+    /// Asks for another look at this PeerPod whenever something happens to its Pod, until [`Self::settled`]. What happened
+    /// since the Pod was read is not missed: the list of a watch that is to begin tells of it, and where one runs already
+    /// this PeerPod gets a look at once.
     pub(super) fn expect(&self, peerpod: &PeerPod) {
-        if let Some(owner) = owner(peerpod)
-            && self.expected().entry(owner.uid.clone()).or_default().insert(key(peerpod).into())
-        {
-            self.changed.notify_one();
+        let Some(owner) = owner(peerpod) else { return };
+        let key = Key::from(key(peerpod));
+        let mut waiting = self.waiting();
+        if !waiting.expected.entry(owner.uid.clone()).or_default().insert(key.clone()) {
+            return;
         }
+        if waiting.listed {
+            self.nudges.add([key]);
+        }
+        self.changed.notify_one();
     }
 
     /// This PeerPod expects nothing of its Pod any more. Whether it did.
     pub(super) fn settled(&self, peerpod: &PeerPod) -> bool {
         let Some(owner) = owner(peerpod) else { return false };
-        let mut expected = self.expected();
-        let Some(waiting) = expected.get_mut(&owner.uid) else { return false };
-        let expected_it = waiting.remove(&key(peerpod));
-        if waiting.is_empty() {
+        let Waiting { expected, .. } = &mut *self.waiting();
+        let Some(keys) = expected.get_mut(&owner.uid) else { return false };
+        let expected_it = keys.remove(&key(peerpod));
+        if keys.is_empty() {
             expected.remove(&owner.uid);
             self.changed.notify_one();
         }
@@ -64,9 +78,9 @@ impl OwnerWatch {
 
     /// Forgets PeerPods that are not there any more.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
-        self.expected().retain(|_, waiting| {
-            waiting.retain(|key| exists(key));
-            !waiting.is_empty()
+        self.waiting().expected.retain(|_, keys| {
+            keys.retain(|key| exists(key));
+            !keys.is_empty()
         });
         self.changed.notify_one();
     }
@@ -83,13 +97,14 @@ impl OwnerWatch {
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.changed_to(false))).await;
+            self.waiting().listed = false;
         }
     }
 
     async fn changed_to(&self, waiting: bool) {
         loop {
             let changed = self.changed.notified();
-            if self.expected().is_empty() != waiting {
+            if self.waiting().expected.is_empty() != waiting {
                 return;
             }
             changed.await;
@@ -97,19 +112,94 @@ impl OwnerWatch {
     }
 
     fn take(&self, event: &watcher::Event<PartialObjectMeta<Pod>>) {
-        let expected = self.expected();
+        let Waiting { expected, listed } = &mut *self.waiting();
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
-                let waiting = pod.metadata.uid.as_ref().and_then(|uid| expected.get(uid));
-                self.nudges.add(waiting.into_iter().flatten().cloned());
+                let keys = pod.metadata.uid.as_ref().and_then(|uid| expected.get(uid));
+                self.nudges.add(keys.into_iter().flatten().cloned());
             }
+            watcher::Event::Init => *listed = false,
             // What happened before the watch began shows in no event.
-            watcher::Event::InitDone => self.nudges.add(expected.values().flatten().cloned()),
-            watcher::Event::Init | watcher::Event::InitApply(_) => {}
+            watcher::Event::InitDone => {
+                *listed = true;
+                self.nudges.add(expected.values().flatten().cloned());
+            }
+            watcher::Event::InitApply(_) => {}
         }
     }
 
-    fn expected(&self) -> MutexGuard<'_, HashMap<String, HashSet<Key>>> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use serde_json::{from_value, json};
+    use watcher::Event;
+
+    use super::*;
+
+    fn peerpod(name: &str, pod_uid: &str) -> PeerPod {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": pod_uid });
+        let mut peerpod = PeerPod::new(name, from_value(json!({})).unwrap());
+        peerpod.metadata.namespace = Some("shop".into());
+        peerpod.metadata.owner_references = Some(vec![from_value(pod).unwrap()]);
+        peerpod
+    }
+
+    fn pod(uid: &str) -> PartialObjectMeta<Pod> {
+        from_value(json!({ "metadata": { "uid": uid } })).unwrap()
+    }
+
+    /// The names of those that were asked to be looked at since the last call.
+    fn told(nudges: &Nudges) -> Vec<String> {
+        let mut stream = Box::pin(nudges.clone().stream());
+        let mut names: Vec<_> =
+            std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|it| it.name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn those_are_looked_at_whose_pods_something_happens_to_while_they_wait() {
+        let nudges = Nudges::default();
+        let watch = OwnerWatch::new(nudges.clone());
+        let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
+        watch.expect(&a);
+        watch.expect(&b);
+        assert!(told(&nudges).is_empty(), "the list is to come");
+        watch.take(&Event::InitDone);
+        assert_eq!(told(&nudges), ["a", "b"]);
+        watch.take(&Event::Apply(pod("pod-a")));
+        assert_eq!(told(&nudges), ["a"]);
+        watch.take(&Event::Delete(pod("pod-b")));
+        assert_eq!(told(&nudges), ["b"]);
+        assert!(watch.settled(&a) && !watch.settled(&a));
+        watch.take(&Event::Apply(pod("pod-a")));
+        assert!(told(&nudges).is_empty());
+    }
+
+    #[test]
+    fn one_that_begins_to_wait_while_pods_are_watched_is_looked_at_once_more() {
+        let nudges = Nudges::default();
+        let watch = OwnerWatch::new(nudges.clone());
+        let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
+        watch.expect(&a);
+        watch.take(&Event::InitDone);
+        told(&nudges);
+        // Its Pod was read before, and may have ended since: this watch has told of that already.
+        watch.expect(&b);
+        assert_eq!(told(&nudges), ["b"]);
+        watch.expect(&b);
+        assert!(told(&nudges).is_empty(), "it waits already");
+        // A list that begins anew tells everybody.
+        watch.take(&Event::Init);
+        watch.settled(&b);
+        watch.expect(&b);
+        assert!(told(&nudges).is_empty());
+        watch.take(&Event::InitDone);
+        assert_eq!(told(&nudges), ["a", "b"]);
     }
 }
