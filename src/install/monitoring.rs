@@ -25,7 +25,7 @@ pub const ALERTS: [Alert; 6] = [
     Alert {
         name: "PeerPodDeletionOverdue",
         expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
-        meaning: "a machine, or its PeerPod, is there 15 minutes after its deletion",
+        meaning: "a machine, or its PeerPod, is there 15 minutes after its deletion, and no Pod keeps it",
         action: "`kubectl get peerpods -A`: STATE and the condition's message say why",
     },
     Alert {

@@ -2,20 +2,21 @@
 //! that no decision is made on half a list.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
-use tokio::sync::Notify;
 
-use super::object::has_finalizer;
+use super::{
+    object::has_finalizer,
+    verdict::{Reason, stands_because_of},
+};
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{InstanceId, cloud_label},
@@ -54,7 +55,7 @@ struct Totals {
     peerpods: usize,
     queued: usize,
     pending: usize,
-    /// How many of the pending ones were deleted in each second.
+    /// How many of the pending ones that do not wait for their Pods were deleted in each second.
     deleted: BTreeMap<i64, usize>,
 }
 
@@ -66,6 +67,8 @@ struct Filed {
     queued: bool,
     /// The second in which it was deleted, where its finalizer is still there.
     deleted: Option<i64>,
+    /// Whether its status says that it waits for its Pod.
+    waits_for_pod: bool,
     /// Of all that decisions read of the object itself, status aside.
     content: u64,
     /// Whether it is being deleted, or its status says something that may no longer hold. Of the others, nothing is to be
@@ -198,6 +201,7 @@ impl Index {
             cloud: cloud_label(cloud),
             queued: restless,
             deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
+            waits_for_pod: stands_because_of(peerpod, Reason::WaitingForPod),
             content: self.hasher.hash_one(content),
             restless,
         }
@@ -216,12 +220,13 @@ impl Links {
     /// Whether the PeerPod wants a look that it did not want before; `None` if more of it than its status changed.
     fn refresh(&mut self, key: &Key, now: &Filed) -> Option<bool> {
         let before = self.filed.get_mut(key).filter(|before| before.content == now.content)?;
+        let totals = self.clouds.get_mut(before.cloud)?;
+        totals.remove(before);
         let matters = now.restless && !before.restless;
         before.restless = now.restless;
-        if matters && !before.queued {
-            before.queued = true;
-            self.clouds.get_mut(before.cloud)?.queued += 1;
-        }
+        before.queued |= matters;
+        before.waits_for_pod = now.waits_for_pod;
+        totals.add(before);
         Some(matters)
     }
 
@@ -276,12 +281,19 @@ impl Links {
     }
 }
 
+impl Filed {
+    /// Since which second it should be gone.
+    fn overdue_since(&self) -> Option<i64> {
+        self.deleted.filter(|_| !self.waits_for_pod)
+    }
+}
+
 impl Totals {
     fn add(&mut self, filed: &Filed) {
         self.peerpods += 1;
         self.queued += usize::from(filed.queued);
-        if let Some(second) = filed.deleted {
-            self.pending += 1;
+        self.pending += usize::from(filed.deleted.is_some());
+        if let Some(second) = filed.overdue_since() {
             *self.deleted.entry(second).or_default() += 1;
         }
     }
@@ -290,13 +302,13 @@ impl Totals {
     fn remove(&mut self, filed: &Filed) {
         self.peerpods -= 1;
         self.queued -= usize::from(filed.queued);
-        if let Some(second) = filed.deleted {
-            self.pending -= 1;
-            if let Some(count) = self.deleted.get_mut(&second) {
-                *count -= 1;
-                if *count == 0 {
-                    self.deleted.remove(&second);
-                }
+        self.pending -= usize::from(filed.deleted.is_some());
+        if let Some(second) = filed.overdue_since()
+            && let Some(count) = self.deleted.get_mut(&second)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.deleted.remove(&second);
             }
         }
     }
@@ -310,48 +322,6 @@ impl Totals {
 /// A PeerPod by namespace and name.
 pub(super) fn key(peerpod: &PeerPod) -> ObjectRef<PeerPod> {
     ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default())
-}
-
-/// PeerPods that want another look. Each waits at most once, and once more while it is handed out, so there are never
-/// many more than there are PeerPods.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Nudges(Arc<NudgesInner>);
-
-#[derive(Debug, Default)]
-struct NudgesInner {
-    waiting: Mutex<HashSet<Key>>,
-    arrived: Notify,
-}
-
-impl Nudges {
-    /// Asks for another look at each of these.
-    pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) {
-        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = waiting.len();
-        waiting.extend(keys);
-        if waiting.len() > before {
-            self.0.arrived.notify_one();
-        }
-    }
-
-    /// Those that are asked for, as they come, without end.
-    pub(super) fn stream(self) -> impl Stream<Item = ObjectRef<PeerPod>> + Send {
-        stream::unfold(self, |nudges| async move {
-            loop {
-                // One that is added in between leaves its permit, so the wait below ends at once.
-                let waiting = nudges.take();
-                if !waiting.is_empty() {
-                    return Some((stream::iter(waiting).map(|key| (*key).clone()), nudges));
-                }
-                nudges.0.arrived.notified().await;
-            }
-        })
-        .flatten()
-    }
-
-    fn take(&self) -> HashSet<Key> {
-        std::mem::take(&mut *self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 mod apply;
 pub mod decide;
 mod index;
+mod nudges;
 mod object;
 mod observe;
 mod owners;
@@ -40,7 +41,8 @@ use tracing::{Instrument, info, info_span, warn};
 
 use self::{
     decide::Decision,
-    index::{Change, Index, Nudges},
+    index::{Change, Index},
+    nudges::Nudges,
     observe::Observer,
     owners::OwnerWatch,
     pauses::Pauses,

@@ -22,7 +22,8 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::{
-    index::{Key, Nudges, key},
+    index::{Key, key},
+    nudges::Nudges,
     object::owner,
 };
 use crate::api::v1alpha1::PeerPod;

@@ -168,6 +168,12 @@ pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
     peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, Kind::Stalled.as_str()))
 }
 
+/// Whether the condition that is True has this reason.
+pub(super) fn stands_because_of(peerpod: &PeerPod, reason: Reason) -> bool {
+    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+    conditions.filter(|it| it.status == "True").any(|it| it.reason == reason.as_str())
+}
+
 /// The conditions that tell `verdict`, always both and in the same order. A condition keeps its transition time while
 /// its status stays.
 pub fn conditions(

@@ -1,6 +1,5 @@
 use super::*;
 use crate::api::v1alpha1::{PeerPodSpec, PeerPodStatus};
-use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 
 fn peerpod(name: &str, pod_uid: &str, instance: &str) -> PeerPod {
@@ -147,17 +146,6 @@ fn condition() -> Condition {
     }
 }
 
-#[tokio::test]
-async fn a_nudge_given_twice_comes_once() {
-    let nudges = Nudges::default();
-    let one = Key::from(key(&peerpod("a", "pod-1", "")));
-    nudges.add([one.clone(), one.clone()]);
-    nudges.add([one]);
-    let mut stream = Box::pin(nudges.stream());
-    assert_eq!(stream.next().await.unwrap().name, "a");
-    assert!(futures::poll!(stream.next()).is_pending());
-}
-
 #[test]
 fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to_it() {
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
@@ -188,6 +176,19 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     index.apply(&Event::InitDone);
     shows(1, 1, Some(20));
     index.looked_at(&key(&a), &metrics);
+    shows(0, 1, Some(20));
+    // What waits for its Pod is pending, and not overdue; only its status says so.
+    let waits = Condition { type_: "Reconciling".into(), reason: "WaitingForPod".into(), ..condition() };
+    let idle = Condition { status: "False".into(), ..waits.clone() };
+    for (conditions, oldest) in
+        [(vec![waits.clone()], None), (vec![idle, condition()], Some(20)), (vec![waits], None)]
+    {
+        a.status = Some(PeerPodStatus { conditions, ..PeerPodStatus::default() });
+        index.apply(&Event::Apply(a.clone()));
+        shows(0, 1, oldest);
+    }
+    a.status = None;
+    index.apply(&Event::Apply(a.clone()));
     shows(0, 1, Some(20));
     a.metadata.finalizers = None;
     index.apply(&Event::Apply(a.clone()));

@@ -92,7 +92,7 @@ families! {
     peerpods_held: Gauge = "peerpods_held" ["reason"],
     /// PeerPods that are being deleted and whose finalizer is not released yet.
     pending_deletions: Gauge = "pending_deletions" ["provider"],
-    /// When the deletion that is pending longest was asked for, in seconds since 1970; absent while none is pending.
+    /// When the deletion that is pending longest was asked for, in seconds since 1970. Those that wait for their Pods do not count; absent where there is no other.
     oldest_pending_deletion: Moment = "oldest_pending_deletion_timestamp_seconds" ["provider"],
     /// PeerPods whose finalizer this operator released, by what became of the VM.
     deletions: Counter = "deletions_total" ["provider", "outcome"],

@@ -35,7 +35,7 @@ pub struct Population {
     pub queued: usize,
     /// Those that are being deleted and whose finalizer is there.
     pub pending: usize,
-    /// When the first of the pending ones was deleted, in seconds since 1970.
+    /// When the first of the pending ones that do not wait for their Pods was deleted, in seconds since 1970.
     pub oldest: Option<i64>,
 }
 

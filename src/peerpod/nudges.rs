@@ -1,0 +1,71 @@
+//! PeerPods that somebody asks to be looked at again *(no client)*.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::{Stream, StreamExt, stream};
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
+
+use super::index::Key;
+use crate::api::v1alpha1::PeerPod;
+
+/// PeerPods that want another look. Each waits at most once, and once more while it is handed out, so there are never
+/// many more than there are PeerPods.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nudges(Arc<NudgesInner>);
+
+#[derive(Debug, Default)]
+struct NudgesInner {
+    waiting: Mutex<HashSet<Key>>,
+    arrived: Notify,
+}
+
+impl Nudges {
+    /// Asks for another look at each of these.
+    pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) {
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = waiting.len();
+        waiting.extend(keys);
+        if waiting.len() > before {
+            self.0.arrived.notify_one();
+        }
+    }
+
+    /// Those that are asked for, as they come, without end.
+    pub(super) fn stream(self) -> impl Stream<Item = ObjectRef<PeerPod>> + Send {
+        stream::unfold(self, |nudges| async move {
+            loop {
+                // One that is added in between leaves its permit, so the wait below ends at once.
+                let waiting = nudges.take();
+                if !waiting.is_empty() {
+                    return Some((stream::iter(waiting).map(|key| (*key).clone()), nudges));
+                }
+                nudges.0.arrived.notified().await;
+            }
+        })
+        .flatten()
+    }
+
+    fn take(&self) -> HashSet<Key> {
+        std::mem::take(&mut *self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_nudge_given_twice_comes_once() {
+        let nudges = Nudges::default();
+        let one = Key::from(ObjectRef::new("a").within("shop"));
+        nudges.add([one.clone(), one.clone()]);
+        nudges.add([one]);
+        let mut stream = Box::pin(nudges.stream());
+        assert_eq!(stream.next().await.unwrap().name, "a");
+        assert!(futures::poll!(stream.next()).is_pending());
+    }
+}
