@@ -100,11 +100,17 @@ impl Context {
         let unseen = || Some(("nodes are still being read".to_owned(), NOT_YET_SEEN));
         let Some(claims) = self.claims().await else { return Ok(unseen()) };
         let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
-        let pending =
-            pass.summaries.iter().find(|summary| summary.name == name).map_or(0, |it| it.pending.len());
-        if objects || pending > 0 {
+        let summary = pass.summaries.iter().find(|summary| summary.name == name);
+        let pending = summary.map_or(0, |it| it.pending.len());
+        let again = pass.again.unwrap_or(AGAIN);
+        if objects {
             let message = format!("{pending} nodes still advertise VMs; objects are being removed");
-            return Ok(Some((message, pass.again.unwrap_or(AGAIN).min(AGAIN))));
+            return Ok(Some((message, again.min(AGAIN))));
+        }
+        if pending > 0 {
+            let why = summary.map(|it| it.hindrance().1).unwrap_or_default();
+            // Those that cannot be written to are tried ever more slowly.
+            return Ok(Some((format!("{pending} nodes still advertise VMs{why}"), again)));
         }
         // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may have these nodes while
         // Pods of this one are there.

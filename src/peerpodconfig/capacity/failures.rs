@@ -26,7 +26,7 @@ pub(super) struct Failures {
     backoff: Backoff<Arc<str>>,
     /// Nodes that were not tried after too many failures.
     untried: HashSet<Arc<str>>,
-    /// Until when all of these wait together.
+    /// Until when all of these wait together, while they are many.
     rest: Option<Instant>,
     rests: Backoff<()>,
 }
@@ -67,10 +67,12 @@ impl Failures {
 
     /// Whether a node may not be written to yet.
     pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
-        match self.table.get(node) {
-            Some(failure) => failure.until > now || self.rests(now),
-            None => self.untried.contains(node) && self.rests(now),
-        }
+        let until = match self.table.get(node) {
+            Some(failure) => self.rest().unwrap_or(failure.until),
+            None if self.untried.contains(node) => self.rest().unwrap_or(now),
+            None => return false,
+        };
+        until > now
     }
 
     /// Whether a node could not be written to when that was tried last.
@@ -98,7 +100,7 @@ impl Failures {
     /// A pass is over in which nodes failed, and these were not tried.
     pub(super) fn ended(&mut self, untried: impl IntoIterator<Item = Arc<str>>, now: Instant) {
         self.untried.extend(untried);
-        if self.table.len() + self.untried.len() >= MANY && !self.rests(now) {
+        if self.are_many() && self.rest.is_none_or(|rest| rest <= now) {
             self.rest = Some(now + self.rests.failed(&()));
         }
     }
@@ -107,7 +109,7 @@ impl Failures {
     pub(super) fn again(&self, now: Instant) -> Option<Duration> {
         let untried = (!self.untried.is_empty()).then_some(now);
         let first = self.table.values().map(|failure| failure.until).chain(untried).min()?;
-        Some(first.max(self.rest.unwrap_or(now)).saturating_duration_since(now))
+        Some(self.rest().unwrap_or(first).saturating_duration_since(now))
     }
 
     /// All that failed and what went wrong, by name.
@@ -118,8 +120,13 @@ impl Failures {
         all
     }
 
-    fn rests(&self, now: Instant) -> bool {
-        self.rest.is_some_and(|rest| rest > now)
+    fn are_many(&self) -> bool {
+        self.table.len() + self.untried.len() >= MANY
+    }
+
+    /// Until when all of them wait, where they are many.
+    fn rest(&self) -> Option<Instant> {
+        self.rest.filter(|_| self.are_many())
     }
 }
 

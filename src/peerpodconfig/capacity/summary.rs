@@ -183,8 +183,8 @@ impl Summary {
         }
     }
 
-    /// Why nodes are still to be written to.
-    fn hindrance(&self) -> (Reason, String) {
+    /// What is to be told, behind something else, of nodes that are still to be written to.
+    pub fn hindrance(&self) -> (Reason, String) {
         if let Some((node, error)) = self.failed.first() {
             return (Reason::NodeWritesFail, format!("; writing to {node} fails: {error}"));
         }

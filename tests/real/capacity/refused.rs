@@ -4,52 +4,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
-use kube::{Api, api::DeleteParams};
 use peerpod_operator::peerpodconfig::{
     capacity::{Capacity, Summary},
     verdict::Reason,
 };
 use serde_json::json;
-use testbed::wait::{self, DEADLINE};
+use testbed::wait::DEADLINE;
 
 use super::{LIST, SOON, Stage, claim, client};
-use crate::support::without_operator;
+use crate::support::{
+    refusal::{refuse_writes_to_nodes, take_writes_to_nodes},
+    without_operator,
+};
 
 #[test]
 fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_of() -> Result<()> {
     without_operator(async |testbed| {
-        // Whatever writes the status of these nodes is refused.
-        let rules = json!([{
-            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"],
-        }]);
-        let admission = "admissionregistration.k8s.io/v1";
-        let metadata = json!({ "name": "refused-nodes" });
-        let spec = json!({
-            "matchConstraints": { "resourceRules": rules },
-            "validations": [{ "expression": "!object.metadata.name.startsWith('bad-')", "message": "not this one" }],
-        });
-        let binding = json!({ "policyName": "refused-nodes", "validationActions": ["Deny"] });
-        testbed
-            .apply("refused", &[
-                json!({ "apiVersion": admission, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec }),
-                json!({ "apiVersion": admission, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding }),
-            ])
-            .await?;
         let mut stage = Stage::new(testbed).await?;
         // More than a pass tries when all of them fail, and all before the good one.
         let bad: Vec<_> = (0..40).map(|number| format!("bad-{number:02}")).collect();
         for name in bad.iter().map(String::as_str).chain(["good"]) {
             stage.join(name).await?;
         }
-        wait::eventually("the API server refuses writes to nodes", DEADLINE, async || {
-            let refused = stage.patch_status(&bad[0], &json!({ "phase": null })).await;
-            ensure!(refused.is_err());
-            Ok(())
-        })
-        .await?;
+        refuse_writes_to_nodes(testbed, "bad-", &bad[0]).await?;
         stage.want(&[json!({ "limit": 41 })])?;
         stage.advertises("good", Some("1")).await?;
         let told =
@@ -69,16 +46,13 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
         tokio::time::sleep(Duration::from_secs(8)).await;
         let lists = stage.asked(LIST)? - before;
         ensure!((1..=12).contains(&lists), "Pods were listed {lists} times");
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(testbed.client());
-        bindings.delete("refused-nodes", &DeleteParams::default()).await?;
+        take_writes_to_nodes(testbed).await?;
         for name in &bad {
             stage.advertises(name, Some("1")).await?;
         }
         for name in bad.iter().map(String::as_str).chain(["good"]) {
             stage.leave(name).await?;
         }
-        let policies: Api<ValidatingAdmissionPolicy> = Api::all(testbed.client());
-        policies.delete("refused-nodes", &DeleteParams::default()).await?;
         Ok(())
     })
 }

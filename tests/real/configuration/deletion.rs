@@ -1,6 +1,6 @@
 //! What is left of a configuration that is gone: nothing.
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
@@ -25,7 +25,10 @@ use super::{
     snapshot::{everything, until_as},
     stage::{Stage, configuring},
 };
-use crate::support::{Alone, PROGRAM};
+use crate::support::{
+    Alone, PROGRAM,
+    refusal::{refuse_writes_to_nodes, take_writes_to_nodes},
+};
 
 #[test]
 fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
@@ -148,5 +151,31 @@ fn nobody_gets_its_nodes_before_the_last_pod_of_the_adaptor_ended() -> Result<()
         wait::gone(&stage.configs, "older", DEADLINE).await?;
         stage.until("younger", "Ready", "AllReady").await?;
         stage.clear("younger").await
+    })
+}
+
+#[test]
+fn nodes_that_cannot_be_written_to_hold_a_deletion_up_and_are_tried_ever_more_slowly() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let names = stage.nodes.names().to_vec();
+        refuse_writes_to_nodes(alone.testbed, "worker-", &names[0]).await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::eventually("it is told why it is still there", DEADLINE, async || {
+            let message = stage.until("config", "Ready", "Deleting").await?;
+            ensure!(message.contains("2 nodes still advertise VMs; writing to worker-"), "{message}");
+            Ok(())
+        })
+        .await?;
+        let before = stage.reconciles(alone).await?;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let passes = stage.reconciles(alone).await? - before;
+        ensure!(passes < 9.0, "{passes} passes in 10 s");
+        take_writes_to_nodes(alone.testbed).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.shares(&[None, None]).await?;
+        stage.nodes.leave().await
     })
 }

@@ -153,18 +153,20 @@ impl Stage {
         self.make::<ConfigMap>(config_map).await.map(drop)
     }
 
+    /// How often the controller looked at a configuration so far.
+    pub async fn reconciles(&self, alone: &Alone<'_>) -> Result<f64> {
+        let metrics = alone.operator.metrics().await?;
+        Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
+    }
+
     /// Has the controller look at everything again, for something that changes nothing; returns when it has.
     pub async fn look_again(&self, alone: &Alone<'_>) -> Result<()> {
-        let reconciles = async || -> Result<f64> {
-            let metrics = alone.operator.metrics().await?;
-            Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
-        };
-        let before = reconciles().await?;
+        let before = self.reconciles(alone).await?;
         let mark = json!({ "metadata": { "annotations": { "looks": before.to_string() } } });
         let settings: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         settings.patch("peer-pods-cm", &PatchParams::default(), &Patch::Merge(mark)).await?;
         wait::eventually("it was looked at", DEADLINE, async || {
-            ensure!(reconciles().await? > before);
+            ensure!(self.reconciles(alone).await? > before);
             Ok(())
         })
         .await
