@@ -89,7 +89,7 @@ pub fn foreign_adaptors<'a>(
     selected.sort_by_key(|node| node.name_any());
     let mut foreign: Vec<_> = daemon_sets
         .into_iter()
-        .filter(|it| runs_adaptor(it) && !is_of(it, config))
+        .filter(|it| runs_anothers_adaptor(it, config))
         .map(|it| Foreign {
             namespace: it.namespace().unwrap_or_default(),
             name: it.name_any(),
@@ -119,6 +119,11 @@ pub fn runs_adaptor(daemon_set: &DaemonSet) -> bool {
         || NAMES.contains(&daemon_set.name_any().as_str())
         || labels.get("app").is_some_and(|app| app == ADAPTOR)
         || images().any(|image| image.contains(ADAPTOR))
+}
+
+/// Whether a DaemonSet runs cloud-api-adaptor, on whatever nodes, and is not the configuration's own.
+pub fn runs_anothers_adaptor(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+    runs_adaptor(daemon_set) && !is_of(daemon_set, config)
 }
 
 /// Whether it is the configuration's own, also while somebody took its label off.

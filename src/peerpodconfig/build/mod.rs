@@ -35,7 +35,7 @@ pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
 };
 pub use differs::differs;
-pub use foreign::{Foreign, foreign_adaptors, runs_adaptor};
+pub use foreign::{Foreign, foreign_adaptors, runs_adaptor, runs_anothers_adaptor};
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use selection::NodeSelection;
 pub use settings::{AdaptorSettings, missing};
