@@ -1,4 +1,4 @@
-//! Deletes the virtual machines of peer pods that are gone, and (later) installs what makes them.
+//! Deletes the virtual machines of peer pods that are gone, and installs what makes them.
 //!
 //! # A tour of the house
 //!
@@ -7,9 +7,11 @@
 //! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
 //! | [`provider`] | the contract with a cloud, and one module for each cloud |
-//! | [`peerpod`] | the controller: observe, decide (pure), apply, report |
+//! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
+//! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
 //! | [`runtime`] | leader election, health, metrics, logs, shutdown, backoff |
+//! | [`permissions`] | what a part of the operator may do in the cluster, as constants beside the code that needs it |
 //! | [`install`] | the typed objects of an installation, for the generators |
 //! | [`cli`] | the command line, which puts it all together |
 //!

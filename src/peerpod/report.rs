@@ -12,7 +12,7 @@ use crate::{
     runtime::{api_call::ApiError, publisher::Publisher},
 };
 
-/// How a state that stays is kept from being written again.
+/// Writes conditions, and sends events, as this operator.
 pub(super) struct Reporter {
     pub(super) publisher: Publisher,
 }
