@@ -33,6 +33,8 @@ pub struct Facts {
     pub pod: Option<String>,
     /// How far that Pod is.
     pub owner: Owner,
+    /// Since when the sandbox in which that Pod runs is ready, where its kubelet says so.
+    pub sandbox_ready: Option<Timestamp>,
     /// The recorded identifier.
     pub instance: Result<InstanceId, IdProblem>,
     /// The other living PeerPods with the finalizer that the same Pod owns.
@@ -274,7 +276,8 @@ enum Standing {
 
 /// Superseded only if some sibling is newer for certain and records another machine that is proven to be this Pod's:
 /// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. (One whose machine
-/// a PeerPod of another Pod names, too, counts as not asked for.) Of any set of
+/// a PeerPod of another Pod names, too, counts as not asked for.) And only if the Pod's sandbox does not show that it has
+/// stayed where it was, whatever machine somebody found for his PeerPod. Of any set of
 /// siblings at least one is not superseded: "older" never contradicts the creationTimestamps and, within one second,
 /// follows the cloud's clock strictly.
 fn standing(facts: &Facts) -> Standing {
@@ -286,12 +289,20 @@ fn standing(facts: &Facts) -> Standing {
             Machine::NotAsked | Machine::Unanswered(_) => None,
         };
         match order {
+            Some(Ordering::Less) if is_in_sandbox_before(facts, sibling) => standing = Standing::Unclear,
             Some(Ordering::Less) => return Standing::Superseded,
             Some(_) => {}
             None => standing = Standing::Unclear,
         }
     }
     standing
+}
+
+/// Whether the Pod's sandbox became ready before that sibling was made, and after this PeerPod was: so it is not in the
+/// sibling's machine, which is recorded before its sandbox is ready. That a sandbox became ready later proves nothing the
+/// other way round: it seems so, too, when a container runtime loses sight of the same one for a moment.
+fn is_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
+    facts.sandbox_ready.is_some_and(|ready| facts.created <= ready && ready < sibling.created)
 }
 
 /// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.

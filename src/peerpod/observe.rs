@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::Pod,
+    api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
 };
 use kube::{
@@ -43,13 +43,24 @@ pub(super) struct Observer {
     pub(super) store: Store<PeerPod>,
 }
 
+/// The condition by which a kubelet says since when a Pod's sandbox is ready.
+const SANDBOX_READY: &str = "PodReadyToStartContainers";
+
 /// A Pod without all that is of no interest here.
-type PodPhase = Object<NotUsed, Phase>;
+type PodStatus = Object<NotUsed, Status>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Phase {
+struct Status {
     #[serde(default)]
     phase: String,
+    #[serde(default)]
+    conditions: Vec<PodCondition>,
+}
+
+/// What became of a Pod.
+struct PodState {
+    owner: Owner,
+    sandbox_ready: Option<Timestamp>,
 }
 
 impl Observer {
@@ -71,6 +82,7 @@ impl Observer {
             created: created(peerpod),
             pod: pod.map(|pod| pod.name.clone()),
             owner: Owner::Gone,
+            sandbox_ready: None,
             instance,
             siblings: Vec::new(),
             claimed_by: None,
@@ -81,11 +93,12 @@ impl Observer {
             return Ok(facts);
         }
         if let Some(pod) = pod {
-            pass.at(Step::Owner);
-            if deleted.is_some() {
-                facts.owner = self.owner_state(peerpod, pod).await?;
-            }
             let siblings = self.siblings(peerpod, &pod.uid);
+            if deleted.is_some() || !siblings.is_empty() {
+                pass.at(Step::Owner);
+                let state = self.pod_state(peerpod, pod).await?;
+                (facts.owner, facts.sandbox_ready) = (state.owner, state.sandbox_ready);
+            }
             if siblings.is_empty() && (deleted.is_none() || hold(&facts).is_some()) {
                 return Ok(facts);
             }
@@ -110,9 +123,9 @@ impl Observer {
         Ok(facts)
     }
 
-    async fn owner_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<Owner, ApiError> {
+    async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
         let namespace = peerpod.namespace().unwrap_or_default();
-        let api: Api<PodPhase> =
+        let api: Api<PodStatus> =
             Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
         let found = api_call::bounded(api.get_opt(&pod.name)).await?;
         Ok(state_of(found, &pod.uid))
@@ -153,7 +166,7 @@ impl Observer {
             let needed = match claim(&other, peerpod) {
                 Claim::Stands => true,
                 _ if crowded => true,
-                Claim::WhileRuns(pod) => self.owner_state(&other, pod).await?.may_run(now).is_some(),
+                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run(now).is_some(),
                 Claim::Void => false,
             };
             if needed {
@@ -164,17 +177,21 @@ impl Observer {
     }
 }
 
-/// How far the Pod of this uid is, by the Pod that has its name.
-fn state_of(found: Option<PodPhase>, uid: &str) -> Owner {
+/// What became of the Pod of this uid, by the Pod that has its name.
+fn state_of(found: Option<PodStatus>, uid: &str) -> PodState {
     let Some(Object { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
-        return Owner::Gone;
+        return PodState { owner: Owner::Gone, sandbox_ready: None };
     };
-    match (status.as_ref().map(|status| status.phase.as_str()), metadata.deletion_timestamp) {
-        (Some("Succeeded" | "Failed"), _) => Owner::Finished,
+    let Status { phase, conditions } = status.unwrap_or_default();
+    let owner = match (phase.as_str(), metadata.deletion_timestamp) {
+        ("Succeeded" | "Failed", _) => Owner::Finished,
         (_, Some(Time(until))) => Owner::Ending { until },
         (_, None) => Owner::Running,
-    }
+    };
+    let ready = conditions.into_iter().find(|it| it.type_ == SANDBOX_READY && it.status == "True");
+    let sandbox_ready = ready.and_then(|it| it.last_transition_time).map(|Time(since)| since);
+    PodState { owner, sandbox_ready }
 }
 
 /// What the cloud says about a PeerPod's machine.
@@ -269,7 +286,7 @@ pub(super) mod tests {
             let metadata = json!({ "uid": "own", "deletionTimestamp": deleted.then_some(until) });
             let status = phase.map(|phase| json!({ "phase": phase }));
             let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status });
-            state_of(Some(serde_json::from_value(pod).unwrap()), uid)
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid).owner
         };
         for phase in [None, Some(""), Some("Pending"), Some("Running"), Some("Unknown")] {
             assert_eq!(state(phase, false, "own"), Owner::Running, "{phase:?}");
@@ -279,6 +296,25 @@ pub(super) mod tests {
         for phase in ["Succeeded", "Failed"] {
             assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
         }
-        assert_eq!(state_of(None, "own"), Owner::Gone);
+        assert_eq!(state_of(None, "own").owner, Owner::Gone);
+    }
+
+    #[test]
+    fn a_sandbox_is_ready_since_its_own_pods_kubelet_says_so() {
+        let since = Timestamp::from_second(1000).unwrap();
+        let ready = |type_: &str, status: &str, uid: &str| {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "uid": "own" }, "spec": {},
+                "status": { "phase": "Running", "conditions": [
+                    { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z" },
+                    { "type": type_, "status": status, "lastTransitionTime": since },
+                ] },
+            });
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid).sandbox_ready
+        };
+        assert_eq!(ready("PodReadyToStartContainers", "True", "own"), Some(since));
+        assert_eq!(ready("PodReadyToStartContainers", "False", "own"), None);
+        assert_eq!(ready("PodReadyToStartContainers", "True", "another"), None);
+        assert_eq!(ready("Ready", "True", "own"), None);
     }
 }

@@ -143,6 +143,29 @@ fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_n
 }
 
 #[test]
+fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothing_in_a_sandbox_that_was_ready()
+-> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let pod = scene.pods.sandbox_is_ready_since("web", created(&vm)).await?;
+        next_second(std::slice::from_ref(&vm)).await?;
+        // Whoever writes the PeerPod made a machine that is named and marked as one of this Pod would be.
+        let untracked = scene.host.start_pod_vm(&testbed::vm_name("web")).await?;
+        let forged = scene.caa.record(&pod, "libvirt", &untracked.domain.uuid.to_string()).await?;
+        scene.held(&vm.name(), "AmbiguousSiblings").await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&vm).await?;
+
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await?;
+        scene.released(&forged.name_any()).await
+    })
+}
+
+#[test]
 fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;

@@ -30,6 +30,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         created: at(0),
         pod: Some(POD.to_owned()),
         owner: Owner::Gone,
+        sandbox_ready: None,
         instance: Ok(id("i-1")),
         siblings: Vec::new(),
         claimed_by: None,
@@ -162,6 +163,29 @@ fn a_superseded_machine_goes_while_the_pod_runs_on_the_newer_one() {
     assert_eq!(decide(tied), Decision::Wait(Wait::PodRuns));
 }
 
+#[test]
+fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_the_sandbox_that_was_ready_before() {
+    let with = |sandbox_ready: i64, siblings: &[Sibling]| {
+        let facts =
+            |facts| Facts { sandbox_ready: Some(at(sandbox_ready)), siblings: siblings.to_vec(), ..facts };
+        let deleted = Facts { owner: Owner::Running, ..dangling() };
+        (decide(facts(live_one())), decide(facts(deleted)))
+    };
+    let kept = (Decision::Keep(Refusal::Ambiguous), Decision::Wait(Wait::PodRuns));
+    let newer = sibling(5, None);
+    for ready in [0, 4] {
+        assert_eq!(with(ready, std::slice::from_ref(&newer)), kept, "ready at {ready}");
+    }
+    // Later it may be the newer one's; before this one was made, the two clocks differ.
+    for ready in [5, 60, -1] {
+        let (living, deleted) = with(ready, std::slice::from_ref(&newer));
+        assert_eq!(living, Decision::Supersede, "ready at {ready}");
+        assert!(matches!(deleted, Decision::Delete(_)), "ready at {ready}");
+    }
+    let between = [newer, sibling(2, None)];
+    assert_eq!(with(3, &between).0, Decision::Supersede, "the Pod is in the machine of another one");
+}
+
 fn any_machine() -> impl Strategy<Value = Machine> {
     let class = prop_oneof![
         Just(ErrorClass::Transient),
@@ -212,13 +236,14 @@ prop_compose! {
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
         owner in any_owner(),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
+        sandbox_ready in prop::option::of(-1i64..5),
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just("shop/other".to_owned())),
         machine in any_machine(),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, instance, siblings, claimed_by, machine, deletion_accepted }
+        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
     }
 }
 
@@ -232,7 +257,10 @@ fn replaced(facts: &Facts) -> bool {
             _ => return false,
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
+        let stayed =
+            facts.sandbox_ready.is_some_and(|ready| (facts.created..sibling.created).contains(&ready));
         this_pods
+            && !stayed
             && facts.instance != Ok(other.id.clone())
             && match (own_created, other.created) {
                 (Some(a), Some(b)) => a < b && facts.created <= sibling.created,

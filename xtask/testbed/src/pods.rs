@@ -1,10 +1,11 @@
 //! Pods on a fake node.
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
@@ -34,6 +35,15 @@ impl Pods {
             .with_context(|| format!("creating the Pod {name}"))?;
         let runs = |pod: &Pod| phase(pod) == "Running";
         wait::present(&self.api, name, &format!("the Pod {name} runs"), DEADLINE, runs).await
+    }
+
+    /// Says of a Pod, as its kubelet does, since when the sandbox that it has now is ready.
+    pub async fn sandbox_is_ready_since(&self, name: &str, since: Timestamp) -> Result<Pod> {
+        let ready =
+            json!({ "type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since });
+        let status = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+        let patched = self.api.patch_status(name, &PatchParams::default(), &status).await;
+        patched.with_context(|| format!("saying of the Pod {name} that its sandbox is ready"))
     }
 
     /// Deletes a Pod, as `kubectl delete pod` does, and waits until it is gone.
