@@ -103,3 +103,23 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
         Ok(())
     })
 }
+
+#[test]
+fn a_domain_that_cannot_be_turned_off_keeps_everything_and_says_so() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+        // By the socket that lets machines be looked at and no more.
+        let reader = Libvirt::new(&format!("{}-ro", host.uri()), POOL, 4)?;
+
+        let error = reader.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Unauthorized, "{error}");
+        ensure!(error.message.starts_with("destroying the domain"), "{error}");
+        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "running");
+        let volumes = host.virsh().volumes(POOL).await?;
+        ensure!([&vm.root, &vm.cloudinit].iter().all(|own| volumes.contains(&own.name)), "{volumes:?}");
+        Ok(())
+    })
+}

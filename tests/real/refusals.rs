@@ -1,6 +1,7 @@
 //! What the operator does not touch, and how it says so.
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use peerpod_operator::api::v1alpha1::PeerPod;
@@ -196,6 +197,33 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
         scene.released(&vm.name()).await?;
         scene.vanished(&vm).await?;
         elsewhere.released(&claim.name_any()).await
+    })
+}
+
+#[test]
+fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> Result<()> {
+    /// So many that go may name one machine.
+    const MOST: usize = 16;
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let pod = scene.pods.api().get("web").await?;
+        let instance = vm.machine.domain.uuid.to_string();
+        let others = (0..MOST).map(|_| scene.caa.record(&pod, "libvirt", &instance));
+        let others = try_join_all(others).await?;
+        scene.pods.delete("web").await?;
+        for other in &others {
+            scene.going(&other.name_any()).await?;
+        }
+        scene.operator_catches_up().await?;
+        scene.held(&vm.name(), "ClaimedByAnother").await?;
+        scene.lives(&vm).await?;
+
+        scene.kubectl(&["annotate", "peerpod", &others[0].name_any(), ABANDON]).await?;
+        scene.released(&vm.name()).await?;
+        for other in &others {
+            scene.released(&other.name_any()).await?;
+        }
+        scene.vanished(&vm).await
     })
 }
 

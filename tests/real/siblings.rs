@@ -7,12 +7,20 @@ use futures::future::try_join_all;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use testbed::Vm;
+use uuid::Uuid;
 
 use crate::support::{Scene, beside_others, created, next_second, second_after};
 
 async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
     let pod = scene.pods.api().get("web").await?;
     try_join_all((0..count).map(|_| scene.caa.start_vm(&pod, scene.host))).await
+}
+
+/// Fails unless a machine runs and nobody deleted its PeerPod.
+async fn stays(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
+    scene.lives(vm).await?;
+    ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+    Ok(())
 }
 
 #[test]
@@ -34,8 +42,7 @@ fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -
         }
         scene.operator_catches_up().await?;
         for vm in &newest {
-            scene.lives(vm).await?;
-            ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+            stays(scene, vm).await?;
         }
         if newest.len() > 1 {
             for vm in &newest {
@@ -86,9 +93,7 @@ fn a_sibling_that_cloud_api_adaptor_released_does_not_replace_the_older_one() ->
         stripped["metadata"].as_object_mut().context("an object")?.remove("finalizers");
         scene.caa.create(stripped).await?;
         scene.operator_catches_up().await?;
-        scene.lives(&older[0]).await?;
-        ensure!(scene.peerpods.get(&older[0].name()).await?.metadata.deletion_timestamp.is_none());
-        Ok(())
+        stays(scene, &older[0]).await
     })
 }
 
@@ -105,8 +110,7 @@ fn a_newer_peerpod_of_the_same_pod_that_names_a_foreign_machine_replaces_nothing
         let pod = scene.pods.api().get("web").await?;
         let foreign = scene.caa.record(&pod, "libvirt", &database.uuid.to_string()).await?;
         scene.operator_catches_up().await?;
-        scene.lives(&vm).await?;
-        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        stays(scene, &vm).await?;
 
         scene.pods.delete("web").await?;
         scene.released(&vm.name()).await?;
@@ -128,8 +132,7 @@ fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_n
         let pod = scene.pods.api().get("web").await?;
         let forged = scene.caa.record(&pod, "libvirt", &vm_id(&namesake)).await?;
         scene.held(&vm.name(), "AmbiguousSiblings").await?;
-        scene.lives(&vm).await?;
-        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        stays(scene, &vm).await?;
 
         scene.pods.delete("web").await?;
         scene.released(&vm.name()).await?;
@@ -178,8 +181,34 @@ fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names
         alleged["metadata"]["namespace"] = elsewhere.namespace.clone().into();
         scene.caa.create(alleged).await?;
         scene.operator_catches_up().await?;
-        scene.lives(&vm).await?;
-        ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
+        stays(scene, &vm).await?;
         scene.lives(&namesake).await
+    })
+}
+
+#[test]
+fn of_more_siblings_than_are_asked_for_nobody_is_told_apart() -> Result<()> {
+    /// So many others are asked for.
+    const MOST: usize = 32;
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        next_second(std::slice::from_ref(&vm)).await?;
+        let pod = scene.pods.api().get("web").await?;
+        // Their machines are gone, so they replace nothing.
+        let record = async |number: usize| {
+            let gone = Uuid::from_u64_pair(fastrand::u64(..), number as u64).to_string();
+            scene.caa.record(&pod, "libvirt", &gone).await
+        };
+        try_join_all((0..MOST).map(&record)).await?;
+        scene.operator_catches_up().await?;
+        stays(scene, &vm).await?;
+        ensure!(scene.peerpods.get(&vm.name()).await?.status.is_none(), "nothing is wrong with it");
+
+        record(MOST).await?;
+        scene.held(&vm.name(), "AmbiguousSiblings").await?;
+        stays(scene, &vm).await?;
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await
     })
 }
