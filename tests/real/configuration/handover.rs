@@ -1,9 +1,12 @@
 //! One configuration takes over the admission of another that goes, or that is edited.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::ResourceQuota};
 use kube::{Api, api::DeleteParams};
+use peerpod_operator::NAMESPACE;
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
@@ -134,6 +137,37 @@ fn an_edited_configuration_keeps_its_admission_for_another_one_and_takes_over_no
             Stage::kubectl(alone, &[&["get"], &binding[..]].concat()).await
         })
         .await?;
+        stage.delete("older").await?;
+        stage.clear("younger").await
+    })
+}
+
+#[test]
+fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        let older =
+            |mode: &str| json!({ "nodeSelector": { "nowhere": "yes" }, "admission": { "mode": mode } });
+        stage.configure("older", older("None")).await?;
+        // Which one is older is told by whole seconds.
+        second_after(Timestamp::now()).await?;
+        stage.configure("younger", mode("Policy")).await?;
+        stage.until("younger", "Ready", "AllReady").await?;
+        // No Pod of the webhook can be made.
+        let quota = json!({ "metadata": { "name": "no-more" }, "spec": { "hard": { "pods": "0" } } });
+        stage.make::<ResourceQuota>(quota).await?;
+        stage.configure("older", older("Webhook")).await?;
+        trust(&stage.client).await?;
+        stage.until("older", "AdmissionReady", "WebhookStarting").await?;
+        stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
+        // After so long nothing that was told or made has it looked at again.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
+        let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        quotas.delete("no-more", &DeleteParams::default()).await?;
+        stage.until("older", "AdmissionReady", "WebhookRunning").await?;
+        stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
         stage.delete("older").await?;
         stage.clear("younger").await
     })

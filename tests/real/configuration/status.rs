@@ -1,9 +1,13 @@
 //! What people and scripts see of a configuration.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use futures::TryStreamExt as _;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::{
-    api::{Patch, PatchParams},
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use peerpod_operator::api::v1alpha1::PeerPodConfig;
@@ -114,6 +118,38 @@ fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Resu
         let written: Vec<_> = writes(alone)?.split_off(before);
         ensure!(written.is_empty(), "{written:#?}");
         stage.until("config", "Ready", "AllReady").await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn what_is_told_is_looked_at_a_second_time_as_another_look_may_have_read_what_stood_before() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let spec = json!({ "limit": 2, "admission": { "mode": "None", "runtimeClassName": "of-this-test" } });
+        stage.configure("config", spec).await?;
+        stage.until("config", "AdmissionReady", "RuntimeClassMissing").await?;
+        stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
+        let mut before = 0.0;
+        wait::eventually("nothing has it looked at", DEADLINE, async || {
+            before = stage.reconciles(alone).await?;
+            // Longer than until the second look at what was told before.
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            ensure!(stage.reconciles(alone).await? == before);
+            Ok(())
+        })
+        .await?;
+        let classes: Api<RuntimeClass> = Api::all(stage.client.clone());
+        let class = json!({ "metadata": { "name": "of-this-test" }, "handler": "any" });
+        classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        wait::eventually("it is looked at twice", DEADLINE, async || {
+            let looks = stage.reconciles(alone).await?;
+            ensure!(looks >= before + 2.0, "{looks} after {before}");
+            Ok(())
+        })
+        .await?;
+        classes.delete("of-this-test", &DeleteParams::default()).await?;
         stage.clear("config").await
     })
 }
