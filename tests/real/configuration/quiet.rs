@@ -18,7 +18,7 @@ use testbed::{
 use super::{
     admission::trust,
     shared::forget_certificate,
-    stage::{Stage, configuring, writes},
+    stage::{Stage, configuring, operator, writes},
 };
 use crate::support::Alone;
 
@@ -125,6 +125,26 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
             Ok(())
         })
         .await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn an_operator_that_starts_again_writes_nothing_where_all_is_as_it_is_told() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // What it has not seen before counts for new, unless it is told to be in force.
+        stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Policy" } })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        alone.operator.stop().await?;
+        let before = writes(alone)?.len();
+        alone.operator = operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
+        for _ in 0..3 {
+            stage.look_again(alone).await?;
+        }
+        let written: Vec<_> = writes(alone)?.split_off(before);
+        ensure!(written.is_empty(), "{written:#?}");
         stage.clear("config").await
     })
 }
