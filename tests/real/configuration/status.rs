@@ -135,7 +135,7 @@ fn what_is_told_is_looked_at_a_second_time_as_another_look_may_have_read_what_st
             before = stage.reconciles(alone).await?;
             // Longer than until the second look at what was told before.
             tokio::time::sleep(Duration::from_secs(8)).await;
-            ensure!(stage.reconciles(alone).await? == before);
+            ensure!(stage.reconciles(alone).await? <= before);
             Ok(())
         })
         .await?;
