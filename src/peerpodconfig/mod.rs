@@ -42,7 +42,7 @@ mod withheld;
 
 use std::{convert::Infallible, future::ready, sync::Arc};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{DaemonSet, Deployment},
@@ -165,6 +165,14 @@ struct Context {
     metrics: Metrics,
 }
 
+impl Context {
+    /// Yields whenever this process begins to lead, or ceases to: somebody else may have led meanwhile.
+    fn led(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + use<> {
+        let context = self.clone();
+        self.leadership.changes().inspect(move |()| context.capacity.taken_over())
+    }
+}
+
 /// Runs the controller until `shutdown`, then ends after the pass under way. Calls `synced` once, when every configuration
 /// and every node has been seen. Acts while this process leads.
 pub async fn run(
@@ -246,7 +254,7 @@ pub async fn run(
         })
         .reconcile_on(policy_changes)
         .reconcile_all_on(shared_changes)
-        .reconcile_all_on(stream::select(nodes_changed, leadership.changes()))
+        .reconcile_all_on(stream::select(nodes_changed, context.led()))
         .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context)

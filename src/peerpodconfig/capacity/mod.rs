@@ -31,11 +31,15 @@ mod write;
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures::Stream;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use tokio::{sync::Mutex, time::Instant};
 
@@ -64,10 +68,15 @@ pub const PERMISSIONS: &[Permission] = &[
 /// After so many questions about single nodes in one pass all Pods are counted, so that a pass has an end.
 const ROUNDS: usize = 2;
 
+/// For so long there may have been no process to look again at what its predecessor wrote to.
+const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
+
 /// Advertises VMs on nodes *(client required)*.
 pub struct Capacity {
     client: Client,
     nodes: Nodes,
+    /// Whether another process may have written to nodes since the last pass.
+    taken_over: AtomicBool,
     /// Two passes at once would each write what the other has written.
     turn: Mutex<Turn>,
 }
@@ -100,7 +109,12 @@ impl Capacity {
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let (nodes, changes) = Nodes::watch(client.clone());
         let turn = Turn { writer: Writer::new(client.clone()), memory: Memory::default() };
-        (Self { client, nodes, turn: Mutex::new(turn) }, changes)
+        (Self { client, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
+    }
+
+    /// Says that another process may have written to nodes since the last pass. For the first pass that is so anyway.
+    pub fn taken_over(&self) {
+        self.taken_over.store(true, Ordering::Relaxed);
     }
 
     /// The nodes.
@@ -120,6 +134,13 @@ impl Capacity {
         let Turn { writer, memory } = &mut *self.turn.lock().await;
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
+        if self.taken_over.swap(false, Ordering::Relaxed) {
+            // What the other one meant to look at again nobody knows.
+            let late = Timestamp::now() - HAND_OVER;
+            let written = nodes.iter().filter(|node| node.written().is_some_and(|time| time > late));
+            let advertise = written.filter(|node| node.mark().is_some());
+            memory.look_again(advertise.map(|node| node.name().clone()), now);
+        }
         let (mut in_use, due) = (memory.all(now), memory.due(now));
         let mut planned = plan(claims, &nodes, &in_use);
         if !(planned.is_settled() && due.is_empty()) {

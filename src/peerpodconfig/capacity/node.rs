@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node as FullNode, Taint},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
@@ -13,6 +14,7 @@ use kube::Resource;
 use serde::{Deserialize, Serialize};
 
 use super::taints;
+use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
 /// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
@@ -68,6 +70,7 @@ pub struct Node {
     /// Those that keep Pods off.
     taints: Box<[Arc<str>]>,
     is_ready: bool,
+    written: Option<Timestamp>,
 }
 
 /// How much of an extended resource a node has. Numbers that are none of ours, such as those beyond 32 bits, are
@@ -109,6 +112,7 @@ impl Node {
             mark: mark.map(|mark| texts.share(mark)),
             taints: view.spec.taints.iter().filter_map(taints::text).map(|it| texts.share(&it)).collect(),
             is_ready: conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True"),
+            written: written(metadata),
         }
     }
 
@@ -158,9 +162,15 @@ impl Node {
         self.is_ready
     }
 
-    /// Whether anything that is kept differs, but for the time it was read.
+    /// When this operator wrote to it last, by the API server's clock; `None`: never, or somebody else has changed it all
+    /// since.
+    pub(super) fn written(&self) -> Option<Timestamp> {
+        self.written
+    }
+
+    /// Whether anything that is kept differs, but for the times it was read and written.
     pub(super) fn differs(&self, other: &Self) -> bool {
-        let Self { name, uid, version: _, labels, resources, mark, taints, is_ready } = self;
+        let Self { name, uid, version: _, labels, resources, mark, taints, is_ready, written: _ } = self;
         (name, uid, labels, resources) != (&other.name, &other.uid, &other.labels, &other.resources)
             || (mark, taints, is_ready) != (&other.mark, &other.taints, &other.is_ready)
     }
@@ -169,6 +179,14 @@ impl Node {
     pub(super) fn supersedes(&self, other: &Self) -> bool {
         self.uid != other.uid || !matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
     }
+}
+
+fn written(metadata: &ObjectMeta) -> Option<Timestamp> {
+    let fields = metadata.managed_fields.iter().flatten();
+    let ours = fields.filter(|entry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.subresource.as_deref() == Some("status")
+    });
+    ours.filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
 }
 
 /// Texts that many nodes have in common, each kept once.

@@ -9,7 +9,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::Pods;
+use testbed::{Pods, Testbed};
 
 use super::{Stage, VM};
 use crate::support::without_operator;
@@ -94,8 +94,24 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
 
 #[test]
 fn a_peer_pod_that_was_on_its_way_gets_its_room_back() -> Result<()> {
+    on_its_way("late", async |_, stage| Ok(stage))
+}
+
+#[test]
+fn a_peer_pod_that_was_on_its_way_gets_its_room_back_from_whoever_takes_over() -> Result<()> {
+    on_its_way("orphaned", async |testbed, stage| {
+        drop(stage);
+        Stage::new(testbed).await
+    })
+}
+
+/// Lowers shares while Pods are on their way to a node. `then` gives who goes on.
+fn on_its_way(
+    namespace: &str,
+    then: impl for<'a> AsyncFnOnce(&'a Testbed, Stage<'a>) -> Result<Stage<'a>>,
+) -> Result<()> {
     without_operator(async |testbed| {
-        let namespace = testbed.namespace("late").await?;
+        let namespace = testbed.namespace(namespace).await?;
         let pods: Api<Pod> = Api::namespaced(testbed.client(), &namespace);
         for name in ["first", "second"] {
             pods.create(&PostParams::default(), &peer_pod(name, None, 1)?).await?;
@@ -108,6 +124,8 @@ fn a_peer_pod_that_was_on_its_way_gets_its_room_back() -> Result<()> {
         stage.shares(&[("a", "2"), ("b", "2")]).await?;
         stage.want(&[json!({ "limit": 2 })])?;
         stage.shares(&[("a", "1"), ("b", "1")]).await?;
+        let stage = then(testbed, stage).await?;
+        stage.want(&[json!({ "limit": 2 })])?;
         // The scheduler has not seen that yet.
         for name in ["first", "second"] {
             bind(&pods, name, "a").await?;

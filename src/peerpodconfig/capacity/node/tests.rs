@@ -24,6 +24,24 @@ pub(in super::super) fn view(name: &str, fields: &Value) -> NodeView {
 }
 
 #[test]
+fn when_this_operator_wrote_to_it_is_told_by_the_node() {
+    let entry = |manager: &str, subresource: Option<&str>, time: &str| json!({ "manager": manager, "operation": "Update", "subresource": subresource, "time": time });
+    let of = |entries: Value| {
+        let mut view = view("a", &json!({}));
+        view.metadata.managed_fields = serde_json::from_value(entries).unwrap();
+        Node::new(&view, &mut Texts::default()).written().map(|time| time.to_string())
+    };
+    let others = [
+        entry("kubelet", Some("status"), "2026-01-01T00:00:05Z"),
+        entry(FIELD_MANAGER, None, "2026-01-01T00:00:04Z"),
+    ];
+    assert_eq!(of(json!(others)), None);
+    let mut all = others.to_vec();
+    all.push(entry(FIELD_MANAGER, Some("status"), "2026-01-01T00:00:03Z"));
+    assert_eq!(of(json!(all)).as_deref(), Some("2026-01-01T00:00:03Z"));
+}
+
+#[test]
 fn quantities_are_read_as_the_api_server_writes_them() {
     for (text, number) in [
         ("0", 0),
