@@ -27,8 +27,8 @@ pub struct Facts {
     pub finalizer: bool,
     /// Whether an administrator gave the machine up.
     pub abandoned: bool,
-    /// When the PeerPod was made, to the second.
-    pub created: Timestamp,
+    /// When the machine was first recorded for this Pod, to the second.
+    pub recorded: Timestamp,
     /// The name of the Pod that owns it, if one does.
     pub pod: Option<String>,
     /// How far that Pod is.
@@ -81,8 +81,8 @@ impl Owner {
 /// Another PeerPod of the same Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sibling {
-    /// When that PeerPod was made, to the second.
-    pub created: Timestamp,
+    /// When its machine was first recorded for this Pod, to the second.
+    pub recorded: Timestamp,
     /// What the cloud says about its machine.
     pub machine: Machine,
 }
@@ -274,17 +274,17 @@ enum Standing {
     Unclear,
 }
 
-/// Superseded only if some sibling is newer for certain and records another machine that is proven to be this Pod's:
-/// anybody may write a PeerPod, and one that names a foreign machine, or none, has taken nobody's place. (One whose machine
-/// a PeerPod of another Pod names, too, counts as not asked for.) And only if the Pod's sandbox does not show that it has
-/// stayed where it was, whatever machine somebody found for his PeerPod. Of any set of
-/// siblings at least one is not superseded: "older" never contradicts the creationTimestamps and, within one second,
-/// follows the cloud's clock strictly.
+/// Superseded only if some sibling's machine is newer for certain and proven to be this Pod's: anybody may write a PeerPod,
+/// and one that names a foreign machine, or none, has taken nobody's place. Observation adds that a machine is as old as the
+/// first record of it, and that one which a PeerPod of another Pod names, too, counts as not asked for. And the Pod's sandbox
+/// must not show that the Pod stayed where it was, whatever machine somebody found for his PeerPod. Of any set of siblings at
+/// least one is not superseded: "older" never contradicts the times of the records and, within one second, follows the
+/// cloud's clock strictly.
 fn standing(facts: &Facts) -> Standing {
     let mut standing = Standing::Newest;
     for sibling in &facts.siblings {
         let order = match &sibling.machine {
-            Machine::Present(vm) if is_another_own(vm, facts) => order(facts, sibling.created, vm),
+            Machine::Present(vm) if is_another_own(vm, facts) => order(facts, sibling.recorded, vm),
             Machine::Present(_) | Machine::Absent => continue,
             Machine::NotAsked | Machine::Unanswered(_) => None,
         };
@@ -298,11 +298,11 @@ fn standing(facts: &Facts) -> Standing {
     standing
 }
 
-/// Whether the Pod's sandbox became ready before that sibling was made, and after this PeerPod was: so it is not in the
-/// sibling's machine, which is recorded before its sandbox is ready. That a sandbox became ready later proves nothing the
+/// Whether the Pod's sandbox became ready before that sibling's machine was recorded, and after this one was: so it is not in
+/// the sibling's machine, which is recorded before its sandbox is ready. That a sandbox became ready later proves nothing the
 /// other way round: it seems so, too, when a container runtime loses sight of the same one for a moment.
 fn is_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
-    facts.sandbox_ready.is_some_and(|ready| facts.created <= ready && ready < sibling.created)
+    facts.sandbox_ready.is_some_and(|ready| facts.recorded <= ready && ready < sibling.recorded)
 }
 
 /// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
@@ -313,8 +313,8 @@ fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
 
 /// How this PeerPod's age compares to a sibling's, `None` where that would be a guess. A PeerPod is made after its
 /// machine, so where both clocks speak they must agree. A machine that is gone leaves the objects' clock alone.
-fn order(facts: &Facts, sibling_created: Timestamp, sibling: &Vm) -> Option<Ordering> {
-    let by_object = facts.created.cmp(&sibling_created);
+fn order(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
+    let by_object = facts.recorded.cmp(&sibling_recorded);
     let own_created = match &facts.machine {
         Machine::Present(vm) => vm.created,
         Machine::Absent => None,

@@ -32,8 +32,8 @@ use crate::{
 /// each look at one would cost as many calls.
 const MOST_SIBLINGS: usize = 32;
 
-/// A machine has one PeerPod. Beyond this many that name it and go, the next one counts as a claim unseen.
-const MOST_NAMESAKES: usize = 16;
+/// A machine has one PeerPod. Where more others than these name it, each counts as a claim unseen.
+const MOST_NAMESAKES: usize = 15;
 
 /// Where facts come from.
 pub(super) struct Observer {
@@ -79,7 +79,7 @@ impl Observer {
             deleted,
             finalizer: has_finalizer(peerpod),
             abandoned: is_abandoned(peerpod),
-            created: created(peerpod),
+            recorded: self.recorded(peerpod),
             pod: pod.map(|pod| pod.name.clone()),
             owner: Owner::Gone,
             sandbox_ready: None,
@@ -107,18 +107,16 @@ impl Observer {
             let asked = join_all(siblings.iter().map(|sibling| async {
                 let unclear = crowded || self.is_named_for_another_pod(sibling);
                 let machine = if unclear { Machine::NotAsked } else { machine_of(sibling, provider).await };
-                Sibling { created: created(sibling), machine }
+                Sibling { recorded: self.recorded(sibling), machine }
             }));
             (facts.machine, facts.siblings) = join(machine_of(peerpod, provider), asked).await;
         } else if deleted.is_some() {
             pass.at(Step::Describe);
             facts.machine = machine_of(peerpod, provider).await;
         }
-        if deleted.is_some()
-            && let Ok(id) = &facts.instance
-        {
+        if deleted.is_some() && facts.instance.is_ok() {
             pass.at(Step::Claims);
-            facts.claimed_by = self.claimant(peerpod, id, facts.now).await?;
+            facts.claimed_by = self.claimant(peerpod, facts.now).await?;
         }
         Ok(facts)
     }
@@ -139,34 +137,39 @@ impl Observer {
         siblings
     }
 
+    /// The other PeerPods, in any namespace, that name the same machine.
+    fn namesakes(&self, peerpod: &PeerPod) -> Vec<Arc<PeerPod>> {
+        let cloud = peerpod.cloud_provider();
+        let Ok(id) = InstanceId::parse(cloud, peerpod.instance_id()) else { return Vec::new() };
+        let mut namesakes: Vec<_> =
+            self.index.naming(cloud, &id).iter().filter_map(|key| self.store.get(key)).collect();
+        namesakes.retain(|other| is_namesake(other, peerpod, &id));
+        namesakes
+    }
+
+    /// When a PeerPod's machine was first recorded for its Pod: whoever names it once more makes it no younger.
+    fn recorded(&self, peerpod: &PeerPod) -> Timestamp {
+        let namesakes = self.namesakes(peerpod);
+        let of_its_pod = namesakes.iter().filter(|other| are_of_one_pod(other, peerpod));
+        of_its_pod.map(|other| created(other)).fold(created(peerpod), Timestamp::min)
+    }
+
     /// Whether a PeerPod of another Pod names the same machine. Two Pods of one name have machines that look alike, and
     /// whoever may write a PeerPod could have one of them take the other's place.
     fn is_named_for_another_pod(&self, peerpod: &PeerPod) -> bool {
-        let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else { return false };
-        let others = self.index.naming(peerpod.cloud_provider(), &id);
-        let mut others = others.iter().filter_map(|key| self.store.get(key));
-        others.any(|other| is_namesake(&other, peerpod, &id) && !are_of_one_pod(&other, peerpod))
+        self.namesakes(peerpod).iter().any(|other| !are_of_one_pod(other, peerpod))
     }
 
     /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
     /// Pod that may still run.
-    async fn claimant(
-        &self,
-        peerpod: &PeerPod,
-        id: &InstanceId,
-        now: Timestamp,
-    ) -> Result<Option<String>, ApiError> {
-        let mut others = self.index.naming(peerpod.cloud_provider(), id);
+    async fn claimant(&self, peerpod: &PeerPod, now: Timestamp) -> Result<Option<String>, ApiError> {
+        let others = self.namesakes(peerpod);
         let crowded = others.len() > MOST_NAMESAKES;
-        others.truncate(MOST_NAMESAKES);
-        for other in others.iter().filter_map(|key| self.store.get(key)) {
-            if !is_namesake(&other, peerpod, id) {
-                continue;
-            }
-            let needed = match claim(&other, peerpod) {
+        for other in &others {
+            let needed = match claim(other, peerpod) {
                 Claim::Stands => true,
                 _ if crowded => true,
-                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run(now).is_some(),
+                Claim::WhileRuns(pod) => self.pod_state(other, pod).await?.owner.may_run(now).is_some(),
                 Claim::Void => false,
             };
             if needed {

@@ -169,6 +169,48 @@ fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothin
 }
 
 #[test]
+fn an_older_machine_that_is_recorded_once_more_replaces_nothing() -> Result<()> {
+    beside_others(async |scene| {
+        let older = scene.pod_with_vm("web").await?;
+        // A late clean-up of a failed start: the machine is still there.
+        scene.caa.release(&older.peerpod).await?;
+        next_second(std::slice::from_ref(&older)).await?;
+        let newer = more_vms(scene, 1).await?.pop().context("it was made")?;
+        next_second(std::slice::from_ref(&newer)).await?;
+        let pod = scene.pods.api().get("web").await?;
+        let again = scene.caa.record(&pod, "libvirt", &vm_id(&older)).await?;
+        scene.going(&again.name_any()).await?;
+        stays(scene, &newer).await?;
+
+        scene.pods.delete("web").await?;
+        scene.released(&newer.name()).await?;
+        scene.vanished(&newer).await
+    })
+}
+
+#[test]
+fn a_machine_stays_for_its_pod_though_it_is_recorded_once_more_and_then_another_one() -> Result<()> {
+    beside_others(async |scene| {
+        let vm = scene.pod_with_vm("web").await?;
+        let pod = scene.pods.sandbox_is_ready_since("web", created(&vm)).await?;
+        scene.kubectl(&["delete", "peerpod", &vm.name(), "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        next_second(std::slice::from_ref(&vm)).await?;
+        let again = scene.caa.record(&pod, "libvirt", &vm_id(&vm)).await?;
+        second_after(again.creation_timestamp().context("it was made")?.0).await?;
+        let untracked = scene.host.start_pod_vm(&testbed::vm_name("web")).await?;
+        scene.caa.record(&pod, "libvirt", &untracked.domain.uuid.to_string()).await?;
+        scene.held(&again.name_any(), "AmbiguousSiblings").await?;
+        scene.operator_catches_up().await?;
+        scene.lives(&vm).await?;
+
+        scene.pods.delete("web").await?;
+        scene.released(&vm.name()).await?;
+        scene.vanished(&vm).await
+    })
+}
+
+#[test]
 fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;

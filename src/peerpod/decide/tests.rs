@@ -27,7 +27,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         deleted: Some(at(99)),
         finalizer: true,
         abandoned: false,
-        created: at(0),
+        recorded: at(0),
         pod: Some(POD.to_owned()),
         owner: Owner::Gone,
         sandbox_ready: None,
@@ -45,7 +45,7 @@ fn live_one() -> Facts {
 
 fn sibling(created: i64, machine_created: Option<i64>) -> Sibling {
     Sibling {
-        created: at(created),
+        recorded: at(created),
         machine: Machine::Present(Vm { id: id("i-2"), created: machine_created.map(at), ..own_vm() }),
     }
 }
@@ -119,7 +119,7 @@ fn an_administrators_word_releases_only_what_is_being_deleted() {
 #[test]
 fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
     let decide_with = |created, own: Option<i64>, other| {
-        decide(Facts { created: at(created), machine: present(own), siblings: vec![other], ..live_one() })
+        decide(Facts { recorded: at(created), machine: present(own), siblings: vec![other], ..live_one() })
     };
     assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
     assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
@@ -216,7 +216,7 @@ prop_compose! {
             Machine::Present(vm) if other => Machine::Present(Vm { id: id("i-2"), ..vm }),
             machine => machine,
         };
-        Sibling { created: at(created), machine }
+        Sibling { recorded: at(created), machine }
     }
 }
 
@@ -243,7 +243,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { now: at(100), deleted, finalizer, abandoned, created: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
+        Facts { now: at(100), deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
     }
 }
 
@@ -258,13 +258,13 @@ fn replaced(facts: &Facts) -> bool {
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
         let stayed =
-            facts.sandbox_ready.is_some_and(|ready| (facts.created..sibling.created).contains(&ready));
+            facts.sandbox_ready.is_some_and(|ready| (facts.recorded..sibling.recorded).contains(&ready));
         this_pods
             && !stayed
             && facts.instance != Ok(other.id.clone())
             && match (own_created, other.created) {
-                (Some(a), Some(b)) => a < b && facts.created <= sibling.created,
-                _ => facts.created < sibling.created,
+                (Some(a), Some(b)) => a < b && facts.recorded <= sibling.recorded,
+                _ => facts.recorded < sibling.recorded,
             }
     })
 }
@@ -317,7 +317,7 @@ proptest! {
             let (created, machine) = made[index];
             let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
                 .map(|(_, (created, machine))| sibling(*created, *machine)).collect();
-            decide(Facts { created: at(created), machine: present(machine), siblings, ..live_one() }) != Decision::Supersede
+            decide(Facts { recorded: at(created), machine: present(machine), siblings, ..live_one() }) != Decision::Supersede
         });
         prop_assert!(survivors.count() >= 1);
     }
