@@ -40,23 +40,23 @@ fn the_operator_is_ready_when_it_has_seen_every_peerpod_and_not_before() -> Resu
 fn metrics_are_prometheus_text_with_a_help_and_a_type_for_each() -> Result<()> {
     alone(async |alone| {
         alone.scene().operator_catches_up().await?;
-        let metrics = alone.operator.metrics().await?;
-        let text = metrics.text();
-        for (name, kind) in [
-            ("peerpod_operator_reconciles", "counter"),
-            ("peerpod_operator_provider_calls", "counter"),
-            ("peerpod_operator_deletion_latency_seconds", "histogram"),
-            ("peerpod_operator_peerpods", "gauge"),
-        ] {
-            assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} in:\n{text}");
-            assert!(text.contains(&format!("# HELP {name} ")), "{name} in:\n{text}");
-        }
-        assert!(text.ends_with("# EOF\n"), "{text}");
-        // It is counted when the API server has answered, which is after it has done so.
-        wait::eventually("the deletion is counted", DEADLINE, async || {
+        // A look is counted when it has ended, which is after the API server has answered.
+        wait::eventually("the deletion and the look are counted", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
             let labels = [("provider", "libvirt"), ("outcome", "absent")];
-            let released = alone.operator.metrics().await?.sum("peerpod_operator_deletions_total", &labels);
+            let released = metrics.sum("peerpod_operator_deletions_total", &labels);
             ensure!((released - 1.0).abs() < 0.5, "{released}");
+            let text = metrics.text();
+            for (name, kind) in [
+                ("peerpod_operator_reconciles", "counter"),
+                ("peerpod_operator_provider_calls", "counter"),
+                ("peerpod_operator_deletion_latency_seconds", "histogram"),
+                ("peerpod_operator_peerpods", "gauge"),
+            ] {
+                ensure!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} in:\n{text}");
+                ensure!(text.contains(&format!("# HELP {name} ")), "{name} in:\n{text}");
+            }
+            ensure!(text.ends_with("# EOF\n"), "{text}");
             Ok(())
         })
         .await
