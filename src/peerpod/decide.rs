@@ -107,7 +107,7 @@ pub enum Decision {
     Nothing,
     /// A newer sibling replaced this PeerPod: delete the object, whose machine then goes the usual way.
     Supersede,
-    /// Keep everything, say why, look again after a slow resync.
+    /// Keep everything, say why, look again after a while.
     Keep(Refusal),
     /// Delete the machine, then look again at once.
     Delete(OwnVm),

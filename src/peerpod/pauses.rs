@@ -53,10 +53,11 @@ impl Pauses {
                     Wait::MachineGoes => self.going.failed(key),
                 }
             }
-            // What claims the machine may be the Pod of a PeerPod that goes, too.
-            Decision::Refuse(Refusal::Claimed(_)) => self.spread(POD_RESYNC),
+            // What claims a machine may be the Pod of a PeerPod that goes, too, and of where a Pod runs its kubelet tells.
+            Decision::Refuse(Refusal::Claimed(_)) | Decision::Keep(_) => self.spread(POD_RESYNC),
             // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
-            Decision::Keep(_) | Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
+            // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
+            Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
                 ErrorClass::Throttled { retry_after } => {
                     let pause = retry_after.max(LEAST_PAUSE);

@@ -1,6 +1,6 @@
 //! Brings objects to what is wanted *(client required)*: one write for each that differs, none for the others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures::future::try_join_all;
 use kube::{
@@ -75,6 +75,8 @@ fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<
 pub(super) struct Found {
     /// The objects as they are now, by kind and name.
     pub(super) objects: HashMap<(String, String), DynamicObject>,
+    /// Those of them that were made or mended just now.
+    pub(super) applied: HashSet<(String, String)>,
     /// Objects of a wanted name that somebody else made, as `Kind name`. They stay as they are.
     pub(super) foreign: Vec<String>,
 }
@@ -117,7 +119,8 @@ pub(super) async fn bring(
                     found.objects.insert(key, *object);
                 }
                 State::Due => {
-                    found.objects.insert(key, apply(client, wanted).await?);
+                    found.objects.insert(key.clone(), apply(client, wanted).await?);
+                    found.applied.insert(key);
                 }
                 State::Foreign => found.foreign.push(format!("{} {}", key.0, key.1)),
             }

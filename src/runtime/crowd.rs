@@ -31,19 +31,19 @@ impl Crowd {
         self.tasks.len() >= self.most
     }
 
-    /// Serves one more. If that fills the last place, whoever asked for nothing for the longest time is told to leave, so
-    /// that nobody can keep others out by staying.
+    /// Serves one more. If that fills the last place, whoever of the others asked for nothing for the longest time is told to
+    /// leave, so that nobody can keep others out by staying.
     pub(crate) fn admit<F>(&mut self, converse: impl FnOnce(Arc<Seat>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let seat = Arc::new(Seat::new());
-        let task = self.tasks.spawn(converse(Arc::clone(&seat)));
-        self.seats.insert(task.id(), seat);
-        if self.is_full() {
+        if self.tasks.len() + 1 >= self.most {
             let longest = self.seats.values().min_by_key(|seat| seat.active());
             longest.inspect(|seat| seat.leave.cancel());
         }
+        let seat = Arc::new(Seat::new());
+        let task = self.tasks.spawn(converse(Arc::clone(&seat)));
+        self.seats.insert(task.id(), seat);
     }
 
     /// Waits for the end of one; `None` if there is nobody.

@@ -76,7 +76,7 @@ impl Entrances {
                     Some(known) if known.uid != uid => (Some(now), Some(now)),
                     Some(known) if known.written != written => (known.made, Some(now)),
                     Some(known) => (known.made, known.changed),
-                    None if stood => (None, None),
+                    None if stood && !found.applied.contains(key) => (None, None),
                     None => (Some(now), Some(now)),
                 };
                 (key.clone(), Entrance { uid, written, made, changed })
@@ -153,6 +153,9 @@ mod tests {
     fn what_stood_before_this_process_began_goes_on_and_what_did_not_waits() {
         let stood = clock().look(0, &found("a", 0), true);
         assert!(stood.is_known() && stood.is_taken_up());
+        let mut mended = found("a", 0);
+        mended.applied.extend(mended.objects.keys().cloned().collect::<Vec<_>>());
+        assert!(!clock().look(0, &mended, true).is_taken_up());
         let clock = clock();
         assert!(!clock.look(0, &found("a", 0), false).is_known());
         assert!(clock.look(5, &found("a", 0), false).is_known());

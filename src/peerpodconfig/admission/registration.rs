@@ -72,6 +72,7 @@ impl Context {
             let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;
             let registered = apply::bring(&self.client, &name, &registrations, &[registration]).await?;
             found.objects.extend(registered.objects);
+            found.applied.extend(registered.applied);
             found.foreign.extend(registered.foreign);
         }
         Ok(found)

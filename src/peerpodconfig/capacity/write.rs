@@ -1,6 +1,10 @@
 //! Writes to nodes *(client required)*.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use kube::{
@@ -26,6 +30,9 @@ use crate::{
 /// How many writes are under way at once: enough for thousands of nodes in seconds, few enough to leave an API server to
 /// others.
 const IN_FLIGHT: usize = 16;
+
+/// What an API server answers that does not know whether it wrote.
+const GATEWAY_TIMEOUT: u16 = 504;
 
 /// What became of the writes of one pass.
 #[derive(Debug, Default)]
@@ -73,24 +80,7 @@ impl Writer {
     /// are then.
     pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>, now: Instant) -> Written {
         let mut outcome = Written::default();
-        self.holds.sweep(now);
-        self.failures.retain(&writes);
-        let mut admitted = Vec::new();
-        for write in writes {
-            if self.failures.holds(&write.node, now) {
-                continue;
-            }
-            match self.holds.admit(&write, now) {
-                Ok(()) => admitted.push(write),
-                Err(hold) => {
-                    outcome.again = Some(outcome.again.map_or(hold, |first| first.min(hold)));
-                    outcome.contested.push(write.node);
-                }
-            }
-        }
-        outcome.contested.sort();
-        // Nodes that could be written to so far do not wait for others.
-        admitted.sort_by_key(|write| self.failures.has(&write.node));
+        let admitted = admit(&mut self.failures, &self.holds, writes, now, &mut outcome);
         let mut left = admitted.into_iter();
         let mut running = stream::FuturesUnordered::new();
         let (mut failures, mut in_a_row) = (0, 0);
@@ -122,7 +112,7 @@ impl Writer {
                     self.failures.failed(&write.node, error.to_string(), Instant::now());
                     failures += 1;
                     in_a_row += 1;
-                    if error.code().is_none() {
+                    if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
                         outcome.reached.push(write.node);
                     }
                 }
@@ -140,6 +130,33 @@ impl Writer {
         outcome.again = [outcome.again, self.failures.again(Instant::now())].into_iter().flatten().min();
         outcome
     }
+}
+
+/// Those of the writes that need not wait `now`, in the order in which they are to be done; tells the outcome which others
+/// contest.
+fn admit(
+    failures: &mut Failures,
+    holds: &Holds,
+    mut writes: Vec<NodeWrite>,
+    now: Instant,
+    outcome: &mut Written,
+) -> Vec<NodeWrite> {
+    holds.sweep(now);
+    // Asked before any failure is forgotten, as it was when peer pods were counted: whoever had to wait was not counted.
+    let waiting: HashSet<_> =
+        writes.iter().map(|write| write.node.clone()).filter(|node| failures.holds(node, now)).collect();
+    failures.retain(&writes);
+    writes.retain(|write| !waiting.contains(&write.node));
+    writes.retain(|write| {
+        let Err(hold) = holds.admit(write, now) else { return true };
+        outcome.again = Some(outcome.again.map_or(hold, |first| first.min(hold)));
+        outcome.contested.push(write.node.clone());
+        false
+    });
+    outcome.contested.sort();
+    // Nodes that could be written to so far do not wait for others.
+    writes.sort_by_key(|write| failures.has(&write.node));
+    writes
 }
 
 async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, ApiError> {
@@ -168,6 +185,25 @@ fn is_outdated(error: &ApiError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_does_so_for_the_whole_pass_though_others_are_forgotten_meanwhile() {
+        let (mut failures, holds, now) = (Failures::default(), Holds::default(), Instant::now());
+        let write = |node: usize| NodeWrite {
+            node: node.to_string().into(),
+            uid: node.to_string().into(),
+            resources: BTreeMap::new(),
+            mark: None,
+        };
+        let all: Vec<_> = (0..failures::MANY).map(write).collect();
+        failures.failed(&all[0].node, "no".into(), now);
+        failures.ended(all[1..].iter().map(|write| write.node.clone()), now);
+        assert!(all.iter().all(|write| failures.holds(&write.node, now)));
+        let fewer = all[1..].to_vec();
+        let mut outcome = Written::default();
+        assert_eq!(admit(&mut failures, &holds, fewer.clone(), now, &mut outcome), []);
+        assert_eq!(admit(&mut failures, &holds, fewer.clone(), now, &mut outcome), fewer);
+    }
 
     #[test]
     fn the_patch_names_everything_absolutely() {
