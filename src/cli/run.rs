@@ -41,8 +41,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let servers =
-        http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
+    let servers = http::serve(health_addr, metrics_addr, readiness.clone(), registry, &shutdown)?;
 
     let (told, shown) = (metrics.clone(), readiness.shows("settings"));
     let deletes = args.controllers.contains(&ControllerName::PeerPod);

@@ -180,8 +180,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let health =
-        http::serve(health_addr, metrics_addr, readiness.clone(), registry, shutdown.clone()).await?;
+    let health = http::serve(health_addr, metrics_addr, readiness.clone(), registry, &shutdown)?;
 
     let serving = Arc::new(Serving::default());
     let (source, certificate) = if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
@@ -204,7 +203,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     };
     info!(version = env!("CARGO_PKG_VERSION"), runtime_class = options.runtime_class, "started");
     let webhook = Webhook::new(options, reviews, readiness);
-    let server = server::serve(args.addr, tls.server_config(serving)?, webhook, shutdown.clone()).await?;
+    let server = server::serve(args.addr, tls.server_config(serving)?, webhook, shutdown.clone())?;
     shutdown.cancelled().await;
     server.stopped().await;
     certificate.await?;

@@ -17,8 +17,9 @@ use tracing::{info, warn};
 /// How long to leave the listener alone after it failed, as it does while descriptors are short.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Connections that wait to be accepted: as many as tokio lets.
-const BACKLOG: i32 = 1024;
+/// Connections that wait to be accepted: as many as Linux lets. One that finds no room is tried again after a second, when a
+/// probe has given up.
+const BACKLOG: i32 = 4096;
 
 /// Where to accept connections: written `IP:PORT`, or `:PORT` for every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +82,11 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Binds an address, which `flag` chose. Port 0 lets the system choose.
-    pub(crate) async fn bind(at: ListenAt, flag: &'static str) -> Result<Self, ListenError> {
+    pub(crate) fn bind(at: ListenAt, flag: &'static str) -> Result<Self, ListenError> {
         let failed = |problem| ListenError { at, flag, problem };
         let listener = match at {
             ListenAt::Everywhere(port) => everywhere(port, open),
-            ListenAt::Exactly(address) => TcpListener::bind(address).await,
+            ListenAt::Exactly(address) => open(address),
         };
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -141,6 +142,8 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
 mod tests {
     use std::cell::RefCell;
 
+    use tokio::time::timeout;
+
     use super::*;
 
     #[test]
@@ -157,20 +160,30 @@ mod tests {
 
     #[tokio::test]
     async fn everywhere_is_by_both_protocols() {
-        let listener = Listener::bind(ListenAt::Everywhere(0), "--addr").await.unwrap();
+        let listener = Listener::bind(ListenAt::Everywhere(0), "--addr").unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
-        let taken = Listener::bind(ListenAt::Everywhere(port), "--addr").await.unwrap_err().to_string();
+        let taken = Listener::bind(ListenAt::Everywhere(port), "--addr").unwrap_err().to_string();
         assert!(taken.contains(&format!("on :{port}")) && taken.contains("--addr"), "{taken}");
     }
 
     #[tokio::test]
     async fn one_address_is_that_one_alone() {
-        let listener = Listener::bind("[::1]:0".parse().unwrap(), "--addr").await.unwrap();
+        let listener = Listener::bind("[::1]:0".parse().unwrap(), "--addr").unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
         assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn many_can_wait_to_be_accepted() {
+        for at in [":0", "127.0.0.1:0"] {
+            let listener = Listener::bind(at.parse().unwrap(), "--addr").unwrap();
+            let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address().port());
+            let all = futures::future::try_join_all((0..1000).map(|_| TcpStream::connect(address)));
+            timeout(Duration::from_secs(30), all).await.unwrap().unwrap();
+        }
     }
 
     #[test]

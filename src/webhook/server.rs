@@ -173,14 +173,14 @@ impl Server {
 }
 
 /// Serves reviews until `stop`: then whatever was asked is answered, and clients are told to go elsewhere. The address is
-/// bound when this returns.
-pub async fn serve(
+/// bound when this returns. To be called within tokio's runtime.
+pub fn serve(
     at: ListenAt,
     tls: ServerConfig,
     webhook: Webhook,
     stop: CancellationToken,
 ) -> Result<Server, ListenError> {
-    let listener = Listener::bind(at, "--addr").await?;
+    let listener = Listener::bind(at, "--addr")?;
     let address = listener.address();
     info!(%address, path = PATH, "serving");
     let mut tasks = JoinSet::new();

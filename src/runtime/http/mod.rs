@@ -62,20 +62,21 @@ impl Servers {
 }
 
 /// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are
-/// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns.
+/// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns. To be called within
+/// tokio's runtime.
 ///
 /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
 /// conditions, a line for each.
-pub async fn serve(
+pub fn serve(
     health: ListenAt,
     metrics: ListenAt,
     readiness: Readiness,
     registry: Registry,
-    stop: CancellationToken,
+    stop: &CancellationToken,
 ) -> Result<Servers, ListenError> {
     let mut tasks = JoinSet::new();
-    let mut start = async |at, flag, routes: Routes| {
-        let listener = Listener::bind(at, flag).await?;
+    let mut start = |at, flag, routes: Routes| {
+        let listener = Listener::bind(at, flag)?;
         let address = listener.address();
         info!(%address, paths = routes.paths().join(" "), "serving");
         tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
@@ -83,13 +84,13 @@ pub async fn serve(
     };
     let (health, metrics) = if health == metrics {
         let routes = Routes { readiness: Some(readiness), registry: Some(registry) };
-        let address = start(health, "--health-addr or --metrics-addr", routes).await?;
+        let address = start(health, "--health-addr or --metrics-addr", routes)?;
         (address, address)
     } else {
         let routes = Routes { readiness: Some(readiness), registry: None };
-        let health = start(health, "--health-addr", routes).await?;
+        let health = start(health, "--health-addr", routes)?;
         let routes = Routes { readiness: None, registry: Some(registry) };
-        (health, start(metrics, "--metrics-addr", routes).await?)
+        (health, start(metrics, "--metrics-addr", routes)?)
     };
     Ok(Servers { health, metrics, tasks })
 }
@@ -204,12 +205,11 @@ mod tests {
     const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    async fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, CancellationToken) {
+    fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, CancellationToken) {
         let mut registry = Registry::default();
         Metrics::new(&mut registry);
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-        let servers =
-            serve(health.into(), metrics.into(), readiness.clone(), registry, stop.clone()).await.unwrap();
+        let servers = serve(health.into(), metrics.into(), readiness.clone(), registry, &stop).unwrap();
         (servers, readiness, stop)
     }
 
@@ -235,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_follows_its_conditions_and_health_does_not() {
-        let (servers, readiness, _stop) = start(LOCAL, second()).await;
+        let (servers, readiness, _stop) = start(LOCAL, second());
         let synced = readiness.needs("peerpods");
         let answer = get(servers.health, "/readyz").await;
         assert!(
@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_address_serves_its_own_paths() {
-        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        let (servers, _readiness, _stop) = start(LOCAL, second());
         assert_ne!(servers.health, servers.metrics);
         let answer = get(servers.metrics, "/metrics").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("# EOF\n"), "{answer}");
@@ -269,7 +269,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_addresses_share_a_server() {
-        let (servers, _readiness, _stop) = start(LOCAL, LOCAL).await;
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL);
         assert_eq!(servers.health, servers.metrics);
         assert!(get(servers.health, "/healthz").await.starts_with("HTTP/1.1 200 "));
         assert!(get(servers.health, "/metrics").await.contains("build_info"));
@@ -277,7 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn odd_requests_get_an_answer() {
-        let (servers, _readiness, _stop) = start(LOCAL, LOCAL).await;
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL);
         let answer =
             request(servers.health, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD\r\n"), "{answer}");
@@ -302,16 +302,15 @@ mod tests {
             taken.1.into(),
             Readiness::default(),
             Registry::default(),
-            CancellationToken::new(),
-        )
-        .await;
+            &CancellationToken::new(),
+        );
         let error = result.unwrap_err().to_string();
         assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
     }
 
     #[tokio::test]
     async fn a_stop_ends_idle_connections_too() {
-        let (servers, _readiness, stop) = start(LOCAL, second()).await;
+        let (servers, _readiness, stop) = start(LOCAL, second());
         let health = servers.health;
         let mut idle = TcpStream::connect(health).await.unwrap();
         // The idle connection was accepted once a later one is answered.
@@ -334,7 +333,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_clients_do_not_keep_others_out() {
-        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        let (servers, _readiness, _stop) = start(LOCAL, second());
         let _silent = silent(servers.health, 4 * CONNECTIONS).await;
         // At the deadline the clock of this test runs ahead, so that it fails rather than hangs.
         let end = std::time::Instant::now() + DEADLINE;
@@ -351,7 +350,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_must_arrive_soon() {
-        let (servers, _readiness, _stop) = start(LOCAL, second()).await;
+        let (servers, _readiness, _stop) = start(LOCAL, second());
         let mut slow = silent(servers.health, 1).await.remove(0);
         slow.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
         let before = Instant::now();

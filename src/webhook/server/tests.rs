@@ -47,7 +47,7 @@ fn certificate() -> (String, String) {
 }
 
 impl Fixture {
-    async fn start(options: &TlsOptions) -> Self {
+    fn start(options: &TlsOptions) -> Self {
         let mut registry = prometheus_client::registry::Registry::default();
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         let webhook = Webhook::new(
@@ -61,14 +61,14 @@ impl Fixture {
         );
         let serving = Arc::new(Serving::default());
         let tls = options.server_config(serving.clone()).unwrap();
-        let server = serve(LOCAL.into(), tls, webhook, stop.clone()).await.unwrap();
+        let server = serve(LOCAL.into(), tls, webhook, stop.clone()).unwrap();
         let mut fixture = Self { server, readiness, serving, trusted: RootCertStore::empty(), stop };
         fixture.rotate();
         fixture
     }
 
-    async fn plain() -> Self {
-        Self::start(&TlsOptions::parse("", "").unwrap()).await
+    fn plain() -> Self {
+        Self::start(&TlsOptions::parse("", "").unwrap())
     }
 
     /// Shows another certificate, which clients trust beside those before.
@@ -153,7 +153,7 @@ fn is_patched(answer: &(u16, String)) -> bool {
 
 #[tokio::test]
 async fn reviews_are_answered_by_both_versions_of_http_many_on_one_connection() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let (mut http1, http2) = (fixture.http1().await, fixture.http2().await);
     for _ in 0..3 {
         assert!(is_patched(&ask(&mut http1, a_review()).await));
@@ -168,7 +168,7 @@ async fn reviews_are_answered_by_both_versions_of_http_many_on_one_connection() 
 
 #[tokio::test]
 async fn odd_requests_get_an_answer() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut http1 = fixture.http1().await;
     for (request, status, words) in [
         (request(Method::GET, PATH, ""), 405, "not for this path"),
@@ -188,7 +188,7 @@ async fn odd_requests_get_an_answer() {
 
 #[tokio::test]
 async fn bodies_are_bounded_and_what_is_just_short_enough_is_read() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     for (length, status) in [(MOST_BODY, 400), (MOST_BODY + 1, 413), (2 * MOST_BODY, 413)] {
         let body_ = vec![b' '; length];
         let (code, text) = ask(&mut fixture.http1().await, request(Method::POST, PATH, body_.clone())).await;
@@ -203,7 +203,7 @@ async fn bodies_are_bounded_and_what_is_just_short_enough_is_read() {
 
 #[tokio::test]
 async fn certificates_change_under_load_and_no_request_fails() {
-    let mut fixture = Fixture::plain().await;
+    let mut fixture = Fixture::plain();
     let old = fixture.http2().await;
     let done = CancellationToken::new();
     let load = |mut sender: Http2| {
@@ -235,7 +235,7 @@ async fn certificates_change_under_load_and_no_request_fails() {
 
 #[tokio::test]
 async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let (mut http1, mut http2) = (fixture.http1().await, fixture.http2().await);
     let mut idle = fixture.http1().await;
     assert!(is_patched(&ask(&mut http1, a_review()).await));
@@ -267,9 +267,9 @@ async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
 
 #[tokio::test]
 async fn clients_that_do_not_speak_what_is_wanted_are_turned_away() {
-    let tls13 = Fixture::start(&TlsOptions::parse("VersionTLS13", "").unwrap()).await;
+    let tls13 = Fixture::start(&TlsOptions::parse("VersionTLS13", "").unwrap());
     let cipher = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
-    let one_cipher = Fixture::start(&TlsOptions::parse("", cipher).unwrap()).await;
+    let one_cipher = Fixture::start(&TlsOptions::parse("", cipher).unwrap());
     let old = |fixture: &Fixture| {
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12])

@@ -26,7 +26,7 @@ async fn comes_true(so: impl Fn() -> bool) {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut stalled = Vec::new();
     for length in ["content-length: 4194304", "transfer-encoding: chunked"].repeat(8) {
         let mut stream = fixture.connect("http/1.1").await.unwrap();
@@ -53,7 +53,7 @@ async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_waits_is_kept_longer_than_api_servers_keep_it() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut http1 = fixture.http1().await;
     stop_the_clock();
     for _ in 0..3 {
@@ -67,7 +67,7 @@ async fn a_connection_that_waits_is_kept_longer_than_api_servers_keep_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_has_begun_must_arrive_soon() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut stream = fixture.connect("http/1.1").await.unwrap();
     stop_the_clock();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -91,7 +91,7 @@ async fn a_request_that_has_begun_must_arrive_soon() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_asks_gets_a_place_where_others_only_stay() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut kept = fixture.http1().await;
     stop_the_clock();
     let connect = || TcpStream::connect(fixture.server.address);
@@ -116,7 +116,7 @@ async fn whoever_asks_gets_a_place_where_others_only_stay() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_clients_do_not_keep_others_out() {
-    let fixture = Fixture::plain().await;
+    let fixture = Fixture::plain();
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS + 8 {
         silent.push(TcpStream::connect(fixture.server.address).await.unwrap());
