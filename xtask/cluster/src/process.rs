@@ -65,9 +65,14 @@ impl Identity {
         Some((Self { pid, started, boot }, state))
     }
 
-    /// Whether this very process runs; a zombie does not.
+    /// The identity of the process that has this pid now and runs; a zombie does not.
+    pub(crate) fn of_running(pid: i32) -> Option<Self> {
+        Self::of(pid).filter(|(_, state)| !matches!(state, 'Z' | 'X')).map(|(identity, _)| identity)
+    }
+
+    /// Whether this very process runs.
     pub fn is_running(&self) -> bool {
-        Self::of(self.pid).is_some_and(|(identity, state)| identity == *self && !matches!(state, 'Z' | 'X'))
+        Self::of_running(self.pid).as_ref() == Some(self)
     }
 }
 

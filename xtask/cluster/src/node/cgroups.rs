@@ -23,7 +23,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one for the processes of a namespace, whose first process this is. Removes those whose process is gone.
+    /// Makes one for the processes of a namespace, whose first process this is. Removes those whose process has ended.
     pub(super) fn create(process: &Identity) -> Result<Self> {
         let hierarchies = hierarchies()?;
         remove_stale(&hierarchies);
@@ -196,12 +196,12 @@ fn remove_stale(hierarchies: &[Hierarchy]) {
     }
 }
 
-/// Whether a cgroup of this name was there for a process that is gone.
+/// Whether a cgroup of this name was there for a process that has ended.
 fn is_stale(name: &str) -> bool {
     let process = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
     let numbers = process.and_then(|(pid, started)| Some((pid.parse().ok()?, started.parse().ok()?)));
     numbers.is_some_and(|(pid, started): (i32, u64)| {
-        Identity::of(pid).is_none_or(|(it, _)| it.started != started)
+        Identity::of_running(pid).is_none_or(|it| it.started != started)
     })
 }
 
@@ -226,6 +226,8 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -240,11 +242,26 @@ mod tests {
 
     #[test]
     fn a_cgroup_is_stale_if_its_process_is_gone() {
-        let own = Identity::of(std::process::id().try_into().unwrap()).unwrap().0;
+        let own = Identity::of_running(std::process::id().try_into().unwrap()).unwrap();
         assert!(!is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started)));
         assert!(is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started + 1)), "another with the same pid");
         for name in ["system.slice", PREFIX, "peerpod-operator.mine", "peerpod-operator-1.2"] {
             assert!(!is_stale(name), "{name} is somebody else's");
         }
+    }
+
+    #[test]
+    fn a_cgroup_is_stale_though_nobody_has_asked_yet_how_its_process_ended() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Identity::of_running(child.id().try_into().unwrap()).unwrap();
+        let name = format!("{PREFIX}.{}.{}", process.pid, process.started);
+        assert!(!is_stale(&name));
+        child.kill().unwrap();
+        let until = Instant::now() + REMOVE_DEADLINE;
+        while !is_stale(&name) {
+            assert!(Instant::now() < until, "it is a zombie");
+            sleep(LOOK_INTERVAL);
+        }
+        child.wait().unwrap();
     }
 }
