@@ -120,7 +120,8 @@ impl<'a> Stage<'a> {
                 node.metadata.annotations.iter().flatten().any(|(key, value)| key == MARK && value == VM);
             levels(node) == [vms, vms].map(|vms| vms.map(str::to_owned)) && mark == vms.is_some()
         };
-        wait::present(&self.nodes, name, &what, DEADLINE, holds).await?;
+        // What fails waits a minute at last until it is tried again.
+        wait::present(&self.nodes, name, &what, 2 * DEADLINE, holds).await?;
         Ok(start.elapsed())
     }
 

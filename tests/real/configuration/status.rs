@@ -111,6 +111,8 @@ fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Resu
         let params = PatchParams { field_manager: Some("restore".to_owned()), ..PatchParams::default() };
         stage.configs.patch_status("config", &params, &restored).await?;
         stage.until_gone("config", "Conflict").await?;
+        // What that look had to tell is told before the next one ends.
+        stage.look_again(alone).await?;
         let before = writes(alone)?.len();
         for _ in 0..3 {
             stage.look_again(alone).await?;
