@@ -30,7 +30,7 @@ pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
 
 /// The label that every namespace has, with its name.
-const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
+pub(crate) const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// What must not be deleted unless it says so.
 pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {

@@ -181,9 +181,7 @@ fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes()
         let what = "the PeerPod is an orphan";
         let orphaned = |it: &PeerPod| it.owner_references().is_empty();
         wait::present(&scene.peerpods, &orphan, what, wait::DEADLINE, orphaned).await?;
-        scene
-            .kubectl(&["annotate", "peerpod", &orphan, "peerpods.confidentialcontainers.org/release=abandon"])
-            .await?;
+        scene.abandon(&orphan).await?;
         scene.kubectl(&["delete", "peerpod", &orphan, "--wait=false"]).await?;
         scene.released(&orphan).await?;
         // A namespace goes with all that is in it.

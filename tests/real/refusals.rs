@@ -9,9 +9,7 @@ use peers::libvirt::{POD_VM_DESCRIPTION, POOL};
 use serde_json::{Value, json};
 use testbed::{peerpod_object, vm_name};
 
-use crate::support::{Scene, alone, beside_others};
-
-const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
+use crate::support::{ABANDON, Scene, alone, beside_others};
 
 /// Waits until a PeerPod is refused for `reason`: condition and Warning event, both with the words and what to do. Then
 /// gives it up, and it goes.
@@ -23,7 +21,7 @@ pub async fn is_refused_until_abandoned(
 ) -> Result<()> {
     let name = peerpod.name_any();
     is_refused(scene, &name, reason, words).await?;
-    scene.kubectl(&["annotate", "peerpod", &name, ABANDON]).await?;
+    scene.abandon(&name).await?;
     scene.released(&name).await?;
     event(scene, &name, "Abandoned", "Normal", "not touched").await
 }
@@ -218,7 +216,7 @@ fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> R
         scene.held(&vm.name(), "ClaimedByAnother").await?;
         scene.lives(&vm).await?;
 
-        scene.kubectl(&["annotate", "peerpod", &others[0].name_any(), ABANDON]).await?;
+        scene.abandon(&others[0].name_any()).await?;
         scene.released(&vm.name()).await?;
         for other in &others {
             scene.released(&other.name_any()).await?;
@@ -306,7 +304,7 @@ fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
 fn giving_up_a_peerpod_that_nobody_deletes_changes_nothing_until_somebody_does() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
-        scene.kubectl(&["annotate", "peerpod", &vm.name(), ABANDON]).await?;
+        scene.abandon(&vm.name()).await?;
         scene.operator_catches_up().await?;
         ensure!(!scene.peerpods.get(&vm.name()).await?.finalizers().is_empty());
         scene.pods.delete("web").await?;

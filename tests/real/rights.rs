@@ -34,8 +34,7 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     let refused = scene.caa.record(&pod, "nonsense", "i-1").await?.name_any();
     scene.pods.delete("refused").await?;
     scene.held(&refused, "UnknownProvider").await?;
-    let abandon = "peerpods.confidentialcontainers.org/release=abandon";
-    scene.kubectl(&["annotate", "peerpod", &refused, abandon]).await?;
+    scene.abandon(&refused).await?;
     scene.released(&refused).await?;
     // Refuse in a namespace that goes, which takes no events any more.
     let going = scene.elsewhere().await?;
@@ -43,7 +42,7 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     let refused = going.caa.record(&pod, "nonsense", "i-1").await?.name_any();
     scene.testbed.cluster().kubectl(&["delete", "namespace", &going.namespace, "--wait=false"]).await?;
     going.held(&refused, "UnknownProvider").await?;
-    going.kubectl(&["annotate", "peerpod", &refused, abandon]).await?;
+    going.abandon(&refused).await?;
     let namespaces: Api<Namespace> = Api::all(scene.testbed.client());
     wait::gone(&namespaces, &going.namespace, wait::DEADLINE).await?;
     scene.operator_catches_up().await?;

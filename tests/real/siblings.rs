@@ -23,6 +23,13 @@ async fn stays(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
     Ok(())
 }
 
+/// Deletes the Pod, and waits until its machine went with it.
+async fn goes_with_its_pod(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
+    scene.pods.delete("web").await?;
+    scene.released(&vm.name()).await?;
+    scene.vanished(vm).await
+}
+
 #[test]
 fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -> Result<()> {
     beside_others(async |scene| {
@@ -112,12 +119,9 @@ fn a_newer_peerpod_of_the_same_pod_that_names_a_foreign_machine_replaces_nothing
         scene.operator_catches_up().await?;
         stays(scene, &vm).await?;
 
-        scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        goes_with_its_pod(scene, &vm).await?;
         scene.held(&foreign.name_any(), "NotThisPodsVM").await?;
-        let abandon = "peerpods.confidentialcontainers.org/release=abandon";
-        scene.kubectl(&["annotate", "peerpod", &foreign.name_any(), abandon]).await?;
+        scene.abandon(&foreign.name_any()).await?;
         scene.released(&foreign.name_any()).await
     })
 }
@@ -134,13 +138,10 @@ fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_n
         scene.held(&vm.name(), "AmbiguousSiblings").await?;
         stays(scene, &vm).await?;
 
-        scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        goes_with_its_pod(scene, &vm).await?;
         scene.held(&forged.name_any(), "ClaimedByAnother").await?;
         elsewhere.lives(&namesake).await?;
-        let abandon = "peerpods.confidentialcontainers.org/release=abandon";
-        scene.kubectl(&["annotate", "peerpod", &forged.name_any(), abandon]).await?;
+        scene.abandon(&forged.name_any()).await?;
         scene.released(&forged.name_any()).await
     })
 }
@@ -161,9 +162,7 @@ fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothin
         scene.operator_catches_up().await?;
         scene.lives(&vm).await?;
 
-        scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        goes_with_its_pod(scene, &vm).await?;
         scene.released(&forged.name_any()).await
     })
 }
@@ -182,9 +181,7 @@ fn an_older_machine_that_is_recorded_once_more_replaces_nothing() -> Result<()> 
         scene.going(&again.name_any()).await?;
         stays(scene, &newer).await?;
 
-        scene.pods.delete("web").await?;
-        scene.released(&newer.name()).await?;
-        scene.vanished(&newer).await
+        goes_with_its_pod(scene, &newer).await
     })
 }
 
@@ -204,9 +201,7 @@ fn a_machine_stays_for_its_pod_though_it_is_recorded_once_more_and_then_another_
         scene.operator_catches_up().await?;
         scene.lives(&vm).await?;
 
-        scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await
+        goes_with_its_pod(scene, &vm).await
     })
 }
 
@@ -249,8 +244,6 @@ fn of_more_siblings_than_are_asked_for_nobody_is_told_apart() -> Result<()> {
         record(MOST).await?;
         scene.held(&vm.name(), "AmbiguousSiblings").await?;
         stays(scene, &vm).await?;
-        scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await
+        goes_with_its_pod(scene, &vm).await
     })
 }

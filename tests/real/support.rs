@@ -32,6 +32,9 @@ use tokio::{
 
 use self::clear::clear;
 
+/// The annotation by which an administrator gives the machine of a PeerPod up.
+pub const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
+
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
@@ -243,6 +246,11 @@ impl<'a> Scene<'a> {
     pub async fn going(&self, peerpod: &str) -> Result<()> {
         let going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
         wait::present(&self.peerpods, peerpod, "it is being deleted", DEADLINE, going).await.map(drop)
+    }
+
+    /// Gives the machine of a PeerPod up, as an administrator does.
+    pub async fn abandon(&self, peerpod: &str) -> Result<()> {
+        self.kubectl(&["annotate", "peerpod", peerpod, ABANDON]).await.map(drop)
     }
 
     /// Waits until a PeerPod is gone.

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::Sizing,
+    install::removal::NAMESPACE_LABEL,
     webhook::{
         server::{self, PATH},
         tls::TlsOptions,
@@ -164,7 +165,7 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
     excluded.dedup();
     LabelSelector {
         match_expressions: Some(vec![LabelSelectorRequirement {
-            key: "kubernetes.io/metadata.name".to_owned(),
+            key: NAMESPACE_LABEL.to_owned(),
             operator: "NotIn".to_owned(),
             values: Some(excluded),
         }]),

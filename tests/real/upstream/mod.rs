@@ -158,8 +158,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         scene.lives(&api).await?;
         // What their definition took and this one would not can go as well.
         scene.kubectl(&["delete", "peerpod", "odd", "--wait=false"]).await?;
-        let abandon = "peerpods.confidentialcontainers.org/release=abandon";
-        scene.kubectl(&["annotate", "peerpod", "odd", abandon]).await?;
+        scene.abandon("odd").await?;
         scene.released("odd").await?;
 
         // 3. Webhook and cloud-api-adaptor.
