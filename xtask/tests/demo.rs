@@ -104,7 +104,7 @@ fn text(bytes: &[u8]) -> String {
 fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
     let kept = demos.run(&[&["--keep"], arguments].concat())?;
     let (said, problems) = (text(&kept.stdout), text(&kept.stderr));
-    ensure!(kept.status.success(), "{said}\n{problems}");
+    ensure!(kept.status.success(), "{problems}\n{said}");
     assert_eq!(said.matches("as told").count(), 5, "{said}");
     assert!(!said.contains('\x1b'), "no colours where there is no terminal: {said}");
     let kubeconfig = said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG="));
@@ -134,7 +134,7 @@ fn the_demo_goes_as_readme_tells_it() -> Result<()> {
     }
     let output = shell.output()?;
     let said = text(&output.stdout);
-    ensure!(output.status.success(), "{said}\n{}", text(&output.stderr));
+    ensure!(output.status.success(), "{}\n{said}", text(&output.stderr));
     assert_eq!(said.matches("as told").count(), 5, "{said}");
     assert!(said.contains("Everything is ended"), "{said}");
     demos.ensure_nothing_is_left()

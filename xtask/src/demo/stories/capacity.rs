@@ -83,7 +83,9 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
         format!("mutatingadmissionpolicies peer-pods-{CONFIG_NAME}"),
         format!("mutatingadmissionpolicybindings peer-pods-{CONFIG_NAME}"),
     ];
-    let written = scene.written(|resource| resource == "daemonsets" || resource.starts_with("mutating"));
+    // cloud-api-adaptor and the admission are set up at the same time.
+    let mut written = scene.written(|resource| resource == "daemonsets" || resource.starts_with("mutating"));
+    written.sort();
     scene.check("So was each object that the configuration consists of.", &written, &objects.to_vec())?;
     let all = peer_pods.len() == PODS && peer_pods.iter().all(is_peer_pod);
     let what = format!(
