@@ -1,12 +1,15 @@
 //! A machine that is a real process with real disks.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use peers::libvirt::{BASE_VOLUME, POOL, QemuLibvirtd};
-use testbed::Settings;
+use libvirt_client::ConnectUri;
+use peerpod_operator::provider::{InstanceId, Provider as _, guard, libvirt::Libvirt};
+use peers::libvirt::{BASE_VOLUME, POOL, QemuLibvirtd, Relay};
+use testbed::{Settings, vm_name};
+use uuid::Uuid;
 
-use crate::support::{Scene, alone};
+use crate::support::{Scene, alone, run};
 
 #[test]
 fn a_qemu_machine_goes_with_its_process_its_disks_and_its_firmware_variables() -> Result<()> {
@@ -36,6 +39,49 @@ fn a_qemu_machine_goes_with_its_process_its_disks_and_its_firmware_variables() -
         assert_eq!(scene.host.virsh().volumes(POOL).await?, [BASE_VOLUME]);
         Ok(())
     })
+}
+
+/// libvirt's calls, and its answer to what is asked of it wrongly.
+const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
+const INVALID_ARG: i32 = 8;
+
+#[test]
+fn a_machine_of_which_a_backup_program_keeps_a_checkpoint_goes() -> Result<()> {
+    run(async {
+        let dir = tempfile::tempdir()?;
+        let libvirtd = QemuLibvirtd::start(dir.path()).await?;
+        let (host, name) = (libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        host.virsh().run(&["checkpoint-create-as", &name, "backup"]).await?;
+        delete(host.uri(), vm.domain.uuid).await?;
+        ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_goes_with_its_firmware_variables_where_libvirt_knows_no_checkpoints() -> Result<()> {
+    run(async {
+        let dir = tempfile::tempdir()?;
+        let libvirtd = QemuLibvirtd::start(dir.path()).await?;
+        let (host, name) = (libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let old = Relay::start(host, dir.path(), Duration::ZERO)?;
+        // With the flag for checkpoints, as libvirt answers before 5.6.
+        old.refuse(DOMAIN_UNDEFINE_FLAGS, &(1_u32 | 2 | 4 | 16).to_be_bytes(), INVALID_ARG);
+        delete(old.uri(), vm.domain.uuid).await?;
+        ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
+        ensure!(!libvirtd.nvram(&name).exists(), "its firmware's variables are still there");
+        Ok(())
+    })
+}
+
+/// Deletes the machine of the Pod `web` as the operator does.
+async fn delete(uri: &ConnectUri, uuid: Uuid) -> Result<()> {
+    let provider = Libvirt::new(&uri.to_string(), POOL, 4)?;
+    let id = InstanceId::parse("libvirt", &uuid.to_string())?;
+    let own = guard::prove(provider.describe(&id).await?, "web")?;
+    Ok(provider.delete(&own).await?)
 }
 
 /// Whether a QEMU process has this domain's name in its command line.

@@ -116,13 +116,15 @@ impl Libvirt {
         if off { Ok(()) } else { Err(self.explain("destroying the domain", &error)) }
     }
 
-    /// `undefine` with everything that hangs on the definition; drivers that know no such flags get the plain call.
+    /// `undefine` with everything that hangs on the definition. libvirt before 5.6 does not know the flag for checkpoints, and
+    /// drivers that know no such flags at all get the plain call.
     async fn undefine(&self, domain: &Domain) -> Result<(), Error> {
-        let flags = UndefineFlags::MANAGED_SAVE | UndefineFlags::SNAPSHOTS_METADATA | UndefineFlags::NVRAM;
-        let mut answer = self.client.domain_undefine(domain, flags).await;
-        if let Err(error) = &answer
-            && matches!(error.code(), Some(ErrorCode::NoSupport | ErrorCode::InvalidArg))
-        {
+        let old = UndefineFlags::MANAGED_SAVE | UndefineFlags::SNAPSHOTS_METADATA | UndefineFlags::NVRAM;
+        let mut answer = self.client.domain_undefine(domain, old | UndefineFlags::CHECKPOINTS_METADATA).await;
+        if is_unknown(&answer) {
+            answer = self.client.domain_undefine(domain, old).await;
+        }
+        if is_unknown(&answer) {
             answer = self.client.domain_undefine_plain(domain).await;
         }
         match answer {
@@ -136,6 +138,12 @@ impl Libvirt {
     fn explain(&self, doing: &str, error: &libvirt_client::Error) -> Error {
         Error::new(class(error), format!("{doing} at {}: {error}", self.uri))
     }
+}
+
+/// Whether the driver does not know the flags, or the call.
+fn is_unknown(answer: &Result<(), libvirt_client::Error>) -> bool {
+    let code = answer.as_ref().err().and_then(libvirt_client::Error::code);
+    matches!(code, Some(ErrorCode::NoSupport | ErrorCode::InvalidArg))
 }
 
 fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {

@@ -24,7 +24,7 @@ pub(super) async fn measure(
     dir: &Path,
     figures: &mut Figures,
 ) -> Result<()> {
-    let relay = Relay::start(libvirtd, dir, LATE)?;
+    let relay = Relay::start(libvirtd.host(), dir, LATE)?;
     let settings = Settings::libvirt(&relay.uri().to_string());
     let operator =
         Operator::start(bench.testbed, &OperatorOptions::new(program, dir.join("far"), settings)).await?;

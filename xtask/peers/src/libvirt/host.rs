@@ -107,9 +107,11 @@ impl Host {
 
     /// Makes a volume in the pool: 1 MiB, in `format`, with `extra` elements.
     pub async fn volume(&self, name: &str, format: &str, extra: &str) -> Result<Volume> {
+        // The version of qcow2 that can keep what backups need.
+        let compat = if format == "qcow2" { "<compat>1.1</compat>" } else { "" };
         let xml = format!(
             "<volume><name>{name}</name><capacity unit='MiB'>1</capacity>\
-             <target><format type='{format}'/></target>{extra}</volume>"
+             <target><format type='{format}'/>{compat}</target>{extra}</volume>"
         );
         self.client.volume_create(&self.pool, &xml).await.with_context(|| format!("making the volume {name}"))
     }

@@ -1,7 +1,8 @@
-//! A slow way to a daemon, on which some calls get lost.
+//! A slow way to a daemon, on which some calls get lost and others are refused.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -12,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::Libvirtd;
+use super::Host;
 
 /// A packet starts with its length, itself included.
 const LENGTH_SIZE: u32 = 4;
@@ -20,28 +21,52 @@ const LENGTH_SIZE: u32 = 4;
 const MAX_PACKET: u32 = 32 * 1024 * 1024;
 /// Answers on their way.
 const UNDER_WAY: usize = 1024;
+/// Where a packet says which procedure is meant.
+const PROCEDURE: Range<usize> = 12..16;
+/// A packet's head, and an error without text.
+const REFUSAL_SIZE: i32 = 28 + 44;
 
 /// Relays connections to a daemon's socket. Each answer comes late, as over a long way, however many are under way; calls
-/// that [`lose`](Self::lose) names never arrive. Dropped, it ends with all of its connections.
+/// that [`lose`](Self::lose) names never arrive, and those that [`refuse`](Self::refuse) names are answered here. Dropped,
+/// it ends with all of its connections.
 #[derive(Debug)]
 pub struct Relay {
     socket: PathBuf,
     uri: ConnectUri,
-    lost: Arc<Mutex<Vec<Vec<u8>>>>,
+    rules: Arc<Mutex<Rules>>,
     _connections: JoinSet<()>,
+}
+
+/// What becomes of calls that are not merely passed on.
+#[derive(Debug, Default)]
+struct Rules {
+    lost: Vec<Vec<u8>>,
+    refused: Vec<Refusal>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    procedure: i32,
+    /// What the call ends with.
+    ending: Vec<u8>,
+    code: i32,
 }
 
 impl Relay {
     /// Listens on a socket in `dir`; each answer of the daemon comes so `late`. Must be called within a tokio runtime.
-    pub fn start(libvirtd: &Libvirtd, dir: &Path, late: Duration) -> Result<Self> {
+    pub fn start(host: &Host, dir: &Path, late: Duration) -> Result<Self> {
         let socket = dir.join("relay-sock");
         let listener =
             UnixListener::bind(&socket).with_context(|| format!("listening on {}", socket.display()))?;
-        let uri = Libvirtd::uri_over(&socket)?;
-        let lost = Arc::default();
+        let direct = host.uri().to_string();
+        let upstream = host.uri().socket().with_context(|| format!("{direct} names no socket"))?;
+        let uri = format!("{}?socket={}", direct.split('?').next().unwrap_or_default(), socket.display());
+        let uri =
+            uri.parse().with_context(|| format!("the path {} cannot be part of a URI", socket.display()))?;
+        let rules = Arc::default();
         let mut connections = JoinSet::new();
-        connections.spawn(accept(listener, libvirtd.socket(), late, Arc::clone(&lost)));
-        Ok(Self { socket, uri, lost, _connections: connections })
+        connections.spawn(accept(listener, upstream, late, Arc::clone(&rules)));
+        Ok(Self { socket, uri, rules, _connections: connections })
     }
 
     /// What `LIBVIRT_URI` is set to, to come this way.
@@ -52,7 +77,17 @@ impl Relay {
     /// From now on, a call that has one of these anywhere in its packet is lost: a domain's UUID in its binary form, part
     /// of a volume's path.
     pub fn lose(&self, marks: impl IntoIterator<Item = Vec<u8>>) {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).extend(marks);
+        self.rules().lost.extend(marks);
+    }
+
+    /// From now on, a call of this procedure whose packet ends so is answered with libvirt's error of this code, and never
+    /// arrives.
+    pub fn refuse(&self, procedure: i32, ending: &[u8], code: i32) {
+        self.rules().refused.push(Refusal { procedure, ending: ending.to_vec(), code });
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,58 +98,88 @@ impl Drop for Relay {
     }
 }
 
-async fn accept(listener: UnixListener, upstream: PathBuf, late: Duration, lost: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn accept(listener: UnixListener, upstream: PathBuf, late: Duration, rules: Arc<Mutex<Rules>>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        let (upstream, lost) = (upstream.clone(), Arc::clone(&lost));
+        let (upstream, rules) = (upstream.clone(), Arc::clone(&rules));
         connections.spawn(async move {
             // Either side's end is the connection's: the other one is told by its being closed.
             let Ok(server) = UnixStream::connect(upstream).await else { return };
             let ((calls, answered), (answers, called)) = (client.into_split(), server.into_split());
+            let (sender, under_way) = mpsc::channel(UNDER_WAY);
             tokio::select! {
-                () = forward(calls, called, &lost) => {}
-                () = delay(answers, answered, late) => {}
+                () = forward(calls, called, &rules, &sender, late) => {}
+                () = receive(answers, &sender, late) => {}
+                () = deliver(under_way, answered) => {}
             }
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-/// Passes calls on, but for those that get lost.
-async fn forward(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, lost: &Mutex<Vec<Vec<u8>>>) {
+/// An answer, and when it arrives.
+type Answer = (Instant, Vec<u8>);
+
+/// Passes calls on, but for those that get lost or are refused.
+async fn forward(
+    from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    rules: &Mutex<Rules>,
+    answers: &mpsc::Sender<Answer>,
+    late: Duration,
+) {
     let mut from = BufReader::new(from);
     while let Some(packet) = packet(&mut from).await {
-        let is_lost = lost
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .any(|mark| packet.windows(mark.len()).any(|part| part == mark.as_slice()));
-        if !is_lost && to.write_all(&packet).await.is_err() {
+        let (lost, refused) = rules.lock().unwrap_or_else(PoisonError::into_inner).judge(&packet);
+        let passed = match refused {
+            Some(code) => answers.send((Instant::now() + late, refusal(&packet, code))).await.is_ok(),
+            None => lost || to.write_all(&packet).await.is_ok(),
+        };
+        if !passed {
             return;
         }
     }
 }
 
-/// Passes answers on, each so long after it came.
-async fn delay(from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, late: Duration) {
-    let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(UNDER_WAY);
-    let receive = async move {
-        let mut from = BufReader::new(from);
-        while let Some(packet) = packet(&mut from).await {
-            if sender.send((Instant::now() + late, packet)).await.is_err() {
-                return;
-            }
+impl Rules {
+    /// Whether a call is lost, and with which error it is refused.
+    fn judge(&self, packet: &[u8]) -> (bool, Option<i32>) {
+        let lost =
+            self.lost.iter().any(|mark| packet.windows(mark.len()).any(|part| part == mark.as_slice()));
+        let is_refused = |it: &&Refusal| {
+            packet.get(PROCEDURE) == Some(&it.procedure.to_be_bytes()) && packet.ends_with(&it.ending)
+        };
+        (lost, self.refused.iter().find(is_refused).map(|it| it.code))
+    }
+}
+
+/// The answer to a call that says that it failed, with this code and no text.
+fn refusal(call: &[u8], code: i32) -> Vec<u8> {
+    let word = |word: i32| word.to_be_bytes();
+    let (reply, failed, length) = (word(1), word(1), word(REFUSAL_SIZE));
+    // Neither part of libvirt nor text; the error's level; no domain, no further texts, numbers and network.
+    let error = [word(code), word(0), word(0), word(2)].concat();
+    let (program_to_procedure, serial) = (&call[4..16], &call[20..24]);
+    [&length, program_to_procedure, &reply, serial, &failed, &error, &[0; 28]].concat()
+}
+
+/// Takes answers, to be delivered each so long after it came.
+async fn receive(from: impl AsyncRead + Unpin, answers: &mpsc::Sender<Answer>, late: Duration) {
+    let mut from = BufReader::new(from);
+    while let Some(packet) = packet(&mut from).await {
+        if answers.send((Instant::now() + late, packet)).await.is_err() {
+            return;
         }
-    };
-    let deliver = async move {
-        while let Some((due, packet)) = under_way.recv().await {
-            sleep_until(due).await;
-            if to.write_all(&packet).await.is_err() {
-                return;
-            }
+    }
+}
+
+async fn deliver(mut under_way: mpsc::Receiver<Answer>, mut to: impl AsyncWrite + Unpin) {
+    while let Some((due, packet)) = under_way.recv().await {
+        sleep_until(due).await;
+        if to.write_all(&packet).await.is_err() {
+            return;
         }
-    };
-    tokio::join!(receive, deliver);
+    }
 }
 
 /// The next packet, whole; none when the stream has ended or makes no sense.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster::address::loopback;
 use cluster::process::{Identity, Lifetime, Process, Signal};
-use libvirt_client::ConnectUri;
 
 use super::daemon::{self, NO_LISTENER, PACKAGES, Purpose};
 use super::host::{Host, Hypervisor};
@@ -93,7 +92,7 @@ impl Libvirtd {
     }
 
     async fn furnish(dir: &Path, process: &Process, lifetime: Lifetime) -> Result<Host> {
-        let uri = Self::uri_over(&daemon::socket(dir))?;
+        let uri = daemon::uri(&daemon::socket(dir), "test", "/default")?;
         let client = daemon::connect(process, &uri).await?;
         let host = Host::new(client, Hypervisor::Test, POOL_PATH.to_owned()).await?;
         if lifetime == Lifetime::Detached {
@@ -120,16 +119,6 @@ impl Libvirtd {
             }
         }
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
-    }
-
-    /// The socket that it listens on.
-    pub(super) fn socket(&self) -> PathBuf {
-        daemon::socket(&self.dir)
-    }
-
-    /// How it is named by those who come through `socket`.
-    pub(super) fn uri_over(socket: &Path) -> Result<ConnectUri> {
-        daemon::uri(socket, "test", "/default")
     }
 
     /// Where pod VMs are made and looked at.
