@@ -12,7 +12,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   name: {{ .Values.peerPodConfig.name | quote }}
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
 spec:
   {{- include "peerpod-operator.peerPodConfigSpec" . | nindent 2 }}
 {{- end }}

@@ -2,6 +2,7 @@
 
 pub mod hook;
 mod notes;
+mod places;
 mod release;
 mod removal;
 mod theirs;
@@ -18,7 +19,9 @@ use peerpod_operator::{
     runtime::lease,
     settings::CloudProvider,
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
+use serde_yaml::Value as Yaml;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -46,8 +49,12 @@ impl Helm {
 
     /// What helm prints, or what it says is wrong.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
+        self.run_in(NAMESPACE, arguments).await
+    }
+
+    async fn run_in(&self, namespace: &str, arguments: &[&str]) -> Result<String> {
         let mut helm = Command::new(&self.program);
-        helm.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", &self.kubeconfig);
+        helm.args(arguments).args(["--namespace", namespace]).env("KUBECONFIG", &self.kubeconfig);
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             helm.env(folder, self.home.path());
         }
@@ -59,12 +66,18 @@ impl Helm {
 
     /// The objects of the chart with these options.
     async fn rendered(&self, options: &[&str]) -> Result<Vec<Value>> {
+        self.rendered_in(NAMESPACE, options).await
+    }
+
+    async fn rendered_in(&self, namespace: &str, options: &[&str]) -> Result<Vec<Value>> {
         // No cluster is asked, and a helm that was built from source takes it for an old one.
         let template = ["template", RELEASE, CHART, "--kube-version", OLDEST_KUBERNETES];
-        let text = self.run(&[&template, options].concat()).await?;
+        let text = self.run_in(namespace, &[&template, options].concat()).await?;
         let documents = serde_yaml::Deserializer::from_str(&text);
-        let objects = documents.map(serde::Deserialize::deserialize).collect::<Result<Vec<Value>, _>>()?;
-        Ok(objects.into_iter().filter(|object| !object.is_null()).collect())
+        // Read by who refuses a key that is there twice.
+        let objects = documents.map(Yaml::deserialize).collect::<Result<Vec<_>, _>>()?;
+        let objects = objects.iter().filter(|object| !object.is_null());
+        Ok(objects.map(serde_json::to_value).collect::<Result<_, _>>()?)
     }
 
     /// Installs or upgrades this chart.
@@ -331,6 +344,10 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             (
                 "operator.podLabels.app\\.kubernetes\\.io/name=mine",
                 "at '/operator/podLabels/app.kubernetes.io~1name': false schema",
+            ),
+            (
+                "metrics.alerts.labels.app\\.kubernetes\\.io/name=mine",
+                "at '/metrics/alerts/labels/app.kubernetes.io~1name': false schema",
             ),
         ] {
             let refusal = helm.rendered(&["--set", value]).await.err().with_context(|| value.to_owned())?;

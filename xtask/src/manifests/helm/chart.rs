@@ -29,7 +29,7 @@ const SSH_KEY_SECRET: &str = "<ssh-key-secret>";
 const TLS_SECRET: &str = "<tls-secret>";
 
 const MARKS: [(&str, &str); 8] = [
-    (NAMESPACE, ".Release.Namespace"),
+    (NAMESPACE, ".Release.Namespace | quote"),
     (IMAGE, "include \"peerpod-operator.image\" . | quote"),
     (ADAPTOR_IMAGE, "include \"peerpod-operator.adaptorImage\" . | quote"),
     (CONFIG_MAP, "include \"peerpod-operator.configMapName\" . | quote"),
@@ -61,10 +61,11 @@ fn options() -> Options {
 pub(super) fn templates() -> Result<BTreeMap<String, String>> {
     let options = options();
     let mut files: BTreeMap<&str, Vec<Template>> = BTreeMap::new();
-    for Manifest { file, object } in install::objects(&options)? {
+    let objects = install::objects(&options)?;
+    for Manifest { file, object } in &objects {
         // A release cannot hold the namespace that it is in.
-        if file != "namespace" {
-            files.entry(file).or_default().push(of_installation(&object)?);
+        if *file != "namespace" {
+            files.entry(file).or_default().push(of_installation(object, &objects)?);
         }
     }
     files.insert("settings", settings(&options)?);
@@ -78,8 +79,13 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
 }
 
 pub(super) fn tree(object: &Value) -> Result<Node> {
+    labelled(object, ".Values.commonLabels")
+}
+
+/// The object with the further labels that this expression gives. It is one expression: a label of two would be there twice.
+fn labelled(object: &Value, labels: &str) -> Result<Node> {
     let mut node = Node::of(object, &MARKS)?;
-    node.extend("/metadata/labels", ".Values.commonLabels")?;
+    node.extend("/metadata/labels", labels)?;
     Ok(node)
 }
 
@@ -87,8 +93,25 @@ fn name_and_kind(object: &Value) -> (&str, &str) {
     (object["metadata"]["name"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default())
 }
 
-fn of_installation(object: &Value) -> Result<Template> {
+/// What is granted in a namespace of the cluster's own is part of the release's Role where the release is in that namespace:
+/// a second one could not bear the name.
+const ELSEWHERE: &str = "kube-system";
+
+fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
     let mut node = tree(object)?;
+    if object["metadata"]["namespace"] == ELSEWHERE {
+        return Ok((node, Some(format!("ne .Release.Namespace \"{ELSEWHERE}\""))));
+    }
+    if object["kind"] == "Role" {
+        let same_role = |other: &&Value| {
+            name_and_kind(other) == name_and_kind(object) && other["metadata"]["namespace"] == ELSEWHERE
+        };
+        let elsewhere = all.iter().map(|manifest| &manifest.object).find(same_role);
+        for rule in elsewhere.and_then(|role| role["rules"].as_array()).into_iter().flatten() {
+            let there = format!("eq .Release.Namespace \"{ELSEWHERE}\"");
+            node.add("/rules", None, Node::Plain(rule.clone()), &there)?;
+        }
+    }
     let when = match name_and_kind(object) {
         (_, "CustomResourceDefinition") => {
             let kept = json!({ KEEP: "keep" });
@@ -145,8 +168,7 @@ fn deployment(node: &mut Node) -> Result<()> {
     ] {
         node.optional(POD, key, &format!(".Values.operator.{value}"))?;
     }
-    let priority = ".Values.operator.priorityClassName";
-    node.add(POD, Some("priorityClassName"), scalar(&format!("{priority} | quote")), priority)?;
+    priority_class(node, POD)?;
     node.set(
         &format!("{POD}/topologySpreadConstraints"),
         yaml(".Values.operator.topologySpreadConstraints"),
@@ -168,6 +190,12 @@ fn deployment(node: &mut Node) -> Result<()> {
     node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
     node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
     node.extend(&in_container("volumeMounts"), ".Values.operator.extraVolumeMounts")
+}
+
+/// Gives a Pod the operator's priority class.
+pub(super) fn priority_class(node: &mut Node, pod: &str) -> Result<()> {
+    const VALUE: &str = ".Values.operator.priorityClassName";
+    node.add(pod, Some("priorityClassName"), Node::Scalar(format!("{VALUE} | quote")), VALUE)
 }
 
 /// `peer-pods-cm` and the Secrets, as the values have them.
@@ -213,9 +241,8 @@ fn monitoring(options: &Options) -> Result<Vec<Template>> {
         (monitoring::prometheus_rule(options), ".Values.metrics.alerts"),
     ];
     let templates = objects.iter().map(|(object, values)| {
-        let mut node = tree(object)?;
-        node.extend("/metadata/labels", &format!("{values}.labels"))?;
-        Ok((node, Some(format!("{values}.enabled"))))
+        let labels = format!("merge (dict) {values}.labels .Values.commonLabels");
+        Ok((labelled(object, &labels)?, Some(format!("{values}.enabled"))))
     });
     templates.collect()
 }

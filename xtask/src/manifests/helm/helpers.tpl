@@ -46,12 +46,35 @@
 {{ if kindIs "float64" . }}{{ if eq (floor .) . }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
+{{- /* The names under which the provider's settings are looked up; what the last one says counts. */ -}}
+{{- define "peerpod-operator.providerNames" -}}
+{{- $names := list .Values.provider -}}
+{{- $powervs := list "ibmcloud-powervs" "ibmcloudpowervs" -}}
+{{- if has .Values.provider $powervs }}{{ $names = concat (without $powervs .Values.provider) $names }}{{ end -}}
+{{- toYaml $names -}}
+{{- end }}
+
+{{- /* Adds to `all` what `values` has for the provider. What is empty stands for the default and overrules nothing. */ -}}
+{{- define "peerpod-operator.collect" -}}
+{{- $all := .all -}}
+{{- $values := .values -}}
+{{- range include "peerpod-operator.providerNames" .root | fromYamlArray -}}
+{{- range $key, $value := index $values . | default dict -}}
+{{- $text := include "peerpod-operator.text" $value -}}
+{{- if or $text (not (hasKey $all $key)) }}{{ $_ := set $all $key $text }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Lines of PEM end with a newline, the last one, too: OpenSSH takes no key without. */ -}}
+{{- define "peerpod-operator.pem" -}}
+{{ printf "%s\n" (trimSuffix "\n" .) | b64enc }}
+{{- end }}
+
 {{- /* The data of peer-pods-cm. */ -}}
 {{- define "peerpod-operator.settings" -}}
 {{- $all := dict "CLOUD_PROVIDER" (ternary "ibmcloud-powervs" .Values.provider (eq .Values.provider "ibmcloudpowervs")) -}}
-{{- range $key, $value := index .Values.providerConfigs .Values.provider | default dict -}}
-{{- $_ := set $all $key (include "peerpod-operator.text" $value) -}}
-{{- end -}}
+{{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerConfigs "all" $all) -}}
 {{- $tls := dict "tlsMinVersion" .Values.tlsProfile.minVersion "tlsCipherSuites" .Values.tlsProfile.cipherSuites -}}
 {{- $said := or $tls.tlsMinVersion $tls.tlsCipherSuites $all.TLS_MIN_VERSION $all.TLS_CIPHER_SUITES -}}
 {{- /* Version and ciphers are of one mind, so they are of one place. */ -}}
@@ -83,35 +106,36 @@
 
 {{- /* The data of peer-pods-secret. */ -}}
 {{- define "peerpod-operator.credentials" -}}
+{{- $given := dict -}}
+{{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
-{{- range $key, $value := omit (index .Values.providerSecrets .Values.provider | default dict) "id_rsa" "id_rsa_pub" -}}
-{{- $_ := set $all $key (include "peerpod-operator.text" $value | b64enc) -}}
-{{- end -}}
+{{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" }}{{ $_ := set $all $key (b64enc $value) }}{{ end -}}
 {{- toYaml $all -}}
 {{- end }}
 
 {{- /* The data of ssh-key-secret. */ -}}
 {{- define "peerpod-operator.sshKey" -}}
+{{- $given := dict -}}
+{{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
-{{- $given := index .Values.providerSecrets .Values.provider | default dict -}}
-{{- with index $given "id_rsa" }}{{ $_ := set $all "id_rsa" (b64enc .) }}{{ end -}}
-{{- with index $given "id_rsa_pub" }}{{ $_ := set $all "id_rsa.pub" (b64enc .) }}{{ end -}}
+{{- with $given.id_rsa }}{{ $_ := set $all "id_rsa" (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- with $given.id_rsa_pub }}{{ $_ := set $all "id_rsa.pub" (include "peerpod-operator.pem" .) }}{{ end -}}
 {{- toYaml $all -}}
 {{- end }}
 
 {{- /* The data of certs-for-tls. */ -}}
 {{- define "peerpod-operator.tlsCerts" -}}
 {{- $all := dict -}}
-{{- with .Values.secrets.tlsCerts.caCert }}{{ $_ := set $all "ca.crt" (b64enc .) }}{{ end -}}
-{{- with .Values.secrets.tlsCerts.clientCert }}{{ $_ := set $all "client.crt" (b64enc .) }}{{ end -}}
-{{- with .Values.secrets.tlsCerts.clientKey }}{{ $_ := set $all "client.key" (b64enc .) }}{{ end -}}
+{{- with .Values.secrets.tlsCerts.caCert }}{{ $_ := set $all "ca.crt" (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- with .Values.secrets.tlsCerts.clientCert }}{{ $_ := set $all "client.crt" (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- with .Values.secrets.tlsCerts.clientKey }}{{ $_ := set $all "client.key" (include "peerpod-operator.pem" .) }}{{ end -}}
 {{- toYaml $all -}}
 {{- end }}
 
 {{- /* What the values for the provider hold, or for any provider where none is named; nothing where all are empty. */ -}}
 {{- define "peerpod-operator.given" -}}
-{{- $provider := .provider -}}
-{{- range $name, $keys := .values }}{{ if or (not $provider) (eq $name $provider) }}{{ range $keys }}{{ . }}{{ end }}{{ end }}{{ end -}}
+{{- $names := include "peerpod-operator.providerNames" .root | fromYamlArray -}}
+{{- range $name, $keys := .values }}{{ if or (has "" $names) (has $name $names) }}{{ range $keys }}{{ . }}{{ end }}{{ end }}{{ end -}}
 {{- end }}
 
 {{- /* What other values leave without effect, and which. */ -}}
@@ -119,8 +143,8 @@
 {{- $provider := .Values.provider -}}
 {{- $reference := eq .Values.secrets.mode "reference" -}}
 {{- $configMap := .Values.settings.existingConfigMapName -}}
-{{- $configs := include "peerpod-operator.given" (dict "provider" $provider "values" .Values.providerConfigs) -}}
-{{- $secrets := include "peerpod-operator.given" (dict "provider" $provider "values" .Values.providerSecrets) -}}
+{{- $configs := include "peerpod-operator.given" (dict "root" . "values" .Values.providerConfigs) -}}
+{{- $secrets := include "peerpod-operator.given" (dict "root" . "values" .Values.providerSecrets) -}}
 {{- $certificates := ne (include "peerpod-operator.tlsCerts" .) "{}" -}}
 {{- /* What cloud-api-adaptor gets from the PeerPodConfig, where the settings say something else. */ -}}
 {{- $deployed := and .Values.peerPodConfig.create $provider (not $configMap) -}}

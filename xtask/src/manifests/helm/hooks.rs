@@ -5,7 +5,7 @@ use peerpod_operator::install::{self, Options};
 use serde_json::{Value, json};
 
 use super::{
-    chart::{Template, tree, with_kind},
+    chart::{Template, priority_class, tree, with_kind},
     template::{Node, define},
 };
 
@@ -84,8 +84,11 @@ fn place(job: &mut Node) -> Result<()> {
     job.set(&container("imagePullPolicy"), Node::Scalar(pull_policy))?;
     let resources = "toYaml .Values.operator.resources".to_owned();
     job.set(&container("resources"), Node::Yaml(resources))?;
-    for key in ["imagePullSecrets", "nodeSelector", "tolerations", "affinity"] {
+    for key in ["imagePullSecrets", "nodeSelector", "tolerations"] {
         job.optional(POD, key, &format!(".Values.operator.{key}"))?;
     }
-    Ok(())
+    // What keeps the operators from each other's nodes is not for the Job: it may find every node taken.
+    let affinity = Node::Yaml("toYaml (pick .Values.operator.affinity \"nodeAffinity\")".to_owned());
+    job.add(POD, Some("affinity"), affinity, "(.Values.operator.affinity | default dict).nodeAffinity")?;
+    priority_class(job, POD)
 }

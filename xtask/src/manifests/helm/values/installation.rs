@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Texts;
+use super::{Texts, further_labels};
 
 /// The policy over those who write PeerPods.
 #[derive(Default, Serialize, JsonSchema)]
@@ -55,7 +55,8 @@ pub(super) struct Metrics {
 struct Monitoring {
     /// Whether there is one.
     enabled: bool,
-    /// Its further labels, by which Prometheus selects it.
+    /// Its further labels, by which Prometheus selects it; none that `commonLabels` may not have.
+    #[schemars(schema_with = "further_labels")]
     labels: Texts,
 }
 

@@ -99,11 +99,11 @@ pub(super) struct Operator {
     node_selector: Texts,
     /// Taints of nodes that it runs on all the same, and the webhook.
     tolerations: List,
-    /// Which nodes it needs or prefers, and which other Pods there; `nodeAffinity` is the webhook's, too.
+    /// Which nodes it needs or prefers, and which other Pods there; `nodeAffinity` is that of the webhook and of helm's Jobs, too.
     affinity: Object,
     /// How it is spread over nodes.
     topology_spread_constraints: List,
-    /// Its priority class, and the webhook's.
+    /// Its priority class, and that of the webhook and of helm's Jobs.
     priority_class_name: String,
 }
 
