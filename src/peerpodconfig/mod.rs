@@ -52,12 +52,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::PartialObjectMeta,
     runtime::{
         Controller,
         controller::{self, Action},
         reflector::{ObjectRef, Store},
-        watcher,
     },
 };
 use tokio::sync::{Mutex, OnceCell};
@@ -186,7 +184,6 @@ pub async fn run(
     let (capacity, nodes_changed) = Capacity::watch(client.clone());
     let nodes = capacity.nodes().clone();
     let own = options.namespace.clone();
-    let config = || watcher::Config::default();
     let (configs, writer) = kube::runtime::reflector::store();
     let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
     let controller = Controller::for_stream(asking, configs.clone())
@@ -220,9 +217,9 @@ pub async fn run(
         Box::pin(async move { context.keep_swept(asked).await })
     };
     let everything = Everything { configs: configs.clone(), namespace: own.clone() };
-    let labelled = |everything: &Everything| {
-        let namespace = everything.namespace.clone();
-        move |labels: Option<&String>| labels.map(|name| ObjectRef::new(name).within(&namespace))
+    let webhooks = {
+        let namespace = own.clone();
+        move |name: Option<&String>| name.map(|name| ObjectRef::new(name).within(&namespace))
     };
     let all_daemon_sets = {
         let everything = everything.clone();
@@ -231,25 +228,24 @@ pub async fn run(
             if build::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
         })
     };
-    let owned = watcher::Config::default().labels(CONFIG_LABEL);
-    let webhooks = labelled(&everything);
     let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
     let controller = controller
         .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
-        .owns(Api::<Deployment>::namespaced(client.clone(), &own), owned.clone())
-        .owns(Api::<Service>::namespaced(client.clone(), &own), owned.clone())
-        .owns(Api::<PodDisruptionBudget>::namespaced(client.clone(), &own), owned.clone())
-        .watches(Api::<MutatingWebhookConfiguration>::all(client.clone()), owned, move |webhook| {
-            webhooks(webhook.labels().get(CONFIG_LABEL))
-        })
+        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(client.clone(), &own)))
+        .owns_stream(watches::labelled::<Service>(Api::namespaced(client.clone(), &own)))
+        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(client.clone(), &own)))
+        .watches_stream(
+            watches::labelled::<MutatingWebhookConfiguration>(Api::all(client.clone())),
+            move |webhook| webhooks(webhook.labels().get(CONFIG_LABEL)),
+        )
         // They are read when they are used.
-        .watches(Api::<PartialObjectMeta<ConfigMap>>::namespaced(client.clone(), &own), config(), move |it| {
+        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(client.clone(), &own)), move |it| {
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
-        .watches(Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), &own), config(), move |it| {
+        .watches_stream(watches::all::<Secret>(Api::namespaced(client.clone(), &own)), move |it| {
             secrets.using(|spec| spec.cloud_secret_name == it.name_any())
         })
-        .watches(Api::<RuntimeClass>::all(client.clone()), config(), move |it| {
+        .watches_stream(watches::all::<RuntimeClass>(Api::all(client.clone())), move |it| {
             classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
         })
         .reconcile_on(policy_changes)

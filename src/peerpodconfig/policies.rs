@@ -13,12 +13,14 @@ use kube::{
     runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
 };
 use tokio::sync::watch;
-use tracing::warn;
 
 use super::build::{CONFIG_LABEL, policy};
 use crate::{
     api::v1alpha1::PeerPodConfig,
-    runtime::api_call::{self, ApiError},
+    runtime::{
+        api_call::{self, ApiError},
+        watch::steady,
+    },
 };
 
 /// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
@@ -87,19 +89,10 @@ fn of_kind(
     let not_served = served.clone();
     stream::repeat(()).then(move |()| until(served.clone(), true)).flat_map(move |()| {
         let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-        watcher(api, watcher::Config::default().labels(CONFIG_LABEL))
-            .default_backoff()
+        steady("admission policies", watcher(api, watcher::Config::default().labels(CONFIG_LABEL)))
             .touched_objects()
             .take_until(until(not_served.clone(), false))
-            .filter_map(|object| {
-                ready(
-                    object
-                        .inspect_err(
-                            |error| warn!(%error, "watching admission policies failed; trying again"),
-                        )
-                        .ok(),
-                )
-            })
+            .filter_map(|object| ready(object.ok()))
     })
 }
 

@@ -1,21 +1,26 @@
 //! What of the objects that are watched asks for a pass, and what is kept of them.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use futures::{Stream, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
-    Api, Client,
-    api::ObjectMeta,
+    Api, Client, Resource,
+    api::{ObjectMeta, PartialObjectMeta},
     runtime::{
         PredicateConfig, WatchStreamExt,
         reflector::store::Writer,
         watcher::{self, Event, watcher},
     },
 };
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::api::v1alpha1::PeerPodConfig;
+use super::build::CONFIG_LABEL;
+use crate::{api::v1alpha1::PeerPodConfig, runtime::watch::steady};
 
 /// What the watch of all configurations gives.
 pub(super) struct Configurations<A, O, G> {
@@ -38,8 +43,8 @@ pub(super) fn configurations(
 > {
     let (word, words) = watch::channel(());
     let (departure, departures) = watch::channel(());
-    let asking = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
+    let watch = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default());
+    let asking = steady("PeerPodConfigs", watch)
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, Event::Delete(_) | Event::InitDone) {
@@ -65,13 +70,43 @@ fn what_is_asked(config: &PeerPodConfig) -> u64 {
     hasher.finish()
 }
 
+/// Those objects of a kind that changed and bear the label of a configuration, by metadata alone.
+pub(super) fn labelled<K>(
+    api: Api<PartialObjectMeta<K>>,
+) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    changed(api, watcher::Config::default().labels(CONFIG_LABEL))
+}
+
+/// Those of all objects of a kind that changed, by metadata alone.
+pub(super) fn all<K>(
+    api: Api<PartialObjectMeta<K>>,
+) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    changed(api, watcher::Config::default())
+}
+
+fn changed<K>(
+    api: Api<PartialObjectMeta<K>>,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    steady(K::plural(&()), watcher(api, config)).touched_objects()
+}
+
 /// Keeps of all DaemonSets, in a store, what tells whose they are and where they run. Gives those that changed.
 pub(super) fn daemon_sets(
     client: &Client,
     writer: Writer<DaemonSet>,
 ) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
-    watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
+    let watch = watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default());
+    steady("DaemonSets", watch)
         .modify(|daemon_set| {
             daemon_set.metadata.managed_fields = None;
             daemon_set.status = None;

@@ -18,6 +18,7 @@ pub(crate) mod publisher;
 pub mod shutdown;
 pub mod telemetry;
 pub(crate) mod text;
+pub(crate) mod watch;
 
 pub use backoff::Backoff;
 pub use leadership::Leadership;

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::process::Lifetime;
+use cluster::{Component, process::Lifetime};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, ResourceExt as _};
@@ -27,13 +27,16 @@ use testbed::{
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{Mutex, OnceCell, Semaphore},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use self::clear::clear;
 
 /// The annotation by which an administrator gives the machine of a PeerPod up.
 pub const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
+
+/// How long what a test ends stays away: long enough for what spins to show.
+pub const OUTAGE: Duration = Duration::from_secs(3);
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
@@ -207,6 +210,14 @@ impl Alone<'_> {
     pub fn scene(&self) -> Scene<'_> {
         let host = self.libvirtd.host();
         Scene::new(self.testbed, &self.operator, host, &self.caa, self.namespace.clone())
+    }
+
+    /// Ends a component at once, its connections cut, and starts it again after a while.
+    pub async fn kill_and_start(&mut self, component: Component) -> Result<()> {
+        let cluster = self.testbed.cluster_mut();
+        cluster.process(component).context("it runs")?.kill().await?;
+        sleep(OUTAGE).await;
+        cluster.start_component(component).await
     }
 }
 

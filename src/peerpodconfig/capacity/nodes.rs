@@ -6,18 +6,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt};
 use kube::{
     Api, Client,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, Event, watcher},
 };
 use tokio::sync::Notify;
-use tracing::warn;
 
 use super::node::{Node, NodeView, Texts};
+use crate::runtime::watch::steady;
 
 /// How many nodes one page of a list brings. Each is tens of kilobytes until it is decoded.
 const PAGE: u32 = 100;
@@ -53,9 +50,7 @@ impl Nodes {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
         let seen = nodes.clone();
-        let changes = watcher(api, watcher::Config::default().page_size(PAGE))
-            .default_backoff()
-            .inspect_err(|error| warn!(%error, "watching nodes failed; trying again"))
+        let changes = steady("nodes", watcher(api, watcher::Config::default().page_size(PAGE)))
             .filter_map(move |event| ready(event.ok().filter(|event| seen.take(event)).map(drop)));
         (nodes, changes)
     }

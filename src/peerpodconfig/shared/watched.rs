@@ -8,20 +8,18 @@ use k8s_openapi::{
     ByteString, NamespaceResourceScope,
     api::{coordination::v1::Lease, core::v1::Secret},
 };
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::PartialObjectMeta,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Client, Resource, ResourceExt, api::PartialObjectMeta, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tracing::warn;
 
 use super::Use;
-use crate::webhook::certificates::{
-    keeper::{self, LEASE, SECRET},
-    kept::{CERTIFICATE, Kept},
-    refusal::refusal,
+use crate::{
+    runtime::watch::steady,
+    webhook::certificates::{
+        keeper::{self, LEASE, SECRET},
+        kept::{CERTIFICATE, Kept},
+        refusal::refusal,
+    },
 };
 
 /// What is known of the Secret and of the Lease.
@@ -145,17 +143,11 @@ where
         + Send
         + 'static,
 {
-    watcher::watch_object(api, name).default_backoff().filter_map(move |object| {
-        let changed = match object {
-            Ok(object) => {
-                let seen = object.as_ref().map_or(Seen::Absent, &see);
-                known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
-            }
-            Err(error) => {
-                warn!(%error, "watching what the webhooks share failed; trying again");
-                false
-            }
-        };
+    steady("what the webhooks share", watcher::watch_object(api, name)).filter_map(move |object| {
+        let changed = object.is_ok_and(|object| {
+            let seen = object.as_ref().map_or(Seen::Absent, &see);
+            known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
+        });
         ready(changed.then_some(()))
     })
 }

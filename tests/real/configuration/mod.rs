@@ -5,6 +5,7 @@ mod certificate;
 mod deletion;
 mod handover;
 mod lost;
+mod outage;
 mod overlap;
 mod program;
 mod quiet;

@@ -1,6 +1,6 @@
 //! API server and etcd go away, and with them the operator's watches.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use cluster::Component;
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -9,20 +9,9 @@ use testbed::{
     Request, Vm,
     wait::{self, DEADLINE},
 };
-use tokio::time::sleep;
 
-use super::{Hundred, OUTAGE};
+use super::Hundred;
 use crate::support::{Alone, alone};
-
-impl Alone<'_> {
-    /// Ends a component at once, its connections cut, and starts it again after a while.
-    async fn kill_and_start(&mut self, component: Component) -> Result<()> {
-        let cluster = self.testbed.cluster_mut();
-        cluster.process(component).context("it runs")?.kill().await?;
-        sleep(OUTAGE).await;
-        cluster.start_component(component).await
-    }
-}
 
 /// Machines are deleted while a component dies and comes back.
 fn dies_and_comes_back(component: Component) -> Result<()> {

@@ -7,8 +7,8 @@ use peers::libvirt::BASE_VOLUME;
 use testbed::wait::{self, DEADLINE};
 use tokio::time::sleep;
 
-use super::{DRIVERS_OWN, Hundred, OUTAGE, until_held};
-use crate::support::{Alone, alone};
+use super::{DRIVERS_OWN, Hundred, until_held};
+use crate::support::{Alone, OUTAGE, alone};
 
 /// What a daemon has, to be given to the one that takes its place: libvirt's test driver itself keeps nothing.
 #[derive(PartialEq)]

@@ -14,7 +14,7 @@ mod settings;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -39,8 +39,6 @@ use crate::support::{Alone, condition};
 const COUNT: usize = 100;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 16;
-/// How long what was ended stays away: long enough for what spins to show.
-const OUTAGE: Duration = Duration::from_secs(3);
 /// The domain that libvirt's test driver brings.
 const DRIVERS_OWN: &str = "test";
 /// How many machines are gone in the middle, at least.

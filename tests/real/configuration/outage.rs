@@ -1,0 +1,33 @@
+//! The API server goes away for a while, and with it everything that is watched.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use cluster::Component;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::stage::{RESOURCE, Stage, configuring};
+
+/// How soon after an outage a node is looked after again: by then every watch that was refused has asked once more.
+const SOON: Duration = Duration::from_secs(15);
+
+#[test]
+fn nodes_are_looked_after_again_soon_after_an_outage() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        stage.configure("config", json!({ "limit": 4 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        alone.kill_and_start(Component::ApiServer).await?;
+        let start = Instant::now();
+        let reset = json!({ "status": { "capacity": { RESOURCE: "0" }, "allocatable": { RESOURCE: "0" } } });
+        for node in stage.nodes.names() {
+            let reset = Patch::Merge(&reset);
+            stage.nodes.api().patch_status(node, &PatchParams::default(), &reset).await?;
+        }
+        stage.shares(&[Some(2), Some(2)]).await?;
+        let took = start.elapsed();
+        ensure!(took < SOON, "nodes were put right after {took:?}");
+        stage.clear("config").await
+    })
+}
