@@ -1,7 +1,5 @@
 //! A PeerPodConfig on a real node: its webhook is called where it runs, and what it advertises outlives the kubelet.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use cluster::{Component, node};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,9 +17,6 @@ use testbed::wait::{self, DEADLINE};
 use crate::support::{Installation, alone};
 
 const LIMIT: &str = "3";
-
-/// How soon a node advertises what it should once its kubelet answers.
-const SOON: Duration = Duration::from_secs(2);
 
 /// Whether the node may run all that it shall.
 fn advertises(node: &Node) -> bool {
@@ -103,7 +98,7 @@ fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_i
         let vm = installation.start_vm(&pod, installation.host()).await?;
 
         installation.testbed.cluster_mut().restart(Component::Kubelet).await?;
-        wait::present(&nodes, node::NAME, "the node advertises VMs still", SOON, advertises).await?;
+        wait::present(&nodes, node::NAME, "the node advertises VMs still", DEADLINE, advertises).await?;
         let now = pods.get("web").await?;
         ensure!(runs(&now) && now.uid() == pod.uid(), "the Pod is {:?}", now.status);
         let restarts = now.status.iter().flat_map(|status| status.container_statuses.iter().flatten());

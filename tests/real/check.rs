@@ -205,7 +205,7 @@ async fn a_cloud_that_is_gone_or_hangs_is_reported_in_time() -> Result<()> {
     let answer = folders.report().await;
     libvirtd.resume()?;
     let (code, report) = answer?;
-    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!((code, &report["providers"][0]["cloud"]["state"]), (3, &json!("unreached")), "{report:#}");
 
     libvirtd.stop().await?;

@@ -97,7 +97,7 @@ fn the_operator_ends_in_order_when_it_is_told_to() -> Result<()> {
         let told = Instant::now();
         let status = alone.operator.stop().await?;
         ensure!(status.success(), "it ended with {status}");
-        ensure!(told.elapsed() < Duration::from_secs(5), "it took {:?}", told.elapsed());
+        ensure!(told.elapsed() < Duration::from_secs(15), "it took {:?}", told.elapsed());
         Ok(())
     })
 }

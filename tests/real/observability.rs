@@ -157,7 +157,8 @@ fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
         alone.scene().vanished(&vm).await?;
         let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
         let slow: Vec<_> = warnings.iter().filter(|line| line["reason"] == "DeletionSlow").collect();
-        assert_eq!(slow.len(), 1, "{warnings:?}");
+        // Once, or again where the call that hung ended otherwise.
+        assert!((1..=2).contains(&slow.len()), "{warnings:?}");
         wait::eventually("nothing is pending", DEADLINE, async || {
             let metrics = alone.operator.metrics().await?;
             for name in ["pending_deletions", "peerpods_queued", "peerpods_held", "provider_calls_in_flight"]
@@ -199,7 +200,8 @@ fn a_deletion_that_fails_for_long_says_how_often_it_was_tried_and_writes_that_se
         let classes =
             warnings.iter().filter(|line| line["class"] == "transient" && line["decision"] == "retry");
         let classes = classes.count();
-        assert_eq!((warnings.len(), classes), (2, 1), "{warnings:?}");
+        // That it fails, and that it is slow; where one try takes longer than what is slow, that it is stuck, too.
+        assert!((2..=3).contains(&warnings.len()) && classes == 1, "{warnings:?}");
         // The test driver forgets its domains: this one is absent now, and by itself looked at in a few minutes.
         alone.libvirtd.restart().await?;
         nudge(alone, &vm.name(), "last").await?;

@@ -20,7 +20,7 @@ use crate::support::{alone, beside_others};
 const SLACK: Duration = Duration::from_secs(30);
 
 /// What is soon: no timer was waited for.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 const CRD: &str = "peerpods.confidentialcontainers.org";
 

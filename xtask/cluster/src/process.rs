@@ -30,7 +30,7 @@ pub use rustix::process::Signal;
 /// How often a condition is looked at while waiting for it.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process may take to vanish after SIGKILL.
-const KILL_DEADLINE: Duration = Duration::from_secs(10);
+const KILL_DEADLINE: Duration = Duration::from_secs(30);
 /// How much of a log a failure quotes.
 const TAIL_LINES: usize = 15;
 const TAIL_BYTES: u64 = 16 * 1024;

@@ -13,7 +13,7 @@ use cluster::process::{Lifetime, Process, Signal};
 
 const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
 const PORT: u16 = 2222;
-const READY_DEADLINE: Duration = Duration::from_secs(10);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What an sshd does for those that it lets in.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// How long anything may take that a story waits for.
-const DEADLINE: Duration = Duration::from_secs(45);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// How long a line waits for those of slower observers that belong before it.
 const HOLD_BACK: Duration = Duration::from_millis(150);
 /// What stands before a line's text.

@@ -8,7 +8,7 @@ use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Status and body of the answer to `GET http://ADDRESS/PATH`.
 pub async fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {

@@ -1,6 +1,6 @@
 //! A cluster with the operator's generated installation in it.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, io::Write as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use cluster::{Cluster, ClusterOptions, Component, NODE_LEASE, process::Lifetime};
@@ -152,13 +152,19 @@ impl Testbed {
         Ok(())
     }
 
-    /// Applies objects as the administrator, whoever changed them since, by `kubectl apply --server-side`. `name` is that
-    /// of the file they are kept in.
+    /// Applies objects as the administrator, whoever changed them since, by `kubectl apply --server-side`. `name` says in the
+    /// name of their file what they are.
     pub async fn apply(&self, name: &str, objects: &[Value]) -> Result<()> {
-        let file = self.cluster.dir().join(format!("{name}.json"));
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-        fs::write(&file, list.to_string()).with_context(|| format!("writing {}", file.display()))?;
-        let file = file.to_str().context("the testbed's folder has no UTF-8 name")?;
+        // A file of its own: tests that share the cluster apply at the same time.
+        let mut file = tempfile::Builder::new()
+            .prefix(name)
+            .suffix(".json")
+            .tempfile_in(self.cluster.dir())
+            .with_context(|| format!("making a file in {}", self.cluster.dir().display()))?;
+        file.write_all(list.to_string().as_bytes())
+            .with_context(|| format!("writing {}", file.path().display()))?;
+        let file = file.path().to_str().context("the testbed's folder has no UTF-8 name")?;
         self.cluster
             .kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", file])
             .await

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How long it may take until it is ready.
-const READY_DEADLINE: Duration = Duration::from_secs(30);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long it may take to end in order: what a kubelet grants.
 const STOP_GRACE: Duration = Duration::from_secs(30);

@@ -17,7 +17,8 @@ pub fn run_dir() -> Result<(PathBuf, File)> {
     for entry in fs::read_dir(&runs)? {
         let dir = entry?.path();
         if File::create(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
+            // Somebody of that run may still be about to end and write; the next run removes what is left.
+            let _ = fs::remove_dir_all(&dir);
         }
     }
     let dir = runs.join(std::process::id().to_string());

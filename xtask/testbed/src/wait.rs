@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
 /// Long enough for whatever takes no time of its own, on a busy machine too.
-pub const DEADLINE: Duration = Duration::from_secs(45);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Watches one object (`None` where it does not exist) until `holds`; gives the state for which it did.
 pub async fn until<K>(

@@ -13,7 +13,7 @@ use crate::process::Identity;
 
 const PREFIX: &str = "peerpod-operator";
 /// How long processes that were killed may take to be gone.
-const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
+const REMOVE_DEADLINE: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A cgroup of its own. Its name tells which process it is there for, so that one which nobody could remove is known.

@@ -23,7 +23,7 @@ const FOLDERS: [(&str, &str); 5] = [
 ];
 
 /// How long a daemon may take until it answers.
-const READY_DEADLINE: Duration = Duration::from_secs(30);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A path of a unix socket has 107 bytes at most.
 const MAX_SOCKET_PATH: usize = 107;

@@ -19,7 +19,7 @@ const POOL_PATH: &str = "/pool";
 /// Names the processes of a detached daemon, for [`Libvirtd::stop_detached`].
 const PROCESSES: &str = "processes.json";
 /// How long virsh may take to connect.
-const FOLLOWER_DEADLINE: Duration = Duration::from_secs(10);
+const FOLLOWER_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A private libvirtd that serves `test:///default`.
 ///

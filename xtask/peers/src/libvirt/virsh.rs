@@ -9,7 +9,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// How long one command may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// virsh, at one daemon.
 #[derive(Clone, Debug)]
