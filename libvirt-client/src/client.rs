@@ -12,9 +12,10 @@ use crate::error::Error;
 use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
 use crate::procedure::{
     ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains, DomainCreate,
-    DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainLookupByUuid, DomainUndefine,
-    DomainUndefineFlags, Procedure, StoragePoolCreateXml, StoragePoolGetXmlDesc, StoragePoolListAllVolumes,
-    StoragePoolLookupByName, StorageVolCreateXml, StorageVolDelete, StorageVolLookupByPath,
+    DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent, DomainLookupByUuid,
+    DomainUndefine, DomainUndefineFlags, Procedure, StoragePoolCreateXml, StoragePoolGetXmlDesc,
+    StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml, StorageVolDelete,
+    StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -102,6 +103,11 @@ impl Client {
     pub async fn domain_state(&self, domain: &Domain) -> Result<DomainState, Error> {
         let (state, _reason) = self.call::<DomainGetState>((domain, 0)).await?;
         Ok(DomainState::from(state))
+    }
+
+    /// Whether libvirt still knows the domain when it is off.
+    pub async fn domain_is_persistent(&self, domain: &Domain) -> Result<bool, Error> {
+        Ok(self.call::<DomainIsPersistent>((domain,)).await? != 0)
     }
 
     /// The domain's description as libvirt's domain XML, without its secrets.

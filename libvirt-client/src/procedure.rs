@@ -52,6 +52,7 @@ procedures! {
 
     24 "DOMAIN_LOOKUP_BY_UUID" DomainLookupByUuid(Uuid) -> Domain;
     212 "DOMAIN_GET_STATE" DomainGetState(&'a Domain, Flags) -> (i32, i32);
+    151 "DOMAIN_IS_PERSISTENT" DomainIsPersistent(&'a Domain) -> i32;
     14 "DOMAIN_GET_XML_DESC" DomainGetXmlDesc(&'a Domain, Flags) -> String;
     11 "DOMAIN_DEFINE_XML" DomainDefineXml(&'a str) -> Domain;
     9 "DOMAIN_CREATE" DomainCreate(&'a Domain) -> ();

@@ -42,6 +42,7 @@ vol-key /no/such/volume
 define domain.xml
 start vm
 domstate 5d2bc7a8-0a6e-4a52-9c7b-2f6f3d8f1a01
+dominfo vm
 dumpxml vm
 list --all
 destroy vm
@@ -65,6 +66,7 @@ async fn ours(client: &Client) {
     client.domain_create(&domain).await.unwrap();
     let domain = client.domain_lookup_by_uuid(domain.uuid).await.unwrap();
     client.domain_state(&domain).await.unwrap();
+    assert!(client.domain_is_persistent(&domain).await.unwrap());
     client.domain_xml(&domain).await.unwrap();
     client.domains().await.unwrap();
     client.domain_destroy(&domain).await.unwrap();
@@ -113,7 +115,7 @@ async fn the_clients_packets_are_virshs() {
     // Every procedure that the client has, save polkit's, which this daemon does not ask for.
     assert_eq!(
         procedures,
-        [1, 2, 3, 4, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 97, 157, 212, 231, 273, 282]
+        [1, 2, 3, 4, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 97, 151, 157, 212, 231, 273, 282]
     );
 }
 

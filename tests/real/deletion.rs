@@ -1,20 +1,26 @@
 //! What becomes of a machine that changes, or goes, between its proof and its deletion.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use libvirt_client::Volume;
 use peerpod_operator::provider::{ErrorClass, InstanceId, OwnVm, Provider as _, guard, libvirt::Libvirt};
-use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL};
+use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL, Relay};
 use testbed::vm_name;
 use uuid::Uuid;
 
 use crate::support::run;
 
+/// One of libvirt's calls, and an answer that says nothing about what was asked.
+const STORAGE_VOL_LOOKUP_BY_PATH: i32 = 97;
+const SYSTEM_ERROR: i32 = 38;
+
 /// A libvirtd, and this operator's way to it.
 struct Peer {
     libvirtd: Libvirtd,
     provider: Libvirt,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Peer {
@@ -22,7 +28,7 @@ impl Peer {
         let dir = tempfile::tempdir()?;
         let libvirtd = Libvirtd::start(&dir.path().join("l"), Lifetime::Owned).await?;
         let provider = Libvirt::new(&libvirtd.host().uri().to_string(), POOL, 4)?;
-        Ok(Self { libvirtd, provider, _dir: dir })
+        Ok(Self { libvirtd, provider, dir })
     }
 
     /// The machine of the Pod `web`, proven to be that.
@@ -98,8 +104,34 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
         let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
         ensure!(error.class == ErrorClass::Invalid && error.message.contains(&lost.key), "{error}");
         ensure!(host.virsh().domains().await?.contains(&name));
-        // The others are tried all the same.
+        // The others are tried all the same, and it runs no longer.
         ensure!(!host.virsh().volumes(POOL).await?.contains(&root.name));
+        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "shut off");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_domain_that_goes_when_it_is_off_is_turned_off_only_if_its_volumes_can_be_looked_for() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        // Somebody undefines it while it runs.
+        host.client().domain_undefine_plain(&vm.domain).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+
+        let faulty = Relay::start(host, peer.dir.path(), Duration::ZERO)?;
+        faulty.refuse(STORAGE_VOL_LOOKUP_BY_PATH, &[], SYSTEM_ERROR);
+        let provider = Libvirt::new(&faulty.uri().to_string(), POOL, 4)?;
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "running");
+        ensure!(error.class == ErrorClass::Transient && error.message.contains("left running"), "{error}");
+
+        peer.provider.delete(&own).await?;
+        ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
+        let volumes = host.virsh().volumes(POOL).await?;
+        ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
         Ok(())
     })
 }

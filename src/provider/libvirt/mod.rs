@@ -1,8 +1,12 @@
 //! libvirt: a pod VM is a domain with two volumes of its own.
 //!
-//! Calls for one deletion: look up and read the definition; read it again; destroy and look up both volumes at once;
-//! delete both at once; undefine; look up again. The domain is undefined last and only when its volumes are gone, so that
-//! a retry still finds what is left.
+//! Calls for one deletion: look up and read the definition; read it again and ask whether it is persistent, at once; destroy
+//! and look up both volumes at once; delete both at once; undefine; look up again. The domain is undefined last and only when
+//! its volumes are gone, so that a retry still finds what is left.
+//!
+//! A domain that somebody undefined while it runs is not persistent: it is gone when it is off, and with it all knowledge of
+//! its volumes. Before it is destroyed its volumes are looked up, and it runs on while one cannot be. Any other domain is
+//! destroyed whatever becomes of its volumes: running, it costs more than they do.
 
 mod definition;
 mod examine;
@@ -202,7 +206,9 @@ impl Provider for Libvirt {
         // libvirt finds it by its UUID, whatever the rest says.
         let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
         // The proof may have waited for its turn: whoever edited the domain since has a say.
-        let definition = match self.definition(&domain).await {
+        let (definition, persistent) =
+            join(self.definition(&domain), self.client.domain_is_persistent(&domain)).await;
+        let definition = match definition {
             Ok(definition) => definition,
             // Somebody else undefined it since it was proven. Nobody finds its volumes any more if not here and now.
             Err(gone) if gone.class == ErrorClass::NotFound => {
@@ -216,8 +222,29 @@ impl Provider for Libvirt {
             return Err(Error::new(ErrorClass::Transient, message));
         }
         let disks = definition.own_disks(&domain.name);
-        let (off, volumes) = join(self.turn_off(&domain), self.find_volumes(&disks)).await;
-        off?;
+        let persistent = match persistent {
+            // It went this very moment.
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => false,
+            answer => {
+                answer.map_err(|error| self.explain("asking whether the domain is persistent", &error))?
+            }
+        };
+        let volumes = if persistent {
+            let (off, volumes) = join(self.turn_off(&domain), self.find_volumes(&disks)).await;
+            off?;
+            volumes
+        } else {
+            let volumes = self.find_volumes(&disks).await;
+            if let Some(problem) = volumes.iter().find_map(|found| found.as_ref().err()) {
+                let message = format!(
+                    "{problem}; meanwhile the domain is left running: it is not persistent, and once it is off nothing leads to \
+                     its volumes any more"
+                );
+                return Err(Error::new(problem.class, message));
+            }
+            self.turn_off(&domain).await?;
+            volumes
+        };
         self.delete_volumes(volumes).await?;
         self.undefine(&domain).await
     }
