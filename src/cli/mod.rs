@@ -20,7 +20,7 @@ pub use run::{ControllerName, RunArgs};
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
-use crate::settings::Folders;
+use crate::{runtime::telemetry, settings::Folders};
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -33,8 +33,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the controllers until told to stop.
+    // The last of several counts: whoever installs adds flags to those that are there.
+    #[command(after_help = telemetry::HELP, args_override_self = true)]
     Run(Box<RunArgs>),
     /// Serve the admission that turns Pods into peer pods, until told to stop.
+    #[command(after_help = telemetry::HELP)]
     Webhook(Box<WebhookArgs>),
     /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
     ///
@@ -133,6 +136,17 @@ mod tests {
             }
         }
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn of_a_flag_that_is_given_twice_the_last_counts() {
+        let installed = ["--leader-elect=true", "--log-format=json", "--controllers=peerpod,peerpodconfig"];
+        let further = ["--leader-elect=false", "--log-format=text", "--controllers=peerpod"];
+        let arguments = ["peerpod-operator", "run"].into_iter().chain(installed).chain(further);
+        let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
+        assert!(!args.leader_elect);
+        assert_eq!(args.serving.log_format, telemetry::LogFormat::Text);
+        assert_eq!(args.controllers, [ControllerName::PeerPod]);
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub const FILTER_VARIABLES: [&str; 2] = ["PEERPOD_OPERATOR_LOG", "RUST_LOG"];
 /// What is logged where no variable says otherwise.
 pub const DEFAULT_FILTER: &str = "info";
 
+/// For `--help`.
+pub(crate) const HELP: &str = "\
+Logging:
+  PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
+
 /// Starts logging to standard error. A host that has a subscriber already keeps its own.
 pub fn init(format: LogFormat) {
     let (filter, problem) = filter(|name| std::env::var(name).ok());
@@ -143,5 +148,8 @@ mod tests {
         let (used, problem) = filter_of("peerpod_operator=loud", "");
         assert_eq!(used, "info");
         assert!(problem.unwrap().contains("PEERPOD_OPERATOR_LOG"));
+        for told in [FILTER_VARIABLES[0], FILTER_VARIABLES[1], &format!("[default: {DEFAULT_FILTER}]")] {
+            assert!(HELP.contains(told), "{told}");
+        }
     }
 }

@@ -55,6 +55,7 @@ pub struct RunArgs {
     #[arg(
         long,
         env = "PEERPOD_OPERATOR_CONTROLLERS",
+        action = clap::ArgAction::Set,
         value_delimiter = ',',
         default_value = "peerpod,peerpodconfig"
     )]

@@ -107,3 +107,49 @@ fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_m
         Ok(())
     })
 }
+
+#[test]
+fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> {
+    const LIBVIRT: &str = "create secret generic ssh-key-secret --from-file=id_rsa=\"$HOME/.ssh/id_rsa\"\n";
+    const BYOM: &str = "create secret generic mine --from-file=\"$HOME/.ssh/id_rsa\" ";
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let at = |uri: &str| json!({ "provider": "libvirt", "providerConfigs": { "libvirt": { "LIBVIRT_URI": uri } } });
+        let mut made = at("qemu+ssh://root@host/system");
+        made["providerSecrets"] = json!({ "libvirt": { "id_rsa": "key" } });
+        let elsewhere = json!({ "provider": "libvirt", "settings": { "existingConfigMapName": "mine" } });
+        let named = json!({ "mode": "reference", "existingSshKeySecretName": "mine" });
+        for (values, command) in [
+            (at(""), Some(LIBVIRT)),
+            (at("qemu+ssh://root@host/system"), Some(LIBVIRT)),
+            (at("qemu+libssh2://root@host/system"), Some(LIBVIRT)),
+            (at("qemu+tcp://host/system"), None),
+            (made, None),
+            (elsewhere, Some(LIBVIRT)),
+            (json!({ "provider": "byom", "secrets": named }), Some(BYOM)),
+            (json!({ "provider": "aws" }), None),
+            (json!({}), None),
+        ] {
+            let told = installed(&helm, &values).await?;
+            let asked = command.map_or(!told.contains("id_rsa"), |command| told.contains(command));
+            ensure!(asked, "{values}: {told}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_keeps_helm_from_removing_the_operator_without_its_hook_is_told_with_the_way_out() -> Result<()> {
+    const COMMAND: &str = "delete peerpodconfigs --all\n";
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for enabled in [true, false] {
+            let told = installed(&helm, &json!({ "drain": { "enabled": enabled } })).await?;
+            ensure!(
+                told.contains(COMMAND) && told.contains("helm uninstall --no-hooks") == enabled,
+                "{told}"
+            );
+        }
+        Ok(())
+    })
+}

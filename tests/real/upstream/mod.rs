@@ -177,7 +177,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         // What switched their reaper off would switch this one off, too. No webhook really runs here.
         let set =
             format!("resourceCtrl.enabled=true,peerPodConfig.create=true,admission.mode=Policy,{NOWHERE}");
-        let upgrade = ["--reuse-values", "--values", values, "--set", &set];
+        let upgrade = ["--reset-then-reuse-values", "--values", values, "--set", &set];
         hook::during(alone.testbed, install::APPLY_JOB, helm.upgrade(&upgrade)).await?;
         let kinds = "mutatingwebhookconfigurations,deployments,daemonsets,services,issuers,certificates";
         let left = names(cluster, kinds).await?;

@@ -123,6 +123,16 @@
 {{- toYaml $all -}}
 {{- end }}
 
+{{- /* What `kubectl create secret` is to take for ssh-key-secret; nothing where ssh needs none, or the release makes it. */ -}}
+{{- define "peerpod-operator.sshKeyFiles" -}}
+{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.sshKey" .) "{}") -}}
+{{- $settings := dict -}}
+{{- if not .Values.settings.existingConfigMapName }}{{ $settings = include "peerpod-operator.settings" . | fromYaml }}{{ end -}}
+{{- $ssh := regexMatch "^[a-z]+[+](ssh|libssh2?):" ($settings.LIBVIRT_URI | default "qemu+ssh:") -}}
+{{- if and (eq .Values.provider "libvirt") $ssh (not $made) }}--from-file=id_rsa="$HOME/.ssh/id_rsa"{{ end -}}
+{{- if and (eq .Values.provider "byom") (not $made) }}--from-file="$HOME/.ssh/id_rsa" --from-file="$HOME/.ssh/id_rsa.pub"{{ end -}}
+{{- end }}
+
 {{- /* The data of certs-for-tls. */ -}}
 {{- define "peerpod-operator.tlsCerts" -}}
 {{- $all := dict -}}

@@ -72,7 +72,8 @@ pub(super) struct Switch {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Drain {
-    /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing.
+    /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing. Without it, delete
+    /// every PeerPodConfig yourself first (`kubectl delete peerpodconfigs --all`): while there is one, helm fails at the operator.
     enabled: bool,
     /// How long, such as `4m` or `1h 30m`; helm's own `--timeout` must be a minute longer.
     #[schemars(regex(pattern = "^[0-9]{1,4}[smh]( ?[0-9]{1,4}[smh])*$"))]

@@ -80,9 +80,9 @@ pub(super) struct Operator {
     resources: Object,
     /// Its ServiceAccount.
     service_account: ServiceAccount,
-    /// Further arguments.
+    /// Further arguments of `peerpod-operator run`. One that is there already counts in place of that one.
     extra_args: Vec<String>,
-    /// Further environment variables.
+    /// Further environment variables: `[{name: PEERPOD_OPERATOR_LOG, value: "info,peerpod_operator=debug"}]` has it log more.
     extra_env: List,
     /// Further volumes.
     extra_volumes: List,
