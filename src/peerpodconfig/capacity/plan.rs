@@ -131,10 +131,11 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
             }
         }
     }
-    // A selector that cannot be read may mean any node.
+    // A selector that cannot be read any more may mean any node that cloud-api-adaptor runs on by what it was before. Where
+    // none was deployed by it, it never had any.
     let unclear: BTreeSet<_> = claims
         .iter()
-        .filter(|claim| !claim.deleted && claim.selection.is_err())
+        .filter(|claim| !claim.deleted && claim.withheld.is_none() && claim.selection.is_err())
         .map(|claim| claim.resource.as_str())
         .collect();
     let mut writes = Vec::new();

@@ -23,7 +23,7 @@ use testbed::wait::{self, DEADLINE};
 
 use super::{
     snapshot::{everything, until_as},
-    stage::{Stage, configuring},
+    stage::{RESOURCE, Stage, configuring},
 };
 use crate::support::{
     Alone, PROGRAM,
@@ -93,6 +93,26 @@ fn an_invalid_configuration_can_be_deleted() -> Result<()> {
         stage.until("config", "AdaptorReady", "InvalidSpec").await?;
         stage.shares(&[Some(2), Some(2)]).await?;
         stage.clear("config").await
+    })
+}
+
+#[test]
+fn one_whose_selector_was_never_right_holds_no_nodes_of_another() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let expression = json!({ "key": "zone", "operator": "In" });
+        let nonsense = json!({ "limit": 4, "labelSelector": { "matchExpressions": [expression] } });
+        stage.configure("nonsense", nonsense).await?;
+        stage.until("nonsense", "CapacityAdvertised", "InvalidSelector").await?;
+        stage.configure("config", json!({ "limit": 4 })).await?;
+        stage.shares(&[Some(2), Some(2)]).await?;
+        let label = Patch::Merge(json!({ "metadata": { "labels": { "test": "other" } } }));
+        let node = &stage.nodes.names()[0];
+        stage.nodes.api().patch(node, &PatchParams::default(), &label).await?;
+        stage.shares(&[None, Some(4)]).await?;
+        stage.delete("config").await?;
+        assert_eq!(stage.nodes.advertised(RESOURCE).await?, [None, None]);
+        stage.clear("nonsense").await
     })
 }
 

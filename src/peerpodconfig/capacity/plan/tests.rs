@@ -305,3 +305,23 @@ fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
     cluster.pass(&[deleted(bad)]);
     assert_eq!(cluster.shares(), [0, 0]);
 }
+
+#[test]
+fn a_selector_that_cannot_be_read_and_never_deployed_anything_keeps_no_node_of_another() {
+    let mut cluster = Cluster::workers(2);
+    let good = limit(&json!(4));
+    let selector = json!({ "matchExpressions": [{ "key": "a", "operator": "Near" }] });
+    let bad = claim("other", &json!({ "limit": 9, "labelSelector": selector }));
+    let bad = Claim { withheld: Some("the selector cannot be read".into()), ..bad };
+    let claims = [good.clone(), bad.clone()];
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [2, 2]);
+    // Its share goes to the other one, so it must not keep it.
+    cluster.of("node-0").labels.clear();
+    cluster.pass(&claims);
+    assert_eq!(cluster.shares(), [0, 4]);
+    let claims = [deleted(good), bad];
+    assert_eq!(cluster.pass(&claims).summaries[0].pending.len(), 1, "it is held until its nodes are cleared");
+    assert_eq!(cluster.shares(), [0, 0]);
+    assert!(cluster.pass(&claims).writes.is_empty());
+}
