@@ -93,8 +93,8 @@ impl Found {
     }
 }
 
-/// Makes what is missing, mends what differs, and removes what is of `kinds`, bears the configuration's label and is not
-/// wanted any more.
+/// Makes what is missing, mends what differs, and removes what is of `kinds`, was made for the configuration and is not
+/// wanted any more. What somebody else gave its label, as `kubectl expose` does, stays.
 pub(super) async fn bring(
     client: &Client,
     config: &str,
@@ -126,7 +126,7 @@ pub(super) async fn bring(
             }
         }
         let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
-        for object in unwanted.into_values() {
+        for object in unwanted.into_values().filter(is_ours) {
             remove(&of_kind, &object, DeleteParams::background()).await?;
         }
     }
@@ -173,7 +173,7 @@ async fn labelled(
     Ok(objects.map(|object| (object.name_any(), typed(object, &kind.resource))).collect())
 }
 
-/// Whether this operator wrote it, though its label is gone.
+/// Whether this operator wrote it, whatever labels it bears.
 fn is_ours(object: &DynamicObject) -> bool {
     object.managed_fields().iter().any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER))
 }
@@ -195,8 +195,8 @@ async fn apply(client: &Client, wanted: &Wanted) -> Result<DynamicObject, ApiErr
     api_call::bounded(wanted.api(client).patch(&wanted.name, &params, &Patch::Apply(&wanted.object))).await
 }
 
-/// Removes all objects of these kinds that bear the configuration's label: in the background, or each after all that it
-/// owns. Whether any was left.
+/// Removes all objects of these kinds that this operator made for the configuration: in the background, or each after all
+/// that it owns. Whether any was left.
 pub(super) async fn clear(
     client: &Client,
     config: &str,
@@ -207,7 +207,7 @@ pub(super) async fn clear(
     for kind in kinds {
         let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
         let params = ListParams::default().labels(&format!("{CONFIG_LABEL}={config}"));
-        for object in api_call::bounded(of_kind.list(&params)).await? {
+        for object in api_call::bounded(of_kind.list(&params)).await?.into_iter().filter(is_ours) {
             any = true;
             remove(&of_kind, &object, how.clone()).await?;
         }

@@ -4,7 +4,7 @@ use std::{path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
 use super::{
+    admission::mode,
     snapshot::{everything, until_as},
     stage::{RESOURCE, Stage, configuring},
 };
@@ -113,6 +114,29 @@ fn one_whose_selector_was_never_right_holds_no_nodes_of_another() -> Result<()> 
         stage.delete("config").await?;
         assert_eq!(stage.nodes.advertised(RESOURCE).await?, [None, None]);
         stage.clear("nonsense").await
+    })
+}
+
+#[test]
+fn what_others_copied_its_labels_to_stays() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        let expose = ["expose", "deployment", "config-webhook", "--name=theirs", "--port=80"];
+        Stage::kubectl(alone, &expose).await?;
+        let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let theirs = services.get("theirs").await?;
+        ensure!(theirs.labels().contains_key(CONFIG_LABEL), "no label was copied: {:?}", theirs.metadata);
+        // It is made again by a pass that saw the other one.
+        services.delete("config-webhook", &DeleteParams::default()).await?;
+        let is_new = |service: &Service| service.metadata.deletion_timestamp.is_none();
+        wait::present(&services, "config-webhook", "it is there again", DEADLINE, is_new).await?;
+        stage.look_again(alone).await?;
+        stage.delete("config").await?;
+        assert_eq!(services.get("theirs").await?.uid(), theirs.uid());
+        services.delete("theirs", &DeleteParams::default()).await?;
+        stage.leave().await
     })
 }
 
