@@ -1,7 +1,7 @@
 //! All nodes, as a watch keeps them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     future::ready,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -34,9 +34,17 @@ struct State {
     current: Table,
     /// Whether a list has been whole once.
     known: bool,
-    /// What a list that is still arriving has brought so far.
-    arriving: Table,
+    /// A list that is still under way.
+    arriving: Arriving,
     texts: Texts,
+}
+
+#[derive(Debug, Default)]
+struct Arriving {
+    /// What it has brought so far.
+    listed: Table,
+    /// Nodes that were written since it began: what is known of them is newer.
+    written: HashSet<Arc<str>>,
 }
 
 type Table = BTreeMap<Arc<str>, Arc<Node>>;
@@ -76,16 +84,18 @@ impl Nodes {
     fn take(&self, event: &Event<NodeView>) -> bool {
         let state = &mut *self.state();
         match event {
-            Event::Init => state.arriving = Table::new(),
+            Event::Init => state.arriving = Arriving::default(),
             Event::InitApply(view) => {
                 let node = Node::new(view, &mut state.texts);
-                state.arriving.insert(node.name().clone(), Arc::new(node));
+                state.arriving.listed.insert(node.name().clone(), Arc::new(node));
             }
             Event::InitDone => {
-                let before = std::mem::replace(&mut state.current, std::mem::take(&mut state.arriving));
-                // What was written while the list was under way is newer than the list.
-                for (name, node) in before {
-                    if let Some(listed) = state.current.get_mut(&name)
+                let Arriving { listed, written } = std::mem::take(&mut state.arriving);
+                let mut before = std::mem::replace(&mut state.current, listed);
+                // All else is as it was listed, even at a lower version: a backup of etcd may have been restored.
+                for name in written {
+                    if let Some(node) = before.remove(&name)
+                        && let Some(listed) = state.current.get_mut(&name)
                         && !listed.supersedes(&node)
                     {
                         *listed = node;
@@ -127,6 +137,8 @@ impl Nodes {
             && before.uid() == node.uid()
             && node.supersedes(before)
         {
+            // Where no list is under way, that is forgotten when the next one begins.
+            state.arriving.written.insert(node.name().clone());
             *before = Arc::new(node);
         }
     }
@@ -223,5 +235,25 @@ mod tests {
         assert_eq!(names(&nodes), ["a", "gone"]);
         assert!(nodes.take(&Event::InitDone));
         assert_eq!((names(&nodes), capacity(&nodes, "a")), (vec!["a".into(), "new".into()], Some(3)));
+    }
+
+    #[test]
+    fn what_was_known_before_a_list_counts_no_more_whatever_its_version() {
+        let nodes = with(&["a", "b"]);
+        for (name, version) in [("a", 8), ("b", 9)] {
+            nodes.wrote(&view(name, &json!({ "version": version, "capacity": { VM: "3" } })));
+        }
+        // A backup of etcd was restored.
+        nodes.take(&Event::Init);
+        nodes.take(&Event::InitApply(view("a", &json!({ "version": 2 }))));
+        nodes.take(&Event::InitApply(view("b", &json!({ "version": 2 }))));
+        nodes.wrote(&view("b", &json!({ "version": 10, "capacity": { VM: "4" } })));
+        nodes.take(&Event::InitDone);
+        assert_eq!((capacity(&nodes, "a"), capacity(&nodes, "b")), (None, Some(4)));
+        nodes.take(&Event::Init);
+        nodes.take(&Event::InitApply(view("a", &json!({ "version": 2 }))));
+        nodes.take(&Event::InitApply(view("b", &json!({ "version": 3 }))));
+        nodes.take(&Event::InitDone);
+        assert_eq!(capacity(&nodes, "b"), None, "what was written during an earlier list");
     }
 }
