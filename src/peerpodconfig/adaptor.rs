@@ -86,6 +86,7 @@ impl Context {
             part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
             part.again = Some(UNWATCHED_RESYNC);
         }
+        part.findings.extend(unusable_annotations(config));
         let remedy = build::Part::Adaptor.diagnosis(config, &self.options.namespace);
         let hint = settings::hint(&config.spec, &sources.missing);
         let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
@@ -124,6 +125,18 @@ impl Context {
             self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
         build::foreign_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
     }
+}
+
+/// What is wrong with the annotations of the ServiceAccount, where anything is.
+fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
+    let keys: Vec<_> = build::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
+    (!keys.is_empty()).then(|| {
+        let message = format!(
+            "spec.adaptor.serviceAccountAnnotations: no annotation can be named {}; they are left out",
+            listed(&keys)
+        );
+        Finding::new(Reason::InvalidSpec, message)
+    })
 }
 
 /// What is wrong with `instanceType`, where anything is.

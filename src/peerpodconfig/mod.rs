@@ -15,6 +15,7 @@
 //! report.rs    the status and the events
 //! settings.rs  what is told of cloud-api-adaptor's settings (pure)
 //! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
+//! qualified.rs Kubernetes' rule for names (pure)
 //! policies.rs  whether the API server has admission policies, and what happens to them
 //! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
 //! ```
@@ -32,6 +33,7 @@ mod hold;
 mod observe;
 mod pass;
 mod policies;
+mod qualified;
 mod report;
 mod settings;
 pub mod shared;

@@ -19,6 +19,7 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 
 use super::{
+    super::qualified::is_annotation,
     CONFIG_LABEL, Inputs, InstanceType, Names, NodeSelection,
     cloud::{self, AdaptorSecrets, Mounted},
     instance_type,
@@ -73,13 +74,16 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
 
 /// The annotations of cloud-api-adaptor's ServiceAccount, to be applied to the one that the installation made. There is
 /// one for all configurations, so these are the annotations of all: where two set one key, the first given wins.
+/// Those that are [unusable](unusable_annotations) are left out, or the API server would take none.
 pub fn service_account<'a>(
     configs: impl IntoIterator<Item = &'a PeerPodConfig>,
     namespace: &str,
 ) -> ServiceAccount {
     let mut annotations = BTreeMap::new();
     for config in configs {
-        for (key, value) in &config.spec.adaptor.service_account_annotations {
+        let usable =
+            config.spec.adaptor.service_account_annotations.iter().filter(|(key, _)| is_annotation(key));
+        for (key, value) in usable {
             annotations.entry(key.clone()).or_insert_with(|| value.clone());
         }
     }
@@ -92,6 +96,12 @@ pub fn service_account<'a>(
         },
         ..ServiceAccount::default()
     }
+}
+
+/// The keys among a configuration's annotations of the ServiceAccount that no annotation can have.
+pub fn unusable_annotations(config: &PeerPodConfig) -> Vec<&str> {
+    let keys = config.spec.adaptor.service_account_annotations.keys().map(String::as_str);
+    keys.filter(|key| !is_annotation(key)).collect()
 }
 
 fn one_at_a_time() -> DaemonSetUpdateStrategy {

@@ -33,6 +33,7 @@ pub mod webhook;
 pub use cloud::{AdaptorSecrets, InstanceType, instance_type};
 pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
+    unusable_annotations,
 };
 pub use differs::differs;
 pub use foreign::{Foreign, foreign_adaptors, runs_adaptor, runs_anothers_adaptor};

@@ -13,7 +13,10 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::taints;
+use super::{
+    super::qualified::{self, is_domain, is_name},
+    taints,
+};
 use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
@@ -21,9 +24,8 @@ use crate::api::v1alpha1::FIELD_MANAGER;
 /// a resource that somebody else advertises is left alone.
 pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
 
-/// The longest domain of an extended resource, and the longest name after it, in bytes.
-const LONGEST_DOMAIN: usize = 253 - "requests.".len();
-const LONGEST_NAME: usize = 63;
+/// The longest domain of an extended resource, in bytes.
+const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
 
 /// As much of a Node as is read from the API server. The rest is not even decoded.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -216,23 +218,11 @@ impl Texts {
 /// Kubernetes' own, and both are short enough for a quota of it, which is named `requests.` and its name.
 pub(super) fn is_extended(resource: &str) -> bool {
     let Some((domain, name)) = resource.split_once('/') else { return false };
-    let is_framed = |text: &str, is_inner: fn(&u8) -> bool| match text.as_bytes() {
-        [only] => only.is_ascii_alphanumeric(),
-        [first, inner @ .., last] => {
-            first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() && inner.iter().all(is_inner)
-        }
-        [] => false,
-    };
-    let is_label = |label: &str| {
-        is_framed(label, |byte| byte.is_ascii_alphanumeric() || *byte == b'-')
-            && !label.bytes().any(|byte| byte.is_ascii_uppercase())
-    };
     !resource.contains("kubernetes.io/")
         && !domain.starts_with("requests.")
         && domain.len() <= LONGEST_DOMAIN
-        && domain.split('.').all(is_label)
-        && name.len() <= LONGEST_NAME
-        && is_framed(name, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+        && is_domain(domain)
+        && is_name(name)
 }
 
 /// Reads the whole number that the quantity of an extended resource is. The API server writes 1000 as 1k.

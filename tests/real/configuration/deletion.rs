@@ -1,10 +1,10 @@
 //! What is left of a configuration that is gone: nothing.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -14,7 +14,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
     peerpodconfig::{
         FINALIZER,
-        build::{CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
+        build::{self, CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
     },
     webhook::certificates::keeper::{LEASE, SECRET},
 };
@@ -137,6 +137,30 @@ fn what_others_copied_its_labels_to_stays() -> Result<()> {
         assert_eq!(services.get("theirs").await?.uid(), theirs.uid());
         services.delete("theirs", &DeleteParams::default()).await?;
         stage.leave().await
+    })
+}
+
+#[test]
+fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobody_else() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let nowhere = json!({ "nowhere": "yes" });
+        let annotated = |key: &str| json!({ "serviceAccountAnnotations": { key: "adaptor" } });
+        let other = json!({ "limit": 1, "nodeSelector": nowhere, "adaptor": annotated("role arn") });
+        stage.configure("other", other).await?;
+        let message = stage.until("other", "AdaptorReady", "InvalidSpec").await?;
+        assert!(message.contains("\"role arn\""), "{message}");
+        let adaptor = annotated("cloud.example.com/role");
+        stage.configure("config", json!({ "limit": 1, "adaptor": adaptor })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let annotations = async || -> Result<BTreeMap<_, _>> {
+            Ok(accounts.get(build::SERVICE_ACCOUNT).await?.metadata.annotations.unwrap_or_default())
+        };
+        assert!(annotations().await?.contains_key("cloud.example.com/role"));
+        stage.delete("config").await?;
+        assert!(!annotations().await?.contains_key("cloud.example.com/role"));
+        stage.clear("other").await
     })
 }
 

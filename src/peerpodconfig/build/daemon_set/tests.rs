@@ -245,6 +245,10 @@ fn the_service_account_has_the_annotations_of_all_configurations() {
     let name = "cloud-api-adaptor";
     assert_eq!(account(&configs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
     assert_eq!(account(&configs[2..]), json!({ "name": name, "namespace": "ns" }));
+    // One that the API server would refuse keeps the others from nothing.
+    let refused = config(json!({ "role arn": "1", "a": "1", "": "1" }));
+    assert_eq!(unusable_annotations(&refused), ["", "role arn"]);
+    assert_eq!(account(&[refused])["annotations"], json!({ "a": "1" }));
 }
 
 #[test]

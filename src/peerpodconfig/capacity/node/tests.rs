@@ -66,7 +66,7 @@ fn quantities_are_read_as_the_api_server_writes_them() {
 
 #[test]
 fn extended_resources_are_told_from_others_as_kubernetes_does() {
-    let (domain, name) = ("d".repeat(LONGEST_DOMAIN), "n".repeat(LONGEST_NAME));
+    let (domain, name) = ("d".repeat(LONGEST_DOMAIN), "n".repeat(qualified::LONGEST_NAME));
     for (resource, extended) in [
         ("kata.peerpods.io/vm", true),
         ("a/b", true),
