@@ -15,7 +15,7 @@ use crate::procedure::{
     DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent, DomainLookupByUuid,
     DomainUndefine, DomainUndefineFlags, Procedure, StoragePoolCreateXml, StoragePoolGetXmlDesc,
     StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml, StorageVolDelete,
-    StorageVolLookupByPath,
+    StorageVolLookupByName, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -156,10 +156,15 @@ impl Client {
         self.call::<StoragePoolGetXmlDesc>((pool, 0)).await
     }
 
-    /// The volumes in the pool, as of its last refresh.
+    /// The volumes in the pool, as of its last refresh; not those that an access rule hides.
     pub async fn pool_volumes(&self, pool: &Pool) -> Result<Vec<Volume>, Error> {
         let (volumes, _count) = self.call::<StoragePoolListAllVolumes>((pool, 1, 0)).await?;
         Ok(volumes)
+    }
+
+    /// The volume of this name in the pool; [`NoStorageVolume`](crate::ErrorCode::NoStorageVolume) if it has none.
+    pub async fn volume_lookup_by_name(&self, pool: &Pool, name: &str) -> Result<Volume, Error> {
+        self.call::<StorageVolLookupByName>((pool, name)).await
     }
 
     /// The volume at this path; [`NoStorageVolume`](crate::ErrorCode::NoStorageVolume) if no pool has it.

@@ -64,6 +64,7 @@ procedures! {
     84 "STORAGE_POOL_LOOKUP_BY_NAME" StoragePoolLookupByName(&'a str) -> Pool;
     88 "STORAGE_POOL_GET_XML_DESC" StoragePoolGetXmlDesc(&'a Pool, Flags) -> String;
     282 "STORAGE_POOL_LIST_ALL_VOLUMES" StoragePoolListAllVolumes(&'a Pool, NeedResults, Flags) -> (Vec<Volume>, Count);
+    95 "STORAGE_VOL_LOOKUP_BY_NAME" StorageVolLookupByName(&'a Pool, &'a str) -> Volume;
     97 "STORAGE_VOL_LOOKUP_BY_PATH" StorageVolLookupByPath(&'a str) -> Volume;
     93 "STORAGE_VOL_CREATE_XML" StorageVolCreateXml(&'a Pool, &'a str, Flags) -> Volume;
     94 "STORAGE_VOL_DELETE" StorageVolDelete(&'a Volume, Flags) -> ();

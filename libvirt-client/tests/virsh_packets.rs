@@ -60,6 +60,7 @@ async fn ours(client: &Client) {
     assert!(client.pool_xml(&pool).await.unwrap().contains("<path>/disks</path>"));
     let volume = client.volume_create(&pool, VOLUME).await.unwrap();
     assert_eq!(client.pool_volumes(&pool).await.unwrap(), std::slice::from_ref(&volume));
+    assert_eq!(client.volume_lookup_by_name(&pool, &volume.name).await.unwrap(), volume);
     let missing = client.volume_lookup_by_path("/no/such/volume").await.unwrap_err();
     assert_eq!(missing.code(), Some(ErrorCode::NoStorageVolume));
     let domain = client.domain_define(DOMAIN).await.unwrap();
@@ -115,7 +116,7 @@ async fn the_clients_packets_are_virshs() {
     // Every procedure that the client has, save polkit's, which this daemon does not ask for.
     assert_eq!(
         procedures,
-        [1, 2, 3, 4, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 97, 151, 157, 212, 231, 273, 282]
+        [1, 2, 3, 4, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 95, 97, 151, 157, 212, 231, 273, 282]
     );
 }
 

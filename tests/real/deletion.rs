@@ -12,9 +12,12 @@ use uuid::Uuid;
 
 use crate::support::run;
 
-/// One of libvirt's calls, and an answer that says nothing about what was asked.
+/// Calls of libvirt's, and what it may answer.
+const STORAGE_VOL_LOOKUP_BY_NAME: i32 = 95;
 const STORAGE_VOL_LOOKUP_BY_PATH: i32 = 97;
 const SYSTEM_ERROR: i32 = 38;
+const NO_STORAGE_VOL: i32 = 50;
+const ACCESS_DENIED: i32 = 88;
 
 /// A libvirtd, and this operator's way to it.
 struct Peer {
@@ -132,6 +135,30 @@ fn a_domain_that_goes_when_it_is_off_is_turned_off_only_if_its_volumes_can_be_lo
         ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
         let volumes = host.virsh().volumes(POOL).await?;
         ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn volumes_that_an_access_rule_hides_are_not_taken_for_deleted() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+        let ruled = Relay::start(host, peer.dir.path(), Duration::ZERO)?;
+        let provider = Libvirt::new(&ruled.uri().to_string(), POOL, 4)?;
+
+        ruled.refuse(STORAGE_VOL_LOOKUP_BY_PATH, &[], NO_STORAGE_VOL);
+        let by_name = provider.examine().await?;
+        let found =
+            by_name.iter().find(|it| it.subject == "look up volumes").context("they are looked for")?;
+        ensure!(format!("{found:?}").contains("was found"), "{found:?}");
+
+        ruled.refuse(STORAGE_VOL_LOOKUP_BY_NAME, &[], ACCESS_DENIED);
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Unauthorized && error.message.contains(&vm.root.key), "{error}");
+        ensure!(host.virsh().domains().await?.contains(&name), "{name} is gone");
         Ok(())
     })
 }

@@ -54,22 +54,15 @@ impl Definition {
             .disks
             .iter()
             .filter_map(|disk| disk.source.as_ref()?.file.as_deref())
-            .filter(|path| {
-                file_name(path).strip_prefix(domain).is_some_and(|rest| OWN_VOLUMES.contains(&rest))
-            })
+            .filter(|path| split(path).1.strip_prefix(domain).is_some_and(|rest| OWN_VOLUMES.contains(&rest)))
             .map(str::to_owned)
             .collect()
     }
 }
 
-/// The last part of a path.
-fn file_name(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(_, name)| name)
-}
-
-/// A path without its last part.
-pub(super) fn folder(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+/// A path's folder and its last part.
+pub(super) fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// The folder of a pool, by its XML, where it has one.
@@ -121,7 +114,7 @@ mod tests {
     #[test]
     fn a_pools_folder_is_that_of_its_volumes() {
         let pool = "<pool type='dir'><name>p</name><source/><target><path>/data/pool/</path></target></pool>";
-        assert_eq!(pool_folder(pool).as_deref(), Some(folder("/data/pool/vm-root.qcow2")));
+        assert_eq!(pool_folder(pool).as_deref(), Some(split("/data/pool/vm-root.qcow2").0));
         assert_eq!(pool_folder("<pool type='iscsi'><name>p</name></pool>"), None);
     }
 

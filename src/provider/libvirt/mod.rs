@@ -74,8 +74,12 @@ impl Libvirt {
         join_all(deleted).await.into_iter().collect()
     }
 
-    /// The volume at `path`. Pools that are not active know none of their volumes, so before a volume counts as absent
-    /// the pool whose folder it lies in must have said so.
+    /// The volume at `path`. Pools that are not active know none of their volumes, and a volume that an access rule hides is in
+    /// no answer either, so before a volume counts as absent the pool whose folder it lies in must have said so, asked for it
+    /// by name.
+    ///
+    /// A pool knows what was there at its last refresh and what was made through libvirt since: a volume that came otherwise
+    /// is not found. No pool is refreshed for that, as one whose refresh fails is not active any more.
     async fn find_volume(&self, path: &str) -> Result<Option<Volume>, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),
@@ -86,17 +90,20 @@ impl Libvirt {
         let doing = format!("making sure that the volume {path} is not in the pool {pool:?} (LIBVIRT_POOL)");
         let explain = |error| self.explain(&doing, &error);
         let pool = self.client.pool_lookup_by_name(pool).await.map_err(explain)?;
-        // Only an active pool lists its volumes.
-        let volumes = self.client.pool_volumes(&pool).await.map_err(explain)?;
-        let folder = definition::pool_folder(&self.client.pool_xml(&pool).await.map_err(explain)?);
-        if folder.as_deref() != Some(definition::folder(path)) {
+        let (folder, name) = definition::split(path);
+        if definition::pool_folder(&self.client.pool_xml(&pool).await.map_err(explain)?).as_deref()
+            != Some(folder)
+        {
             let message = format!(
                 "{doing}: it lies in another folder, so another pool has to be asked; set LIBVIRT_POOL to the pool of that \
                  folder, and start it"
             );
             return Err(Error::new(ErrorClass::Invalid, message));
         }
-        Ok(volumes.into_iter().find(|volume| volume.key == path))
+        match self.client.volume_lookup_by_name(&pool, name).await {
+            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => Ok(None),
+            found => found.map(Some).map_err(explain),
+        }
     }
 
     /// The domain's definition as it is now.
