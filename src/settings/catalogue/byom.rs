@@ -20,8 +20,13 @@ pub(super) const KEYS: &[Key] = &[
     ),
     Key::text(
         "POOL_NAMESPACE",
-        "Namespace of the ConfigMap that says which machine is whose. Empty is cloud-api-adaptor's own.",
+        "Namespace of the ConfigMap that says which machine is whose. Empty is cloud-api-adaptor's own; for another one it needs \
+         rights that the installation does not give.",
     ),
-    Key::text("POOL_CONFIGMAP_NAME", "Name of the ConfigMap that says which machine is whose.")
-        .default("byom-ip-pool-state"),
+    Key::text(
+        "POOL_CONFIGMAP_NAME",
+        "Name of the ConfigMap that says which machine is whose. For another one, too, cloud-api-adaptor needs rights that the \
+         installation does not give.",
+    )
+    .default("byom-ip-pool-state"),
 ];

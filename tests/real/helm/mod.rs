@@ -2,6 +2,7 @@
 
 pub mod hook;
 mod notes;
+mod null;
 mod places;
 mod release;
 mod removal;
@@ -10,11 +11,13 @@ mod theirs;
 use std::{path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use clap::Parser as _;
 use cluster::{Cluster, tools};
 use kube::ResourceExt as _;
 use peerpod_operator::{
     NAMESPACE, OLDEST_KUBERNETES,
     api::v1alpha1::PeerPodConfig,
+    cli::Cli,
     install::{APPLY_JOB, guard},
     runtime::lease,
     settings::CloudProvider,
@@ -336,6 +339,10 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
             ("drain.timeout=soon", "at '/drain/timeout'"),
             ("drain.timeout=500ms", "at '/drain/timeout'"),
+            ("drain.timeout=0m 0s", "at '/drain/timeout'"),
+            ("drain.timeout=30h", "at '/drain/timeout'"),
+            ("drain.timeout=24h 1s", "at '/drain/timeout'"),
+            ("drain.timeout=1m1m", "at '/drain/timeout'"),
             ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
             (
                 "commonLabels.app\\.kubernetes\\.io/part-of=mine",
@@ -385,7 +392,16 @@ fn a_chart_may_have_this_one_as_a_part_and_turn_it_off() -> Result<()> {
 fn the_job_that_drains_may_take_its_timeout_and_a_minute() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
-        for (timeout, seconds) in [("4m", 300), ("90s", 150), ("1h 08m", 4140)] {
+        for (timeout, seconds) in [
+            ("4m", 300),
+            ("90s", 150),
+            ("1h 08m", 4140),
+            ("999m 9999s", 69_999),
+            ("23h59m59s", 86_459),
+            ("24h", 86_460),
+        ] {
+            let argument = format!("--timeout={timeout}");
+            Cli::try_parse_from([RELEASE, "drain", &argument]).context("the program does not take it")?;
             let objects = helm.rendered(&["--set", &format!("drain.timeout={timeout}")]).await?;
             let job = of_kind(&objects, "Job")?;
             ensure!(job["spec"]["activeDeadlineSeconds"] == seconds, "{timeout}: {}", job["spec"]);

@@ -12,7 +12,7 @@ use crate::{kustomize::data, support::beside_others};
 fn theirs() -> Value {
     json!({
         "provider": "aws",
-        "providerConfigs": { "aws": { "AWS_REGION": "eu-1", "ROOT_VOLUME_SIZE": 40 }, "libvirt": null },
+        "providerConfigs": { "aws": { "AWS_REGION": "eu-1", "ROOT_VOLUME_SIZE": 40, "CERT_FILE": "/etc/certificates/client.crt" }, "libvirt": null },
         "providerSecrets": { "aws": { "AWS_ACCESS_KEY_ID": "k", "id_rsa": "p", "id_rsa_pub": "q" } },
         "secrets": {
             "mode": "create",
@@ -101,6 +101,8 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
             "secrets.existingSecretName (secrets.mode is create)",
             "secrets.existingSshKeySecretName (secrets.mode is create)",
             "secrets.existingTlsSecretName (secrets.mode is create)",
+            "secrets.tlsCerts.caCert (CACERT_FILE is empty)",
+            "secrets.tlsCerts.clientKey (CERT_KEY is empty)",
             "webhook.authProxy",
             "webhook.certManager",
             "webhook.image",

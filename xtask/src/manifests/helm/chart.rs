@@ -89,6 +89,12 @@ fn labelled(object: &Value, labels: &str) -> Result<Node> {
     Ok(node)
 }
 
+/// The expression of these maps in one, of which an earlier one counts more. One that is null is empty.
+fn merged(values: &[&str]) -> String {
+    let maps: Vec<_> = values.iter().map(|value| format!("(.Values.{value} | default dict)")).collect();
+    format!("merge (dict) {}", maps.join(" "))
+}
+
 fn name_and_kind(object: &Value) -> (&str, &str) {
     (object["metadata"]["name"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default())
 }
@@ -126,8 +132,8 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
             None
         }
         (NAME, "ServiceAccount") => {
-            let annotations = "merge (dict) .Values.operator.serviceAccount.annotations .Values.resourceCtrl.serviceAccount.annotations";
-            node.optional("/metadata", "annotations", annotations)?;
+            let values = ["operator.serviceAccount.annotations", "resourceCtrl.serviceAccount.annotations"];
+            node.optional("/metadata", "annotations", &merged(&values))?;
             None
         }
         ("cloud-api-adaptor", "ServiceAccount") => {
@@ -155,9 +161,8 @@ fn deployment(node: &mut Node) -> Result<()> {
 
     node.optional("/metadata", "annotations", ".Values.operator.annotations")?;
     node.set("/spec/replicas", scalar(".Values.operator.replicas"))?;
-    let labels =
-        "merge (dict) .Values.operator.podLabels .Values.resourceCtrl.podLabels .Values.commonLabels";
-    node.extend("/spec/template/metadata/labels", labels)?;
+    let labels = merged(&["operator.podLabels", "resourceCtrl.podLabels", "commonLabels"]);
+    node.extend("/spec/template/metadata/labels", &labels)?;
     node.optional("/spec/template/metadata", "annotations", ".Values.operator.podAnnotations")?;
 
     for (key, value) in [
@@ -237,12 +242,12 @@ pub(super) fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K)
 
 fn monitoring(options: &Options) -> Result<Vec<Template>> {
     let objects = [
-        (monitoring::pod_monitor(options), ".Values.metrics.podMonitor"),
-        (monitoring::prometheus_rule(options), ".Values.metrics.alerts"),
+        (monitoring::pod_monitor(options), "metrics.podMonitor"),
+        (monitoring::prometheus_rule(options), "metrics.alerts"),
     ];
     let templates = objects.iter().map(|(object, values)| {
-        let labels = format!("merge (dict) {values}.labels .Values.commonLabels");
-        Ok((labelled(object, &labels)?, Some(format!("{values}.enabled"))))
+        let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
+        Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
     });
     templates.collect()
 }

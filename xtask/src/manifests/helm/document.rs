@@ -42,7 +42,9 @@ impl Document {
         let schema = settings.into_generator().into_root_schema_for::<Values>();
         let mut schema = schema.to_value();
         join_lines(&mut schema);
-        Ok(Self { values: serde_yaml::to_value(values)?, schema })
+        let values = serde_yaml::to_value(values)?;
+        let_unset(&mut schema, &values);
+        Ok(Self { values, schema })
     }
 
     /// `values.schema.json`.
@@ -79,12 +81,10 @@ impl Document {
     pub(super) fn table(&self) -> Result<String> {
         let mut table = String::from("| value | default | meaning |\n|---|---|---|\n");
         for line in self.lines()? {
-            if let Some(default) = line.default {
-                let default = serde_json::to_string(default)?;
-                let default = if default == "\"\"" { String::new() } else { format!("`{default}`") };
-                let about = line.about.replace('|', "\\|");
-                writeln!(table, "| `{}` | {default} | {about} |", line.path)?;
-            }
+            let default = line.default.map(serde_json::to_string).transpose()?;
+            let default = default.filter(|it| it != "\"\"").map_or_else(String::new, |it| format!("`{it}`"));
+            let about = line.about.replace('|', "\\|");
+            writeln!(table, "| `{}` | {default} | {about} |", line.path)?;
         }
         Ok(table)
     }
@@ -159,6 +159,25 @@ fn join_lines(schema: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(join_lines),
         _ => {}
+    }
+}
+
+/// Helm takes a value away that is null. What is empty anyway may be.
+fn let_unset(schema: &mut Value, values: &Yaml) {
+    let is_empty = |value: &Yaml| match value {
+        Yaml::String(text) => text.is_empty(),
+        Yaml::Sequence(items) => items.is_empty(),
+        Yaml::Mapping(fields) => fields.is_empty(),
+        _ => false,
+    };
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.retain(|name| name.as_str().is_none_or(|name| !values.get(name).is_some_and(is_empty)));
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, schema) in properties.into_iter().flatten() {
+        if let Some(values) = values.get(name) {
+            let_unset(schema, values);
+        }
     }
 }
 

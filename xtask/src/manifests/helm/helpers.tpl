@@ -41,14 +41,14 @@
 {{- $seconds -}}
 {{- end }}
 
-{{- /* A setting as text. Numbers of YAML are floating-point ones here, and a million would be 1e+06. */ -}}
+{{- /* A setting as text, of which null is none. Numbers of YAML are floating-point ones here, and a million would be 1e+06. */ -}}
 {{- define "peerpod-operator.text" -}}
-{{ if kindIs "float64" . }}{{ if eq (floor .) . }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}{{ else }}{{ toString . }}{{ end }}
+{{ if kindIs "invalid" . }}{{ else if kindIs "float64" . }}{{ if eq (floor .) . }}{{ printf "%.0f" . }}{{ else }}{{ toString . }}{{ end }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
 {{- /* The names under which the provider's settings are looked up; what the last one says counts. */ -}}
 {{- define "peerpod-operator.providerNames" -}}
-{{- $names := list .Values.provider -}}
+{{- $names := list (.Values.provider | default "") -}}
 {{- $powervs := list "ibmcloud-powervs" "ibmcloudpowervs" -}}
 {{- if has .Values.provider $powervs }}{{ $names = concat (without $powervs .Values.provider) $names }}{{ end -}}
 {{- toYaml $names -}}
@@ -59,7 +59,7 @@
 {{- $all := .all -}}
 {{- $values := .values -}}
 {{- range include "peerpod-operator.providerNames" .root | fromYamlArray -}}
-{{- range $key, $value := index $values . | default dict -}}
+{{- range $key, $value := index ($values | default dict) . | default dict -}}
 {{- $text := include "peerpod-operator.text" $value -}}
 {{- if or $text (not (hasKey $all $key)) }}{{ $_ := set $all $key $text }}{{ end -}}
 {{- end -}}
@@ -73,7 +73,7 @@
 
 {{- /* The data of peer-pods-cm. */ -}}
 {{- define "peerpod-operator.settings" -}}
-{{- $all := dict "CLOUD_PROVIDER" (ternary "ibmcloud-powervs" .Values.provider (eq .Values.provider "ibmcloudpowervs")) -}}
+{{- $all := dict "CLOUD_PROVIDER" (ternary "ibmcloud-powervs" .Values.provider (eq (toString .Values.provider) "ibmcloudpowervs")) -}}
 {{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerConfigs "all" $all) -}}
 {{- $tls := dict "tlsMinVersion" .Values.tlsProfile.minVersion "tlsCipherSuites" .Values.tlsProfile.cipherSuites -}}
 {{- $said := or $tls.tlsMinVersion $tls.tlsCipherSuites $all.TLS_MIN_VERSION $all.TLS_CIPHER_SUITES -}}
@@ -129,8 +129,8 @@
 {{- $settings := dict -}}
 {{- if not .Values.settings.existingConfigMapName }}{{ $settings = include "peerpod-operator.settings" . | fromYaml }}{{ end -}}
 {{- $ssh := regexMatch "^[a-z]+[+](ssh|libssh2?):" ($settings.LIBVIRT_URI | default "qemu+ssh:") -}}
-{{- if and (eq .Values.provider "libvirt") $ssh (not $made) }}--from-file=id_rsa="$HOME/.ssh/id_rsa"{{ end -}}
-{{- if and (eq .Values.provider "byom") (not $made) }}--from-file="$HOME/.ssh/id_rsa" --from-file="$HOME/.ssh/id_rsa.pub"{{ end -}}
+{{- if and (eq (toString .Values.provider) "libvirt") $ssh (not $made) }}--from-file=id_rsa="$HOME/.ssh/id_rsa"{{ end -}}
+{{- if and (eq (toString .Values.provider) "byom") (not $made) }}--from-file="$HOME/.ssh/id_rsa" --from-file="$HOME/.ssh/id_rsa.pub"{{ end -}}
 {{- end }}
 
 {{- /* The data of certs-for-tls. */ -}}
@@ -159,6 +159,7 @@
 {{- /* What cloud-api-adaptor gets from the PeerPodConfig, where the settings say something else. */ -}}
 {{- $deployed := and .Values.peerPodConfig.create $provider (not $configMap) -}}
 {{- $settings := include "peerpod-operator.settings" . | fromYaml -}}
+{{- $certificatesMade := and $provider (not $reference) (not $configMap) -}}
 {{- $class := (include "peerpod-operator.peerPodConfigSpec" . | fromYaml).admission.runtimeClassName -}}
 {{- $limit := not (has ($settings.PEERPODS_LIMIT_PER_NODE | default "") (list "" "10" "-1")) -}}
 {{- $runtimeClass := not (has ($settings.RUNTIMECLASS_NAME | default "") (list "" "kata-remote" $class)) -}}
@@ -170,6 +171,9 @@
   (list "providerSecrets" $secrets (and $provider $reference) "secrets.mode is reference")
   (list "secrets.tlsCerts" $certificates (not $provider) "provider is empty")
   (list "secrets.tlsCerts" $certificates (and $provider $reference) "secrets.mode is reference")
+  (list "secrets.tlsCerts.caCert" .Values.secrets.tlsCerts.caCert (and $certificatesMade (not $settings.CACERT_FILE)) "CACERT_FILE is empty")
+  (list "secrets.tlsCerts.clientCert" .Values.secrets.tlsCerts.clientCert (and $certificatesMade (not $settings.CERT_FILE)) "CERT_FILE is empty")
+  (list "secrets.tlsCerts.clientKey" .Values.secrets.tlsCerts.clientKey (and $certificatesMade (not $settings.CERT_KEY)) "CERT_KEY is empty")
   (list "secrets.existingSecretName" .Values.secrets.existingSecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingSshKeySecretName" .Values.secrets.existingSshKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingTlsSecretName" .Values.secrets.existingTlsSecretName (not $reference) "secrets.mode is create")
@@ -180,6 +184,14 @@
 {{- if and (index . 1) (index . 2) }}{{ $vain = append $vain (printf "%s (%s)" (index . 0) (index . 3)) }}{{ end -}}
 {{- end -}}
 {{- toYaml $vain -}}
+{{- end }}
+
+{{- /* Takes out of a map what is null: nothing was said. */ -}}
+{{- define "peerpod-operator.dropNulls" -}}
+{{- $map := . -}}
+{{- range $key, $value := $map -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $map $key }}{{ else if kindIs "map" $value }}{{ include "peerpod-operator.dropNulls" $value }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{- /* The spec of the PeerPodConfig. */ -}}
@@ -196,5 +208,7 @@
 {{- with $adaptor }}{{ $_ := set $spec "adaptor" . }}{{ end -}}
 {{- $_ := set $spec "configMapName" (include "peerpod-operator.configMapName" .) -}}
 {{- $_ := set $spec "cloudSecretName" (include "peerpod-operator.secretName" .) -}}
-{{- toYaml (mergeOverwrite $spec (deepCopy .Values.peerPodConfig.spec)) -}}
+{{- $own := deepCopy (.Values.peerPodConfig.spec | default dict) -}}
+{{- include "peerpod-operator.dropNulls" $own -}}
+{{- toYaml (mergeOverwrite $spec $own) -}}
 {{- end }}

@@ -1,6 +1,6 @@
 //! What is installed beside the operator.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
 use super::{Texts, further_labels};
@@ -75,8 +75,8 @@ pub(super) struct Drain {
     /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing. Without it, delete
     /// every PeerPodConfig yourself first (`kubectl delete peerpodconfigs --all`): while there is one, helm fails at the operator.
     enabled: bool,
-    /// How long, such as `4m` or `1h 30m`; helm's own `--timeout` must be a minute longer.
-    #[schemars(regex(pattern = "^[0-9]{1,4}[smh]( ?[0-9]{1,4}[smh])*$"))]
+    /// How long, such as `4m` or `1h 30m`, up to `24h`; helm's own `--timeout` must be a minute longer.
+    #[schemars(schema_with = "drain_timeout")]
     timeout: String,
 }
 
@@ -84,4 +84,16 @@ impl Default for Drain {
     fn default() -> Self {
         Self { enabled: true, timeout: "4m".to_owned() }
     }
+}
+
+/// What `drain` takes: durations of at least a second that no spelling makes longer than a day.
+fn drain_timeout(_: &mut SchemaGenerator) -> Schema {
+    let seconds = "[0-9]{1,4}s";
+    let minutes = "[0-9]{1,3}m( ?[0-9]{1,4}s)?";
+    let hours = "(1?[0-9]|2[0-3])h( ?[0-5]?[0-9]m)?( ?[0-5]?[0-9]s)?";
+    json_schema!({
+        "type": "string",
+        "pattern": format!("^({seconds}|{minutes}|{hours}|24h)$"),
+        "not": { "pattern": "^[0hms ]*$" },
+    })
 }

@@ -20,9 +20,9 @@ pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": names })
 }
 
-/// A setting may be written without quotes.
+/// A setting may be written without quotes, and with nothing after its colon.
 fn setting() -> Value {
-    json!({ "type": ["string", "number", "boolean"] })
+    json!({ "type": ["string", "number", "boolean", "null"] })
 }
 
 fn by_provider(further: &[&str], holds: impl Fn(Kind) -> bool) -> Schema {

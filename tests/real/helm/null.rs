@@ -1,0 +1,74 @@
+//! Values with nothing after their colon, which helm takes for: as if nobody had said it.
+
+use anyhow::{Context as _, Result, ensure};
+use peerpod_operator::api::v1alpha1::PeerPodConfig;
+use serde_json::{Value, json};
+
+use super::{CHART, Helm, theirs::installed};
+use crate::{kustomize::data, support::beside_others};
+
+/// Only what is empty among the values, as null.
+fn unset(values: &Value) -> Value {
+    let is_empty = *values == "" || *values == json!([]) || *values == json!({});
+    match values {
+        _ if is_empty => Value::Null,
+        Value::Object(fields) => {
+            let kept = |value: &Value| value.is_object() || value.is_null();
+            fields
+                .iter()
+                .map(|(name, value)| (name.clone(), unset(value)))
+                .filter(|(_, it)| kept(it))
+                .collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// The objects of the chart with these values, and what helm says.
+async fn all(helm: &Helm, values: &Value) -> Result<(Vec<Value>, String)> {
+    let file = helm.home.path().join("values.yaml");
+    std::fs::write(&file, values.to_string())?;
+    let objects = helm.rendered(&["--values", file.to_str().context("UTF-8")?]).await?;
+    Ok((objects, installed(helm, values).await?))
+}
+
+#[test]
+fn what_is_empty_may_as_well_be_null() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let defaults = std::fs::read_to_string(format!("{CHART}/values.yaml"))?;
+        let mut nulls = unset(&serde_yaml::from_str(&defaults)?);
+        ensure!(nulls["operator"].get("affinity") == Some(&Value::Null), "{nulls:#}");
+        ensure!(nulls["operator"].get("replicas").is_none(), "{nulls:#}");
+        nulls["peerPodConfig"]["create"] = json!(true);
+        let mut plain = json!({ "peerPodConfig": { "create": true } });
+        ensure!(all(&helm, &nulls).await? == all(&helm, &plain).await?, "without a provider");
+        for values in [&mut nulls, &mut plain] {
+            values["provider"] = json!("libvirt");
+        }
+        ensure!(all(&helm, &nulls).await? == all(&helm, &plain).await?, "with a provider");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_null_among_settings_and_in_a_configuration_says_nothing() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for spec in [json!({ "admission": null }), json!({ "admission": { "runtimeClassName": null } })] {
+            let values = json!({
+                "provider": "libvirt",
+                "providerConfigs": { "libvirt": { "LIBVIRT_CPUSET": null } },
+                "peerPodConfig": { "create": true, "spec": spec },
+            });
+            let (objects, told) = all(&helm, &values).await?;
+            ensure!(told.contains("kubectl get runtimeclass kata-remote\n"), "{told}");
+            let settings = data(&objects, "ConfigMap")?;
+            ensure!(settings.get("LIBVIRT_CPUSET").is_none_or(|text| text == ""), "{settings:?}");
+            let config = objects.iter().find_map(|it| it["data"]["peerpodconfig.yaml"].as_str());
+            let config: PeerPodConfig = serde_yaml::from_str(config.context("no PeerPodConfig")?)?;
+            ensure!(config.spec.admission.runtime_class_name == "kata-remote");
+        }
+        Ok(())
+    })
+}
