@@ -13,15 +13,7 @@ use std::{path::PathBuf, process::Stdio};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
 use cluster::{Cluster, tools};
-use kube::ResourceExt as _;
-use peerpod_operator::{
-    NAMESPACE, OLDEST_KUBERNETES,
-    api::v1alpha1::PeerPodConfig,
-    cli::Cli,
-    install::{APPLY_JOB, guard},
-    runtime::lease,
-    settings::CloudProvider,
-};
+use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, cli::Cli, settings::CloudProvider};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use serde_yaml::Value as Yaml;
@@ -29,7 +21,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::{
-    kustomize::{KUSTOMIZE, accepted, built, data},
+    kustomize::{KUSTOMIZE, built, data},
     support::beside_others,
 };
 
@@ -154,161 +146,6 @@ fn a_providers_values_are_its_overlays_settings() -> Result<()> {
         let alias = helm.rendered(&["--no-hooks", "--set", "provider=ibmcloudpowervs"]).await?;
         ensure!(data(&alias, "ConfigMap")?["CLOUD_PROVIDER"] == "ibmcloud-powervs");
         Ok(())
-    })
-}
-
-#[test]
-fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> {
-    beside_others(async |scene| {
-        let cluster = scene.testbed.cluster();
-        let helm = Helm::of(cluster).await?;
-        let values = helm.home.path().join("values.yaml");
-        std::fs::write(&values, serde_yaml::to_string(&everything())?)?;
-        let values = values.to_str().context("UTF-8")?;
-        let objects = helm.rendered(&["--values", values]).await?;
-
-        let deployment = of_kind(&objects, "Deployment")?;
-        let pod = &deployment["spec"]["template"]["spec"];
-        let container = &pod["containers"][0];
-        for (place, value) in [
-            (&deployment["spec"]["replicas"], json!(3)),
-            (&deployment["metadata"]["annotations"], json!({ "at": "deployment" })),
-            (&deployment["metadata"]["labels"]["team"], json!("a")),
-            (&deployment["spec"]["template"]["metadata"]["labels"]["of"], json!("pod")),
-            (&deployment["spec"]["template"]["metadata"]["labels"]["wi"], json!("true")),
-            (&deployment["spec"]["template"]["metadata"]["annotations"], json!({ "at": "pod" })),
-            (&pod["nodeSelector"], json!({ "zone": "a" })),
-            (&pod["priorityClassName"], json!("high")),
-            (&pod["imagePullSecrets"], json!([{ "name": "pull" }])),
-            (&pod["tolerations"], json!([{ "operator": "Exists" }])),
-            (&pod["affinity"], json!({ "podAffinity": {} })),
-            (&pod["topologySpreadConstraints"], json!([])),
-            (&pod["volumes"][0]["configMap"]["name"], json!("mine")),
-            (&pod["volumes"][1]["secret"]["secretName"], json!("credentials")),
-            (&pod["volumes"][2]["secret"]["secretName"], json!("key")),
-            (&pod["volumes"][3], json!({ "name": "more", "emptyDir": {} })),
-            (&container["image"], json!(format!("registry.example/operator@{}", digest()))),
-            (&container["imagePullPolicy"], json!("Always")),
-            (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
-            (&container["volumeMounts"][3], json!({ "name": "more", "mountPath": "/more" })),
-            (
-                &container["env"][3],
-                json!({ "name": "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", "value": "mine" }),
-            ),
-            (
-                &container["env"][4],
-                json!({ "name": "PEERPOD_OPERATOR_CREDENTIALS_SECRET", "value": "credentials" }),
-            ),
-            (&container["env"][5], json!({ "name": "PEERPOD_OPERATOR_SSH_KEY_SECRET", "value": "key" })),
-            (
-                &container["env"][6],
-                json!({ "name": "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", "value": "certificates" }),
-            ),
-            (&container["env"][7]["value"], json!("caa:v1")),
-            (&container["env"][8], json!({ "name": "A", "value": "b" })),
-        ] {
-            ensure!(*place == value, "{place} is not {value}");
-        }
-        let arguments = container["args"].to_string();
-        for argument in [
-            "--lease-name=33f6c5d6.confidentialcontainers.org",
-            "--controllers=peerpod,peerpodconfig",
-            "--concurrency=7",
-        ] {
-            ensure!(arguments.contains(argument), "{argument}: {arguments}");
-        }
-        for object in objects.iter().filter(|it| it["spec"]["template"].is_object()) {
-            let labels = &object["spec"]["template"]["metadata"]["labels"];
-            ensure!(labels["team"] == "a" && labels["app.kubernetes.io/name"].is_string(), "{object}");
-        }
-        let accounts: Vec<_> = objects.iter().filter(|it| it["kind"] == "ServiceAccount").collect();
-        for (name, annotations) in
-            [("peerpod-operator", json!({ "role": "o" })), ("cloud-api-adaptor", json!({ "role": "a" }))]
-        {
-            let account = accounts.iter().find(|it| it["metadata"]["name"] == name).context(name)?;
-            ensure!(account["metadata"]["annotations"] == annotations, "{account}");
-        }
-        let mut bindings = objects.iter().filter(|it| it["kind"] == "ValidatingAdmissionPolicyBinding");
-        let guard = bindings.find(|it| it["metadata"]["name"] == guard::NAME).context("there is no guard")?;
-        ensure!(guard["spec"]["validationActions"][0] == "Deny", "{guard}");
-        let config = objects.iter().find_map(|it| it["data"]["peerpodconfig.yaml"].as_str());
-        let config: PeerPodConfig = serde_yaml::from_str(config.context("no PeerPodConfig")?)?;
-        let spec = serde_json::to_value(&config.spec)?;
-        ensure!(
-            config.name_any() == "1e3" && spec["limit"] == "7" && spec["instanceType"] == "large",
-            "{spec}"
-        );
-        ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
-        ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
-        ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
-        let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
-        let role = roles.find(|it| it["metadata"]["name"] == APPLY_JOB).context("the Job has no Role")?;
-        ensure!(
-            role["rules"][0]["resourceNames"] == json!(["1e3"]),
-            "it may write other PeerPodConfigs: {role}"
-        );
-        of_kind(&objects, "PrometheusRule")?;
-        of_kind(&objects, "PodMonitor")?;
-        for kind in ["NetworkPolicy", "PodDisruptionBudget", "Job"] {
-            of_kind(&objects, kind)?;
-        }
-        // The others' kinds are not Kubernetes' own.
-        let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
-        accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
-    })
-}
-
-fn digest() -> String {
-    format!("sha256:{}", "01".repeat(32))
-}
-
-/// Something else than the default for everything that has an effect.
-fn everything() -> Value {
-    json!({
-        "provider": "aws",
-        "secrets": {
-            "mode": "reference",
-            "existingSecretName": "credentials",
-            "existingSshKeySecretName": "key",
-            "existingTlsSecretName": "certificates",
-        },
-        "settings": { "existingConfigMapName": "mine" },
-        "image": { "name": "caa", "tag": "v1" },
-        "limit": "7",
-        "daemonset": {
-            "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 },
-            "podLabels": { "x": "z" },
-            "serviceAccount": { "annotations": { "role": "a" } },
-        },
-        "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
-        "webhook": { "replicas": 4 },
-        "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
-        "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
-        "operator": {
-            "image": { "repository": "registry.example/operator", "digest": digest(), "pullPolicy": "Always" },
-            "imagePullSecrets": [{ "name": "pull" }],
-            "replicas": 3,
-            "leaseName": lease::PEERPOD_CTRL,
-            "resources": { "requests": null, "limits": { "memory": "64Mi" } },
-            "extraArgs": ["--concurrency=7"],
-            "extraEnv": [{ "name": "A", "value": "b" }],
-            "extraVolumes": [{ "name": "more", "emptyDir": {} }],
-            "extraVolumeMounts": [{ "name": "more", "mountPath": "/more" }],
-            "podLabels": { "of": "pod" },
-            "podAnnotations": { "at": "pod" },
-            "annotations": { "at": "deployment" },
-            "nodeSelector": { "zone": "a" },
-            "tolerations": [{ "operator": "Exists" }],
-            "affinity": { "podAffinity": {} },
-            "topologySpreadConstraints": [],
-            "priorityClassName": "high",
-        },
-        "guard": { "action": "Deny" },
-        "metrics": { "podMonitor": { "enabled": true }, "alerts": { "enabled": true } },
-        "networkPolicy": { "enabled": true },
-        "podDisruptionBudget": { "enabled": true },
-        "commonLabels": { "team": "a" },
-        "kata-deploy": { "enabled": false },
     })
 }
 

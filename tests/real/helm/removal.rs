@@ -109,3 +109,27 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         alone.testbed.install_objects().await
     })
 }
+
+#[test]
+fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_before() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        let helm = Helm::of(alone.testbed.cluster()).await?;
+        install(alone, &helm, &stage).await?;
+        let cluster = alone.testbed.cluster();
+        let namespace = format!("--namespace={NAMESPACE}");
+        let uninstall = ["uninstall", RELEASE, "--no-hooks"];
+        let refused =
+            helm.run(&uninstall).await.err().context("the operator went before its configuration")?;
+        ensure!(format!("{refused:#}").contains("failed to delete release"), "{refused:#}");
+        cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await?;
+
+        // As helm's notes say it.
+        cluster.kubectl(&["delete", "peerpodconfigs", "--all", &namespace, "--timeout=60s"]).await?;
+        stage.shares(&[None, None]).await?;
+        helm.run(&uninstall).await?;
+        ensure!(cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await.is_err());
+        stage.leave().await?;
+        alone.testbed.install_objects().await
+    })
+}

@@ -70,8 +70,8 @@ helm upgrade --install peerpod-operator helm/peerpod-operator \\
   --set operator.image.repository=REGISTRY/peerpod-operator
 ```
 
-HOST is where the VMs are, and the key for ssh is a Secret that may also be made later: `kubectl -n confidential-containers-system create
-secret generic ssh-key-secret --from-file=id_rsa`. There is no image to pull yet: `cargo xtask image` makes it, for a registry of yours.
+HOST is where the VMs are, and the private key that logs in there is a Secret that may also be made later: `kubectl -n
+confidential-containers-system create secret generic ssh-key-secret --from-file=id_rsa=\"$HOME/.ssh/id_rsa\"`. There is no image to pull yet: `cargo xtask image` makes it, for a registry of yours.
 Where each node has it already, leave the last line out. VMs of libvirt alone are deleted today.
 
 `providers/` has a values file for each provider, with every setting of cloud-api-adaptor, its default and meaning. Where the charts
