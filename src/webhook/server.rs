@@ -1,4 +1,5 @@
-//! Serves reviews over TLS, by HTTP/2 and HTTP/1.1.
+//! Serves reviews over TLS, by HTTP/1.1, which is what API servers speak to Services: by HTTP/2 all calls would go by one
+//! connection to one replica. It is not offered, as each of its connections holds as much as hundreds.
 //!
 //! Whoever can reach the port may connect, so everything is bounded: connections, the time that each step takes, headers,
 //! a body's length and what all bodies together hold.
@@ -19,10 +20,10 @@ use hyper::{
     Method, Request, StatusCode,
     body::{Bytes, Incoming},
     header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue},
-    server::conn::{http1, http2},
+    server::conn::http1,
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::{
     net::TcpStream,
     task::JoinSet,
@@ -50,8 +51,7 @@ use crate::runtime::{
 /// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
 
-/// Connections at once. By HTTP/1.1, which API servers speak to Services, each call at the same time has its own, and an API
-/// server keeps up to 25 of them for later.
+/// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
 const CONNECTIONS: usize = 256;
 
 /// How long a connection is kept without a request. API servers drop it after 90 s: if the webhook were the first to drop
@@ -61,10 +61,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// How long a client may take to agree on TLS.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// How often a connection by HTTP/2 is asked whether anybody is there, and how long the answer may take.
-const PING: Duration = Duration::from_secs(30);
-
-/// How long a request may take from its first byte to the answer, by HTTP/1.1: the API server waits for 5 s.
+/// How long a request may take from its first byte to the answer: the API server waits for 5 s.
 const REQUEST_TIME: Duration = Duration::from_secs(4);
 
 /// How long a body may take to arrive, and to find memory.
@@ -76,18 +73,12 @@ const LEAVE_TIME: Duration = Duration::from_secs(1);
 /// How long connections may go on after the stop.
 pub const LONGEST_STOP: Duration = Duration::from_secs(10);
 
-/// How long connections of HTTP/1.1 that are idle stay open after the stop: on one that is closed at once a request may
+/// How long connections that are idle stay open after the stop: on one that is closed at once a request may
 /// be under way, which would be lost.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// What all headers of a request may hold.
-const MOST_HEADERS: u32 = 16 * 1024;
-
-/// Requests at once on a connection.
-const STREAMS: u32 = 128;
-
-/// What may arrive on a connection before it is read.
-const WINDOW: u32 = 128 * 1024;
+const MOST_HEADERS: usize = 16 * 1024;
 
 /// What answers reviews.
 #[derive(Debug)]
@@ -220,10 +211,7 @@ async fn converse(
         () = seat.has_to_leave(IDLE) => return,
     };
     let ended = match handshake {
-        Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-            http2(stream, webhook, seat, stop).await
-        }
-        Ok(Ok(stream)) => http1(stream, webhook, seat, stop).await,
+        Ok(Ok(stream)) => speak(stream, webhook, seat, stop).await,
         Ok(Err(error)) => return debug!(%error, "a client and this server do not agree on TLS"),
         Err(_) => return debug!("a client took too long to agree on TLS"),
     };
@@ -232,29 +220,7 @@ async fn converse(
     }
 }
 
-async fn http2(
-    stream: TlsStream<TcpStream>,
-    webhook: Arc<Webhook>,
-    seat: Arc<Seat>,
-    stop: CancellationToken,
-) -> hyper::Result<()> {
-    let service = service_fn(|request| {
-        let (webhook, seat) = (Arc::clone(&webhook), Arc::clone(&seat));
-        async move { Ok::<_, Infallible>(webhook.respond(request, &seat).await) }
-    });
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(MOST_HEADERS)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .serve_connection(TokioIo::new(stream), service);
-    until_it_ends(connection, http2::Connection::graceful_shutdown, &seat, stop.cancelled()).await
-}
-
-async fn http1(
+async fn speak(
     stream: TlsStream<TcpStream>,
     webhook: Arc<Webhook>,
     seat: Arc<Seat>,
@@ -274,7 +240,7 @@ async fn http1(
     let connection = http1::Builder::new()
         // It would run while a connection waits for a request, too.
         .header_read_timeout(None)
-        .max_buf_size(MOST_HEADERS as usize)
+        .max_buf_size(MOST_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
     let lingered = async {
         stop.cancelled().await;

@@ -98,7 +98,7 @@ impl TlsOptions {
         [min_version.to_owned(), ciphers.join(",")]
     }
 
-    /// rustls' configuration of a server that speaks HTTP/2 and HTTP/1.1, with certificates from `certificates`.
+    /// rustls' configuration of a server that speaks HTTP/1.1, with certificates from `certificates`.
     pub fn server_config(&self, certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, TlsError> {
         let mut provider: CryptoProvider = ring::default_provider();
         let versions: &[&'static SupportedProtocolVersion] =
@@ -114,7 +114,7 @@ impl TlsOptions {
             .map_err(|problem| TlsError::Refused(problem.to_string()))?
             .with_no_client_auth()
             .with_cert_resolver(certificates);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
     }
 }

@@ -1,4 +1,4 @@
-//! The time that a request may take to arrive by HTTP/1.1.
+//! The time that a request may take to arrive.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::runtime::crowd::Seat;
 
-/// A connection by HTTP/1.1 that fails where a request, once its first byte is there, takes too long until it is answered.
+/// A connection that fails where a request, once its first byte is there, takes too long until it is answered.
 ///
 /// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
 pub(super) struct Prompt<S> {

@@ -78,44 +78,39 @@ impl Fixture {
         assert!(self.serving.show(cert.as_bytes(), key.as_bytes()).unwrap());
     }
 
-    /// A connection that speaks this protocol.
-    async fn connect(&self, protocol: &str) -> io::Result<ClientStream<TcpStream>> {
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    async fn connect(&self) -> io::Result<ClientStream<TcpStream>> {
+        self.connect_with(self.client(), &["http/1.1"]).await
+    }
+
+    /// A client that takes what there is.
+    fn client(&self) -> ClientConfig {
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12, &TLS13])
             .unwrap()
             .with_root_certificates(self.trusted.clone())
-            .with_no_client_auth();
-        self.connect_with(config, protocol).await
+            .with_no_client_auth()
     }
 
+    /// A connection by one of these protocols.
     async fn connect_with(
         &self,
         mut config: ClientConfig,
-        protocol: &str,
+        protocols: &[&str],
     ) -> io::Result<ClientStream<TcpStream>> {
-        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let stream = TcpStream::connect(self.server.address).await?;
         TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
     }
 
     async fn http1(&self) -> Http1 {
-        let stream = self.connect("http/1.1").await.unwrap();
+        let stream = self.connect().await.unwrap();
         let (sender, connection) = client::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        sender
-    }
-
-    async fn http2(&self) -> Http2 {
-        let stream = self.connect("h2").await.unwrap();
-        let (sender, connection) =
-            client::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender
     }
 }
 
 type Http1 = client::http1::SendRequest<Full<Bytes>>;
-type Http2 = client::http2::SendRequest<Full<Bytes>>;
 
 fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     Request::builder()
@@ -152,18 +147,19 @@ fn is_patched(answer: &(u16, String)) -> bool {
 }
 
 #[tokio::test]
-async fn reviews_are_answered_by_both_versions_of_http_many_on_one_connection() {
+async fn reviews_are_answered_many_on_one_connection_and_on_many() {
     let fixture = Fixture::plain();
-    let (mut http1, http2) = (fixture.http1().await, fixture.http2().await);
-    for _ in 0..3 {
-        assert!(is_patched(&ask(&mut http1, a_review()).await));
+    let mut connections = Vec::new();
+    for _ in 0..10 {
+        connections.push(fixture.http1().await);
     }
-    let many = (0..100).map(|_| {
-        let mut http2 = http2.clone();
-        async move { anyhow::Ok(body(http2.send_request(a_review()).await?).await) }
+    let many = connections.iter_mut().map(|http1| async {
+        for _ in 0..10 {
+            assert!(is_patched(&ask(http1, a_review()).await));
+        }
+        anyhow::Ok(())
     });
-    let answers = timeout(DEADLINE, try_join_all(many)).await.unwrap().unwrap();
-    assert!(answers.iter().all(is_patched));
+    timeout(DEADLINE, try_join_all(many)).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -191,11 +187,9 @@ async fn bodies_are_bounded_and_what_is_just_short_enough_is_read() {
     let fixture = Fixture::plain();
     for (length, status) in [(MOST_BODY, 400), (MOST_BODY + 1, 413), (2 * MOST_BODY, 413)] {
         let body_ = vec![b' '; length];
-        let (code, text) = ask(&mut fixture.http1().await, request(Method::POST, PATH, body_.clone())).await;
+        let (code, text) = ask(&mut fixture.http1().await, request(Method::POST, PATH, body_)).await;
         assert_eq!(code, status, "{text}");
         assert!(text.contains("\"kind\":\"Status\""), "{text}");
-        let response = fixture.http2().await.send_request(request(Method::POST, PATH, body_)).await.unwrap();
-        assert_eq!(response.status().as_u16(), status);
     }
     let mut again = fixture.http1().await;
     assert!(is_patched(&ask(&mut again, a_review()).await), "what was held for bodies is given back");
@@ -204,14 +198,14 @@ async fn bodies_are_bounded_and_what_is_just_short_enough_is_read() {
 #[tokio::test]
 async fn certificates_change_under_load_and_no_request_fails() {
     let mut fixture = Fixture::plain();
-    let old = fixture.http2().await;
+    let old = fixture.http1().await;
     let done = CancellationToken::new();
-    let load = |mut sender: Http2| {
+    let load = |mut sender: Http1| {
         let done = done.clone();
         async move {
             let mut count = 0;
             while !done.is_cancelled() || count == 0 {
-                assert!(is_patched(&body(sender.send_request(a_review()).await.unwrap()).await));
+                assert!(is_patched(&ask(&mut sender, a_review()).await));
                 count += 1;
             }
             count
@@ -220,10 +214,10 @@ async fn certificates_change_under_load_and_no_request_fails() {
     let mut running = vec![tokio::spawn(load(old))];
     for _ in 0..20 {
         fixture.rotate();
-        let sender = fixture.http2().await;
+        let sender = fixture.http1().await;
         running.push(tokio::spawn(load(sender)));
     }
-    let shown = fixture.connect("h2").await.unwrap();
+    let shown = fixture.connect().await.unwrap();
     let shown = shown.get_ref().1.peer_certificates().unwrap()[0].clone();
     let newest = fixture.trusted.roots.last().unwrap().subject_public_key_info.to_vec();
     assert!(shown.windows(newest.len()).any(|part| part == newest), "the newest certificate is shown");
@@ -236,13 +230,11 @@ async fn certificates_change_under_load_and_no_request_fails() {
 #[tokio::test]
 async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
     let fixture = Fixture::plain();
-    let (mut http1, mut http2) = (fixture.http1().await, fixture.http2().await);
-    let mut idle = fixture.http1().await;
+    let (mut http1, mut idle) = (fixture.http1().await, fixture.http1().await);
     assert!(is_patched(&ask(&mut http1, a_review()).await));
     assert!(is_patched(&ask(&mut idle, a_review()).await));
-    assert!(is_patched(&body(http2.send_request(a_review()).await.unwrap()).await));
     // Half a request: it is answered once the rest is there.
-    let mut half = fixture.connect("http/1.1").await.unwrap();
+    let mut half = fixture.connect().await.unwrap();
     let head =
         format!("POST {PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n");
     half.write_all(head.as_bytes()).await.unwrap();
@@ -277,8 +269,21 @@ async fn clients_that_do_not_speak_what_is_wanted_are_turned_away() {
             .with_root_certificates(fixture.trusted.clone())
             .with_no_client_auth()
     };
-    assert!(tls13.connect_with(old(&tls13), "h2").await.is_err());
-    let stream = one_cipher.connect_with(old(&one_cipher), "h2").await.unwrap();
+    assert!(tls13.connect_with(old(&tls13), &[]).await.is_err());
+    let stream = one_cipher.connect_with(old(&one_cipher), &[]).await.unwrap();
     let chosen = stream.get_ref().1.negotiated_cipher_suite().unwrap();
     assert_eq!(format!("{:?}", chosen.suite()), cipher);
+}
+
+#[tokio::test]
+async fn http_1_1_is_spoken_and_nothing_else() {
+    let fixture = Fixture::plain();
+    let agreed = async |protocols| {
+        let stream = fixture.connect_with(fixture.client(), protocols).await?;
+        io::Result::Ok(stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec))
+    };
+    assert_eq!(agreed(&["h2", "http/1.1"]).await.unwrap().unwrap(), b"http/1.1");
+    assert_eq!(agreed(&[]).await.unwrap(), None);
+    let problem = agreed(&["h2"]).await.unwrap_err().to_string();
+    assert!(problem.contains("NoApplicationProtocol"), "{problem}");
 }

@@ -29,7 +29,7 @@ async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
     let fixture = Fixture::plain();
     let mut stalled = Vec::new();
     for length in ["content-length: 4194304", "transfer-encoding: chunked"].repeat(8) {
-        let mut stream = fixture.connect("http/1.1").await.unwrap();
+        let mut stream = fixture.connect().await.unwrap();
         let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n{length}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         stalled.push(stream);
@@ -68,7 +68,7 @@ async fn a_connection_that_waits_is_kept_longer_than_api_servers_keep_it() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_has_begun_must_arrive_soon() {
     let fixture = Fixture::plain();
-    let mut stream = fixture.connect("http/1.1").await.unwrap();
+    let mut stream = fixture.connect().await.unwrap();
     stop_the_clock();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut wanted = vec![0; 20];
