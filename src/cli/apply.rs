@@ -14,16 +14,13 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use super::{client::client, patience, serving::block_on};
+use super::{client::client, patience, retry::Retry, serving::block_on};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
-    runtime::{
-        api_call::{ApiError, bounded},
-        backoff::delay,
-    },
+    runtime::api_call::{ApiError, bounded},
 };
 
 /// For `--help`.
@@ -44,9 +41,6 @@ const FIELD_MANAGER: &str = "peerpod-operator-apply";
 
 /// How long an API server may judge by a definition that was replaced a moment ago.
 const SETTLES: Duration = Duration::from_secs(10);
-
-/// The pauses between tries, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
 
 /// What `apply` is told.
 #[derive(Clone, Debug, Args)]
@@ -87,7 +81,7 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
         .map_err(|problem| format!("{}: {problem}", args.file.display()))?;
     let client = client().await?;
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
-    let (mut tries, mut random, mut told) = (0, fastrand::Rng::new(), String::new());
+    let mut retry = Retry::new(tell);
     loop {
         let obstacle = match timeout_at(deadline, attempt(&api, &config)).await {
             Ok(Ok(())) => {
@@ -100,16 +94,9 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
         };
         let until = patience.until(&obstacle, Instant::now());
         let (Obstacle::Later(problem) | Obstacle::Invalid(problem)) = obstacle;
-        tries += 1;
-        let next = Instant::now() + delay(PAUSES.0, PAUSES.1, tries, &mut random);
-        if next >= until {
+        if !retry.pause(&problem, until).await {
             return Err(format!("{config} was not applied: {problem}"));
         }
-        if told != problem {
-            tell(&format!("trying again: {problem}"));
-            told = problem;
-        }
-        sleep_until(next).await;
     }
 }
 

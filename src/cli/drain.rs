@@ -22,15 +22,12 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{client::client, patience, serving::block_on};
+use super::{client::client, patience, retry::Retry, serving::block_on};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     install::{Component, NAME},
     permissions::Permission,
-    runtime::{
-        api_call::{ApiError, bounded},
-        text::listed,
-    },
+    runtime::text::listed,
 };
 
 /// For `--help`.
@@ -72,10 +69,12 @@ pub struct DrainArgs {
 }
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
-    block_on(prepare(args), |problem| {
-        // Where even this cannot be written, the exit code has to do.
-        let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
-    })
+    block_on(prepare(args), tell)
+}
+
+fn tell(problem: &str) {
+    // Where even this cannot be written, the exit code has to do.
+    let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
 }
 
 fn say(text: &str) {
@@ -85,36 +84,39 @@ fn say(text: &str) {
 
 async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
-    let client = client().await?;
-    no_peerpods(&client, deadline).await.map_err(|problem| format!("{problem}. Nothing was removed"))?;
+    let (client, mut retry) = (client().await?, Retry::new(tell));
+    no_peerpods(&client, &mut retry, deadline)
+        .await
+        .map_err(|problem| format!("{problem}. Nothing was removed"))?;
     say("There are no PeerPods.");
-    no_configurations(&client, &args.namespace, deadline).await?;
+    no_configurations(&client, &args.namespace, &mut retry, deadline).await?;
     say("There are no PeerPodConfigs.");
     // A peer pod that was made meanwhile is not to be forgotten.
-    no_peerpods(&client, deadline).await.map_err(|problem| {
+    no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
         format!("{problem}. The PeerPodConfigs, and cloud-api-adaptor with them, are removed already")
     })?;
     if args.stop {
-        stop(&client, &args.namespace, deadline).await?;
+        stop(&client, &args.namespace, &mut retry, deadline).await?;
     }
     say("The operator may go.");
     Ok(())
 }
 
 /// Ends the operators while they have the right to give their lease up: one that is installed again need not wait for it.
-async fn stop(client: &Client, namespace: &str, deadline: Instant) -> Result<(), String> {
+async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    match bounded(deployments.patch_scale(NAME, &PatchParams::default(), &none)).await {
+    let params = PatchParams::default();
+    let scaled = retry.call(deadline, || deployments.patch_scale(NAME, &params, &none)).await;
+    if scaled.map_err(|problem| format!("the Deployment {NAME} cannot be scaled: {problem}"))?.is_none() {
         // Whoever runs them ends them.
-        Err(problem) if problem.code() == Some(404) => return Ok(()),
-        Err(problem) => return Err(format!("the Deployment {NAME} cannot be scaled: {problem}")),
-        Ok(_) => {}
+        return Ok(());
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let labels = Component::Operator.selector_labels();
     let is_operator = |pod: &Pod| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
-    let mut left = until(pods, deadline.min(Instant::now() + END_PATIENCE), |pod| !is_operator(pod)).await?;
+    let deadline = deadline.min(Instant::now() + END_PATIENCE);
+    let mut left = until(pods, retry, deadline, |pod| !is_operator(pod)).await?;
     left.retain(|pod| is_operator(pod));
     match left.as_slice() {
         [] => say("The operators have ended."),
@@ -125,9 +127,9 @@ async fn stop(client: &Client, namespace: &str, deadline: Instant) -> Result<(),
 }
 
 /// Waits for the deletions that are under way. What lives is left alone.
-async fn no_peerpods(client: &Client, deadline: Instant) -> Result<(), String> {
+async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-    let left = until(Api::<PeerPod>::all(client.clone()), deadline, |it| !is_going(it)).await?;
+    let left = until(Api::<PeerPod>::all(client.clone()), retry, deadline, |it| !is_going(it)).await?;
     if left.is_empty() {
         return Ok(());
     }
@@ -146,16 +148,21 @@ async fn no_peerpods(client: &Client, deadline: Instant) -> Result<(), String> {
 }
 
 /// Deletes every PeerPodConfig and waits until the operator has put the nodes back.
-async fn no_configurations(client: &Client, namespace: &str, deadline: Instant) -> Result<(), String> {
+async fn no_configurations(
+    client: &Client,
+    namespace: &str,
+    retry: &mut Retry,
+    deadline: Instant,
+) -> Result<(), String> {
     let api: Api<PeerPodConfig> = Api::namespaced(client.clone(), namespace);
-    for config in until(api.clone(), deadline, |_| true).await? {
-        say(&format!("Deleting the PeerPodConfig {}.", config.name_any()));
-        match bounded(api.delete(&config.name_any(), &DeleteParams::default())).await {
-            Err(problem) if problem.code() != Some(404) => return Err(problem.to_string()),
-            _ => {}
-        }
+    for config in until(api.clone(), retry, deadline, |_| true).await? {
+        let name = config.name_any();
+        say(&format!("Deleting the PeerPodConfig {name}."));
+        let params = DeleteParams::default();
+        let deleted = retry.call(deadline, || api.delete(&name, &params)).await;
+        deleted.map_err(|problem| format!("the PeerPodConfig {name} cannot be deleted: {problem}"))?;
     }
-    let left = until(api, deadline, |_| false).await?;
+    let left = until(api, retry, deadline, |_| false).await?;
     if left.is_empty() {
         return Ok(());
     }
@@ -167,33 +174,40 @@ async fn no_configurations(client: &Client, namespace: &str, deadline: Instant) 
 }
 
 /// Follows the objects until all of them are `settled`, or the deadline, and gives those that there are then.
-async fn until<K>(api: Api<K>, deadline: Instant, settled: impl Fn(&K) -> bool) -> Result<Vec<Arc<K>>, String>
+async fn until<K>(
+    api: Api<K>,
+    retry: &mut Retry,
+    deadline: Instant,
+    settled: impl Fn(&K) -> bool,
+) -> Result<Vec<Arc<K>>, String>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    match bounded(api.list(&ListParams::default().limit(1))).await {
+    let unreadable = |problem| format!("{} cannot be read: {problem}", K::plural(&()));
+    // A watch would go on for ever where the API server has no such objects, or will not show them.
+    let params = ListParams::default().limit(1);
+    if retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?.is_none() {
         // Without their definition there are none.
-        Err(problem) if problem.code() == Some(404) => return Ok(Vec::new()),
-        Err(problem @ ApiError::Failed(kube::Error::Api(_))) => {
-            return Err(format!("{} cannot be read: {problem}", K::plural(&())));
-        }
-        _ => {}
+        return Ok(Vec::new());
     }
     let (store, writer) = reflector::store();
     let changes = watcher(api, watcher::Config::default()).default_backoff().reflect(writer);
     let mut changes = pin!(changes.chain(futures::stream::once(pending())));
-    let (mut seen, mut problem) = (false, String::new());
+    let (mut seen, mut problem) = (false, "the API server does not answer".to_owned());
     while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {
         match change {
             Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
-            Err(error) => problem = format!(": {error}"),
+            Err(error) => {
+                problem = error.to_string();
+                retry.again(&problem);
+            }
         }
         let all = store.state();
         if seen && all.iter().all(|object| settled(object)) {
             return Ok(all);
         }
     }
-    if seen { Ok(store.state()) } else { Err(format!("{} cannot be read{problem}", K::plural(&()))) }
+    if seen { Ok(store.state()) } else { Err(unreadable(problem)) }
 }
 
 /// The objects' names for people: the first of them.

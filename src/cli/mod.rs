@@ -4,6 +4,7 @@ mod apply;
 mod check;
 mod client;
 mod drain;
+mod retry;
 mod run;
 mod serving;
 mod webhook;

@@ -1,6 +1,6 @@
 //! `apply`, where a `PeerPodConfig` cannot be applied yet.
 
-use std::{path::Path, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use kube::{
@@ -25,25 +25,25 @@ use crate::{
 };
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts it with a file that is there.
-fn start(testbed: &Testbed, file: &Path, options: &[&str]) -> Result<Child> {
-    let mut apply = Command::new(PROGRAM);
-    apply.arg("apply").arg(file).args(options).env("KUBECONFIG", testbed.cluster().kubeconfig());
-    apply.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    Ok(apply.kill_on_drop(true).spawn()?)
+/// Starts the program with these arguments, as the administrator.
+pub fn start(testbed: &Testbed, arguments: &[&str]) -> Result<Child> {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env("KUBECONFIG", testbed.cluster().kubeconfig());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command.kill_on_drop(true).spawn()?)
 }
 
 /// The next line in which it says that it waits.
-async fn complaint(apply: &mut Child) -> Result<String> {
-    let errors = apply.stderr.take().context("its errors are read once")?;
+async fn complaint(program: &mut Child) -> Result<String> {
+    let errors = program.stderr.take().context("its errors are read once")?;
     let line = timeout(PATIENCE, BufReader::new(errors).lines().next_line()).await??;
     line.context("it ended without a word")
 }
 
-async fn succeeds(apply: Child) -> Result<()> {
-    let output = timeout(PATIENCE, apply.wait_with_output()).await??;
+pub async fn succeeds(program: Child) -> Result<()> {
+    let output = timeout(PATIENCE, program.wait_with_output()).await??;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
@@ -57,13 +57,14 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
             &file,
             "apiVersion: confidentialcontainers.org/v1alpha1\nkind: PeerPodConfig\nmetadata: {name: waits}\nspec: {limit: 1}\n",
         )?;
+        let file = file.to_str().context("the folder's name is UTF-8")?;
         remove(testbed.cluster()).await?;
-        let output = start(testbed, &file, &["--timeout=5s"])?.wait_with_output().await?;
+        let output = start(testbed, &["apply", file, "--timeout=5s"])?.wait_with_output().await?;
         let told = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1), "{told}");
         ensure!(told.contains("waits was not applied: the definition peerpodconfigs."), "{told}");
 
-        let mut apply = start(testbed, &file, &[])?;
+        let mut apply = start(testbed, &["apply", file])?;
         let told = complaint(&mut apply).await?;
         ensure!(told.contains("trying again: the definition"), "{told}");
         testbed.install_objects().await?;
@@ -75,7 +76,7 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
         let held = Patch::Merge(json!({ "metadata": { "finalizers": ["test.example/held"] } }));
         configs.patch("waits", &PatchParams::default(), &held).await?;
         configs.delete("waits", &DeleteParams::default()).await?;
-        let mut apply = start(testbed, &file, &[])?;
+        let mut apply = start(testbed, &["apply", file])?;
         let told = complaint(&mut apply).await?;
         ensure!(told.contains("it is being deleted"), "{told}");
         let going = configs.get("waits").await?;

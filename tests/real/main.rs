@@ -13,6 +13,7 @@ mod configuration;
 mod crash;
 mod crd;
 mod deletion;
+mod drain;
 mod far_host;
 mod faults;
 mod garbage_collection;

@@ -1,0 +1,133 @@
+//! Trying again what may succeed later.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::runtime::{
+    api_call::{ApiError, bounded},
+    backoff::delay,
+};
+
+/// The pauses between tries, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+
+/// Tries that failed, and what was said of them.
+pub(super) struct Retry {
+    tell: fn(&str),
+    failures: u32,
+    told: String,
+    random: fastrand::Rng,
+}
+
+impl Retry {
+    /// None yet. `tell` says to people what is waited for.
+    pub(super) fn new(tell: fn(&str)) -> Self {
+        Self { tell, failures: 0, told: String::new(), random: fastrand::Rng::new() }
+    }
+
+    /// Says why it is tried again, unless that was said last.
+    pub(super) fn again(&mut self, problem: &str) {
+        if self.told != problem {
+            (self.tell)(&format!("trying again: {problem}"));
+            problem.clone_into(&mut self.told);
+        }
+    }
+
+    /// Waits for the time of the next try, and says why. `false`, at once: that would be too late.
+    pub(super) async fn pause(&mut self, problem: &str, deadline: Instant) -> bool {
+        self.failures += 1;
+        let next = Instant::now() + delay(PAUSES.0, PAUSES.1, self.failures, &mut self.random);
+        if next >= deadline {
+            return false;
+        }
+        self.again(problem);
+        sleep_until(next).await;
+        true
+    }
+
+    /// Calls the API server until it does what it is asked, or says that it never will, or the deadline. `None`: what it was
+    /// asked about is not there.
+    pub(super) async fn call<T>(
+        &mut self,
+        deadline: Instant,
+        call: impl AsyncFn() -> kube::Result<T>,
+    ) -> Result<Option<T>, String> {
+        self.failures = 0;
+        loop {
+            let problem = match timeout_at(deadline, bounded(call())).await {
+                Ok(Ok(done)) => return Ok(Some(done)),
+                Ok(Err(problem)) if problem.code() == Some(404) => return Ok(None),
+                Ok(Err(problem)) if !passes(&problem) => return Err(problem.to_string()),
+                Ok(Err(problem)) => problem.to_string(),
+                Err(_) => "the API server does not answer".to_owned(),
+            };
+            if !self.pause(&problem, deadline).await {
+                return Err(problem);
+            }
+        }
+    }
+}
+
+/// Whether the same call may succeed later: it was not answered, or the answer is of the API server's state rather than of
+/// the call.
+fn passes(problem: &ApiError) -> bool {
+    // In time, or not now: a conflict, a page of a list that is too old, too many requests.
+    problem.code().is_none_or(|code| !(400..500).contains(&code) || [408, 409, 410, 429].contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use kube::core::Status;
+
+    use super::*;
+
+    /// An API server that answers so first, and then well; how often it was asked, and what came of it.
+    async fn asked(code: Option<u16>) -> (u32, Result<Option<()>, String>) {
+        let count = Cell::new(0);
+        let call = async || {
+            count.set(count.get() + 1);
+            match code {
+                _ if count.get() > 3 => Ok(()),
+                Some(code) => Err(kube::Error::Api(
+                    Status::failure("etcdserver: leader changed", "x").with_code(code).boxed(),
+                )),
+                None => Err(kube::Error::Service("connection refused".into())),
+            }
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let outcome = Retry::new(|_| {}).call(deadline, call).await;
+        (count.get(), outcome)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_passes_is_tried_again_and_what_does_not_is_told_at_once() {
+        for code in [None, Some(409), Some(410), Some(429), Some(500), Some(503), Some(504)] {
+            assert_eq!(asked(code).await, (4, Ok(Some(()))), "{code:?}");
+        }
+        for code in [400, 401, 403, 405, 422] {
+            let (count, outcome) = asked(Some(code)).await;
+            assert!(count == 1 && outcome.unwrap_err().contains("leader changed"), "{code}");
+        }
+        assert_eq!(asked(Some(404)).await, (1, Ok(None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_with_the_deadline_and_says_each_reason_once() {
+        static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+        let mut retry = Retry::new(|text| TOLD.lock().unwrap().push(text.to_owned()));
+        let start = Instant::now();
+        let deadline = start + Duration::from_secs(30);
+        let call = async || Err::<(), _>(kube::Error::Service("connection refused".into()));
+        let problem = retry.call(deadline, call).await.unwrap_err();
+        assert!(problem.contains("connection refused"), "{problem}");
+        assert!(start.elapsed() + PAUSES.1 >= Duration::from_secs(30) && Instant::now() < deadline);
+        let silent = async || std::future::pending::<kube::Result<()>>().await;
+        let problem = retry.call(deadline, silent).await.unwrap_err();
+        assert_eq!((problem.as_str(), Instant::now()), ("the API server does not answer", deadline));
+        let told = TOLD.lock().unwrap();
+        assert!(told.len() == 1 && told[0].starts_with("trying again: "), "{told:?}");
+    }
+}
