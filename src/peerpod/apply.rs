@@ -6,7 +6,10 @@ use kube::{
 };
 
 use crate::{
-    api::v1alpha1::{FINALIZER, PeerPod},
+    api::{
+        metadata::Metadata,
+        v1alpha1::{FINALIZER, PeerPod},
+    },
     runtime::{
         api_call::{self, ApiError},
         finalizer::{self, Written},
@@ -30,7 +33,7 @@ fn as_read(peerpod: &PeerPod) -> DeleteParams {
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }
 }
 
-fn api(client: &Client, peerpod: &PeerPod) -> Api<PeerPod> {
+fn api(client: &Client, peerpod: &PeerPod) -> Api<Metadata<PeerPod>> {
     Api::namespaced(client.clone(), &peerpod.namespace().unwrap_or_default())
 }
 

@@ -5,14 +5,10 @@ use std::sync::Arc;
 use futures::future::{join, join_all};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
-    apimachinery::pkg::apis::meta::v1::{OwnerReference, Time},
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{ApiResource, NotUsed, Object},
-    runtime::reflector::Store,
-};
+use kube::{Api, Client, Resource, ResourceExt, runtime::reflector::Store};
 use serde::Deserialize;
 
 use super::{
@@ -23,7 +19,7 @@ use super::{
     relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
 };
 use crate::{
-    api::v1alpha1::PeerPod,
+    api::{metadata, v1alpha1::PeerPod},
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
     runtime::api_call::{self, ApiError},
 };
@@ -46,15 +42,30 @@ pub(super) struct Observer {
 /// The condition by which a kubelet says since when a Pod's sandbox is ready.
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
-/// A Pod without all that is of no interest here.
-type PodStatus = Object<NotUsed, Status>;
+/// As much of a Pod as is read.
+#[derive(Clone, Debug, Resource, Deserialize)]
+#[resource(inherit = Pod)]
+struct PodView {
+    #[serde(with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    status: Option<StatusView>,
+}
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Status {
-    #[serde(default)]
+#[serde(default)]
+struct StatusView {
     phase: String,
-    #[serde(default)]
-    conditions: Vec<PodCondition>,
+    conditions: Vec<ConditionView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConditionView {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    #[serde(default, deserialize_with = "metadata::time")]
+    last_transition_time: Option<Time>,
 }
 
 /// What became of a Pod.
@@ -123,8 +134,7 @@ impl Observer {
 
     async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
         let namespace = peerpod.namespace().unwrap_or_default();
-        let api: Api<PodStatus> =
-            Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
+        let api: Api<PodView> = Api::namespaced(self.client.clone(), &namespace);
         let found = api_call::bounded(api.get_opt(&pod.name)).await?;
         Ok(state_of(found, &pod.uid))
     }
@@ -181,12 +191,12 @@ impl Observer {
 }
 
 /// What became of the Pod of this uid, by the Pod that has its name.
-fn state_of(found: Option<PodStatus>, uid: &str) -> PodState {
-    let Some(Object { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
+fn state_of(found: Option<PodView>, uid: &str) -> PodState {
+    let Some(PodView { metadata, status }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
         return PodState { owner: Owner::Gone, sandbox_ready: None };
     };
-    let Status { phase, conditions } = status.unwrap_or_default();
+    let StatusView { phase, conditions } = status.unwrap_or_default();
     let owner = match (phase.as_str(), metadata.deletion_timestamp) {
         ("Succeeded" | "Failed", _) => Owner::Finished,
         (_, Some(Time(until))) => Owner::Ending { until },

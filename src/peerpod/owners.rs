@@ -14,8 +14,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt, future::select};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client,
-    core::PartialObjectMeta,
+    Api, Client, Resource,
     runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
 };
 use tokio::sync::Notify;
@@ -26,7 +25,7 @@ use super::{
     nudges::Nudges,
     object::owner,
 };
-use crate::api::v1alpha1::PeerPod;
+use crate::api::{metadata::Metadata, v1alpha1::PeerPod};
 
 /// Who waits for which Pods.
 pub(super) struct OwnerWatch {
@@ -90,7 +89,7 @@ impl OwnerWatch {
     pub(super) async fn run(&self, client: Client) -> Infallible {
         loop {
             self.changed_to(true).await;
-            let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
+            let pods: Api<Metadata<Pod>> = Api::all(client.clone());
             let config = watcher::Config::default().page_size(super::PAGE);
             let events = watcher::watcher(pods, config)
                 .default_backoff()
@@ -112,11 +111,11 @@ impl OwnerWatch {
         }
     }
 
-    fn take(&self, event: &watcher::Event<PartialObjectMeta<Pod>>) {
+    fn take(&self, event: &watcher::Event<Metadata<Pod>>) {
         let Waiting { expected, listed } = &mut *self.waiting();
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
-                let keys = pod.metadata.uid.as_ref().and_then(|uid| expected.get(uid));
+                let keys = pod.meta().uid.as_ref().and_then(|uid| expected.get(uid));
                 self.nudges.add(keys.into_iter().flatten().cloned());
             }
             watcher::Event::Init => *listed = false,
@@ -150,7 +149,7 @@ mod tests {
         peerpod
     }
 
-    fn pod(uid: &str) -> PartialObjectMeta<Pod> {
+    fn pod(uid: &str) -> Metadata<Pod> {
         from_value(json!({ "metadata": { "uid": uid } })).unwrap()
     }
 

@@ -20,7 +20,10 @@ use super::{
     verdict::{Finding, Reason},
 };
 use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    api::{
+        metadata::Metadata,
+        v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    },
     runtime::{
         api_call::{self, ApiError},
         finalizer,
@@ -38,7 +41,7 @@ impl Context {
         });
         let params = PatchParams::apply(&format!("{FIELD_MANAGER}-finalizer")).force();
         let api = self.configs_of(config);
-        match api_call::bounded(api.patch_metadata(&config.name_any(), &params, &Patch::Apply(patch))).await {
+        match api_call::bounded(api.patch(&config.name_any(), &params, &Patch::Apply(patch))).await {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
             Err(error) => Err(error),
@@ -51,7 +54,7 @@ impl Context {
         Ok(Action::await_change())
     }
 
-    fn configs_of(&self, config: &PeerPodConfig) -> Api<PeerPodConfig> {
+    fn configs_of(&self, config: &PeerPodConfig) -> Api<Metadata<PeerPodConfig>> {
         Api::namespaced(self.client.clone(), &config.namespace().unwrap_or_default())
     }
 

@@ -10,14 +10,14 @@ use std::{convert::Infallible, future::pending, time::Duration};
 use futures::{Stream, StreamExt};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, ObjectList, PartialObjectMeta},
+    api::{ListParams, ObjectList},
 };
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError};
 use crate::{
-    api::v1alpha1::PeerPodConfig,
+    api::{metadata::Metadata, v1alpha1::PeerPodConfig},
     runtime::{
         Backoff,
         api_call::{self, ApiError},
@@ -73,10 +73,9 @@ impl Context {
             }
         }
         // Read after the objects, and not from the store, which may lag behind: whatever these were made for is there.
-        let configs = Api::<PeerPodConfig>::all(self.client.clone());
-        let configs = or_none(api_call::bounded(configs.list_metadata(&ListParams::default())).await)?;
-        let is_here =
-            |config: &PartialObjectMeta<_>| config.namespace().as_ref() == Some(&self.options.namespace);
+        let configs = Api::<Metadata<PeerPodConfig>>::all(self.client.clone());
+        let configs = or_none(api_call::bounded(configs.list(&ListParams::default())).await)?;
+        let is_here = |config: &Metadata<_>| config.namespace().as_ref() == Some(&self.options.namespace);
         for (kind, object) in made {
             let Some(config) = object.labels().get(CONFIG_LABEL) else { continue };
             let of_that_name = || configs.iter().filter(|it| it.name_any() == *config);
@@ -87,7 +86,7 @@ impl Context {
                 info!(kind, name, "kept: a PeerPodConfig {config} exists in another namespace");
             }
         }
-        let is_held = |config: &PartialObjectMeta<_>| config.finalizers().iter().any(|it| it == FINALIZER);
+        let is_held = |config: &Metadata<PeerPodConfig>| config.finalizers().iter().any(|it| it == FINALIZER);
         if configs.iter().any(|config| is_here(config) || is_held(config)) {
             // The nodes are theirs, and the next pass of any of them puts right those that are nobody's.
             return Ok(None);
@@ -117,9 +116,9 @@ mod tests {
             let status = Status::failure("text", "reason").with_code(code);
             Err(ApiError::Failed(kube::Error::Api(Box::new(status))))
         };
-        assert!(or_none::<PartialObjectMeta<PeerPodConfig>>(answered(404)).unwrap().is_empty());
+        assert!(or_none::<Metadata<PeerPodConfig>>(answered(404)).unwrap().is_empty());
         for code in [403, 500, 503] {
-            assert!(or_none::<PartialObjectMeta<PeerPodConfig>>(answered(code)).is_err(), "{code}");
+            assert!(or_none::<Metadata<PeerPodConfig>>(answered(code)).is_err(), "{code}");
         }
     }
 }

@@ -1,12 +1,16 @@
 //! What of the objects that are watched asks for a pass, and what is kept of them.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
 use futures::{Stream, TryStreamExt, stream};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, DaemonSetSpec},
+    core::v1::{Affinity, Container, PodSpec, PodTemplateSpec},
+};
 use kube::{
     Api, Client, Resource,
     api::{ObjectMeta, PartialObjectMeta},
@@ -16,11 +20,14 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
 use super::build::CONFIG_LABEL;
-use crate::{api::v1alpha1::PeerPodConfig, runtime::watch::steady};
+use crate::{
+    api::{metadata, v1alpha1::PeerPodConfig},
+    runtime::watch::steady,
+};
 
 /// What the watch of all configurations gives.
 pub(super) struct Configurations<A, O, G> {
@@ -105,14 +112,63 @@ pub(super) fn daemon_sets(
     client: &Client,
     writer: Writer<DaemonSet>,
 ) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
-    let watch = watcher(Api::<DaemonSet>::all(client.clone()), watcher::Config::default());
+    let watch = watcher(Api::<DaemonSetView>::all(client.clone()), watcher::Config::default());
     steady("DaemonSets", watch)
-        .modify(|daemon_set| {
-            daemon_set.metadata.managed_fields = None;
-            daemon_set.status = None;
+        .map_ok(|event| match event {
+            Event::Apply(it) => Event::Apply(it.into()),
+            Event::Delete(it) => Event::Delete(it.into()),
+            Event::Init => Event::Init,
+            Event::InitApply(it) => Event::InitApply(it.into()),
+            Event::InitDone => Event::InitDone,
         })
         .reflect(writer)
         .touched_objects()
+}
+
+/// As much of a DaemonSet as is read: anybody may have written the rest, in the template's metadata too.
+#[derive(Clone, Debug, Resource, Deserialize)]
+#[resource(inherit = DaemonSet)]
+struct DaemonSetView {
+    #[serde(with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    spec: SpecView,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct SpecView {
+    template: TemplateView,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct TemplateView {
+    spec: PodView,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodView {
+    node_selector: Option<BTreeMap<String, String>>,
+    affinity: Option<Affinity>,
+    containers: Vec<ContainerView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ContainerView {
+    name: String,
+    image: Option<String>,
+}
+
+impl From<DaemonSetView> for DaemonSet {
+    fn from(DaemonSetView { mut metadata, spec }: DaemonSetView) -> Self {
+        metadata.managed_fields = None;
+        let PodView { node_selector, affinity, containers } = spec.template.spec;
+        let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
+        let containers = containers.into_iter().map(container).collect();
+        let pod = PodSpec { node_selector, affinity, containers, ..PodSpec::default() };
+        let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
+        let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
+        Self { metadata, spec: Some(spec), status: None }
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +176,41 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn what_tells_whose_a_daemon_set_is_and_where_it_runs_is_read_whatever_else_it_says() {
+        let far = "9999-12-31T00:00:00Z";
+        let fields = json!([{ "manager": "m", "time": far }]);
+        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "k", "operator": "Exists" }] }],
+        } } });
+        let read: DaemonSetView = serde_json::from_value(json!({
+            "metadata": { "name": "a", "labels": { "app": "x" }, "managedFields": fields },
+            "spec": {
+                "selector": {},
+                "template": {
+                    "metadata": { "creationTimestamp": far, "managedFields": fields },
+                    "spec": {
+                        "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                        "containers": [{ "name": "x", "image": "y", "env": [] }],
+                    },
+                },
+            },
+            "status": { "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }] },
+        }))
+        .unwrap();
+        assert_eq!(
+            json!(DaemonSet::from(read)),
+            json!({
+                "apiVersion": "apps/v1", "kind": "DaemonSet",
+                "metadata": { "name": "a", "labels": { "app": "x" } },
+                "spec": { "selector": {}, "template": { "spec": {
+                    "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                    "containers": [{ "name": "x", "image": "y" }],
+                } } },
+            })
+        );
+    }
 
     #[test]
     fn only_what_is_asked_for_asks_for_a_pass() {

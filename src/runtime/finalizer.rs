@@ -7,11 +7,10 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::api_call::{self, ApiError};
-use crate::api::v1alpha1::FIELD_MANAGER;
+use crate::api::{metadata::Metadata, v1alpha1::FIELD_MANAGER};
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +40,14 @@ impl Written {
 
 /// Takes the finalizer away, if the object still is the one that was read and nobody else touched its finalizers. Who set
 /// it, and by which field manager, does not matter.
-pub(crate) async fn release<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<Written, ApiError>
-where
-    K: Resource + Clone + std::fmt::Debug + DeserializeOwned,
-{
+pub(crate) async fn release<K: Resource>(
+    api: &Api<Metadata<K>>,
+    object: &K,
+    finalizer: &str,
+) -> Result<Written, ApiError> {
     let patch = Patch::<()>::Json(release_patch(object, finalizer));
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    Written::by(api_call::bounded(api.patch_metadata(&object.name_any(), &params, &patch)).await)
+    Written::by(api_call::bounded(api.patch(&object.name_any(), &params, &patch)).await)
 }
 
 /// Removes this finalizer and no other. The tests pin the object and the very list that was read.

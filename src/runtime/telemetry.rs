@@ -30,6 +30,10 @@ pub(crate) const HELP: &str = "\
 Logging:
   PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
 
+/// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
+/// Secrets of a namespace; the error that it gives says what was wrong with it. Whoever wants to see it names this very target.
+const NO_ANSWERS: &str = "kube_client::client=error";
+
 /// Starts logging to standard error. A host that has a subscriber already keeps its own.
 pub fn init(format: LogFormat) {
     let (filter, problem) = filter(|name| std::env::var(name).ok());
@@ -46,18 +50,22 @@ pub fn init(format: LogFormat) {
 fn filter(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
     let mut given = FILTER_VARIABLES.iter().filter_map(|name| variable(name).map(|text| (name, text)));
     let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
-        return (EnvFilter::new(DEFAULT_FILTER), None);
+        return (without_answers(DEFAULT_FILTER), None);
     };
-    match EnvFilter::try_new(&text) {
+    match EnvFilter::try_new(format!("{NO_ANSWERS},{text}")) {
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
                 "{name} is {text:?}, which is no filter ({error}); logging {DEFAULT_FILTER:?}: write it as in \
                  info,peerpod_operator=debug"
             );
-            (EnvFilter::new(DEFAULT_FILTER), Some(problem))
+            (without_answers(DEFAULT_FILTER), Some(problem))
         }
     }
+}
+
+fn without_answers(directives: &str) -> EnvFilter {
+    EnvFilter::new(format!("{NO_ANSWERS},{directives}"))
 }
 
 fn subscriber<W>(
@@ -133,6 +141,28 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_cannot_be_decoded_are_logged_only_for_who_asks_for_them_by_name() {
+        let shown = |given: &str| {
+            let (filter, problem) = filter(|_| Some(given.to_owned()));
+            assert_eq!(problem, None);
+            let sink = Sink::default();
+            let writer = sink.clone();
+            let subscriber = subscriber(LogFormat::Text, filter, false, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                warn!(target: "kube_client::client", "a password");
+                warn!(target: "kube_client::config", "a notice");
+            });
+            let bytes = sink.0.lock().unwrap().clone();
+            let text = String::from_utf8(bytes).unwrap();
+            (text.contains("a password"), text.contains("a notice"))
+        };
+        for given in ["", "info", "trace", "info,kube_client=debug"] {
+            assert_eq!(shown(given), (false, true), "{given}");
+        }
+        assert_eq!(shown("info,kube_client::client=warn"), (true, true));
+    }
+
+    #[test]
     fn the_operators_own_variable_comes_first_and_a_broken_one_is_told() {
         let filter_of = |own: &str, common: &str| {
             let (filter, problem) = filter(|name| {
@@ -141,12 +171,13 @@ mod tests {
             });
             (filter.to_string(), problem)
         };
-        assert_eq!(filter_of("debug", "trace"), ("debug".into(), None));
-        assert_eq!(filter_of("", "trace"), ("trace".into(), None));
-        assert_eq!(filter_of("", " "), ("info".into(), None));
-        assert_eq!(filter(|_| None).0.to_string(), "info");
+        let with = |level: &str| format!("{NO_ANSWERS},{level}");
+        assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
+        assert_eq!(filter_of("", "trace"), (with("trace"), None));
+        assert_eq!(filter_of("", " "), (with("info"), None));
+        assert_eq!(filter(|_| None).0.to_string(), with("info"));
         let (used, problem) = filter_of("peerpod_operator=loud", "");
-        assert_eq!(used, "info");
+        assert_eq!(used, with("info"));
         assert!(problem.unwrap().contains("PEERPOD_OPERATOR_LOG"));
         for told in [FILTER_VARIABLES[0], FILTER_VARIABLES[1], &format!("[default: {DEFAULT_FILTER}]")] {
             assert!(HELP.contains(told), "{told}");

@@ -15,6 +15,7 @@ mod crd;
 mod deletion;
 mod drain;
 mod far_host;
+mod far_times;
 mod faults;
 mod garbage_collection;
 mod guard;

@@ -3,9 +3,11 @@
 // Each printer column repeats the attribute `type_`.
 #![allow(clippy::duplicated_attributes)]
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::api::metadata;
 
 /// Records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod
 /// is gone and cloud-api-adaptor did not do it. Owned by the Pod, created by cloud-api-adaptor; users do not make any.
@@ -18,6 +20,8 @@ use serde::{Deserialize, Deserializer, Serialize};
     namespaced,
     status = "PeerPodStatus",
     derive = "PartialEq",
+    // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
+    attr = "cfg_attr(all(), serde(from = \"StoredPeerPod\"), schemars(!from))",
     doc = "PeerPod records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod is gone.",
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.cloudProvider"),
     printcolumn(name = "Instance", type_ = "string", json_path = ".spec.instanceID"),
@@ -63,6 +67,23 @@ impl<'de> Deserialize<'de> for PeerPodSpec {
         let Fields { cloud_provider, instance_id } =
             Option::<Fields>::deserialize(deserializer)?.unwrap_or_default();
         Ok(Self { cloud_provider, instance_id })
+    }
+}
+
+/// One that somebody wrote in an unusual way must not keep all others from being read: of what cannot be read nothing is there.
+#[derive(Deserialize)]
+struct StoredPeerPod {
+    #[serde(default, with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PeerPodSpec,
+    #[serde(default, deserialize_with = "metadata::if_readable")]
+    status: Option<PeerPodStatus>,
+}
+
+impl From<StoredPeerPod> for PeerPod {
+    fn from(StoredPeerPod { metadata, spec, status }: StoredPeerPod) -> Self {
+        Self { metadata, spec, status }
     }
 }
 
@@ -121,6 +142,26 @@ mod tests {
         });
         let read: PeerPod = serde_json::from_value(written).unwrap();
         assert_eq!((read.cloud_provider(), read.instance_id()), ("", ""));
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_held_hides_no_more_than_what_it_stands_in() {
+        let far = "9999-12-31T00:00:00Z";
+        let condition = |since| serde_json::json!({ "type": "Stalled", "status": "True", "reason": "r", "message": "", "lastTransitionTime": since });
+        let read = |since| -> PeerPod {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1",
+                "kind": "PeerPod",
+                "metadata": { "name": "a", "uid": "u", "managedFields": [{ "manager": "m", "time": far }] },
+                "spec": { "cloudProvider": "libvirt" },
+                "status": { "conditions": [condition(since)] },
+            }))
+            .unwrap()
+        };
+        assert_eq!(read("2026-01-01T00:00:00Z").status.unwrap().conditions.len(), 1);
+        let read = read(far);
+        assert_eq!((read.metadata.uid.as_deref(), read.cloud_provider()), (Some("u"), "libvirt"));
+        assert_eq!(read.status, None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_openapi::{
         core::v1::{LocalObjectReference, ResourceRequirements, Toleration},
     },
     apimachinery::pkg::{
-        apis::meta::v1::{Condition, LabelSelector},
+        apis::meta::v1::{Condition, LabelSelector, ObjectMeta},
         util::intstr::IntOrString,
     },
 };
@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Admission;
+use crate::api::metadata;
 
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
@@ -35,6 +36,8 @@ pub const MOST_VMS: u32 = 1_000_000;
     namespaced,
     status = "PeerPodConfigStatus",
     derive = "PartialEq",
+    // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
+    attr = "cfg_attr(all(), serde(from = \"StoredPeerPodConfig\"), schemars(!from))",
     doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Whoever may create or change one decides what runs privileged on these nodes: grant that to administrators of the cluster alone.",
     validation = Rule::new("size(self.metadata.name) <= 40").message(
         "the name of a PeerPodConfig may have 40 characters at most: other objects are named after it"
@@ -149,6 +152,23 @@ impl<'de> Deserialize<'de> for PeerPodConfigSpec {
         // An optional value is what serde takes a missing field for.
         let present = Option::<Present>::deserialize(deserializer)?;
         Ok(present.map_or_else(Self::default, |Present(spec)| spec))
+    }
+}
+
+/// One that somebody wrote in an unusual way must not keep all others from being read: of what cannot be read nothing is there.
+#[derive(Deserialize)]
+struct StoredPeerPodConfig {
+    #[serde(default, with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PeerPodConfigSpec,
+    #[serde(default, deserialize_with = "metadata::if_readable")]
+    status: Option<PeerPodConfigStatus>,
+}
+
+impl From<StoredPeerPodConfig> for PeerPodConfig {
+    fn from(StoredPeerPodConfig { metadata, spec, status }: StoredPeerPodConfig) -> Self {
+        Self { metadata, spec, status }
     }
 }
 

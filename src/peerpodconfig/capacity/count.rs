@@ -6,13 +6,12 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
+    api::core::v1::Pod,
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::{Api, Client, Resource, api::ListParams};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{node::whole, plan::InUse};
 use crate::runtime::api_call::{self, ApiError};
@@ -26,17 +25,18 @@ const IN_FLIGHT: usize = 4;
 /// Pods that have a node and may run there.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// As much of a Pod as is read.
-#[derive(Clone, Debug, Resource, Serialize, Deserialize)]
+/// As much of a Pod as is read. Of its metadata, which anybody may have written, that is nothing.
+#[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
 struct PodView {
+    #[serde(skip)]
     metadata: ObjectMeta,
     spec: SpecView,
     #[serde(default)]
     status: StatusView,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SpecView {
     node_name: Option<String>,
@@ -44,21 +44,28 @@ struct SpecView {
     init_containers: Vec<ContainerView>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusView {
     phase: Option<String>,
-    start_time: Option<Timestamp>,
-    conditions: Vec<PodCondition>,
+    start_time: Option<IgnoredAny>,
+    conditions: Vec<ConditionView>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
+struct ConditionView {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ContainerView {
     resources: ResourcesView,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ResourcesView {
     requests: BTreeMap<String, Quantity>,
@@ -141,7 +148,7 @@ fn requested(pod: &PodView, resource: &str) -> u32 {
 fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> bool {
     // The API server sets the condition when a scheduler binds the Pod, the kubelet for all others.
     let is_scheduled =
-        |condition: &PodCondition| condition.type_ == "PodScheduled" && condition.status == "True";
+        |condition: &ConditionView| condition.type_ == "PodScheduled" && condition.status == "True";
     start_time.is_some() || phase.as_deref() == Some("Running") || conditions.iter().any(is_scheduled)
 }
 

@@ -11,13 +11,13 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Resource;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     super::qualified::{self, is_domain, is_name},
     taints,
 };
-use crate::api::v1alpha1::FIELD_MANAGER;
+use crate::api::{metadata, v1alpha1::FIELD_MANAGER};
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
 /// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
@@ -28,9 +28,11 @@ pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
 const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
 
 /// As much of a Node as is read from the API server. The rest is not even decoded.
-#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Resource, Deserialize)]
 #[resource(inherit = FullNode)]
 pub(super) struct NodeView {
+    // Each node's kubelet may write it.
+    #[serde(with = "metadata::Stored")]
     pub(super) metadata: ObjectMeta,
     #[serde(default)]
     pub(super) spec: SpecView,
@@ -38,13 +40,13 @@ pub(super) struct NodeView {
     pub(super) status: StatusView,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SpecView {
     pub(super) taints: Vec<Taint>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusView {
     pub(super) capacity: BTreeMap<String, Quantity>,
@@ -52,7 +54,7 @@ pub(super) struct StatusView {
     pub(super) conditions: Vec<ConditionView>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct ConditionView {
     #[serde(rename = "type")]
     pub(super) type_: String,
