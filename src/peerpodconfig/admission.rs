@@ -60,7 +60,9 @@ impl Context {
             (None, AdmissionMode::Policy) if !served => self.standing(config, &kinds).await?,
             (Some(_), _) | (None, AdmissionMode::None) => Means::None,
             (None, AdmissionMode::Policy) => Means::Policy,
-            (None, AdmissionMode::Auto) if served => Means::Policy,
+            (None, AdmissionMode::Auto) if served && !self.keeps_webhook(config, &kinds).await? => {
+                Means::Policy
+            }
             (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
         };
         let (tls, refused) =
@@ -165,15 +167,21 @@ impl Context {
         Ok((in_force, refused))
     }
 
+    /// Whether a webhook stands that a policy may not replace yet, though the API server that was asked has policies: another
+    /// one may have none. A webhook serves Pods through all of them.
+    async fn keeps_webhook(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<bool, ApiError> {
+        if self.policies.by_all(Instant::now()) {
+            return Ok(false);
+        }
+        let served = apply::class_served(&self.client, &config.name_any(), kinds).await?;
+        Ok(served.is_some_and(|(_, kind)| Means::of(kind) == Means::Webhook))
+    }
+
     /// What a configuration's admission for its runtime class consists of so far.
     async fn standing(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<Means, ApiError> {
         let served = apply::class_served(&self.client, &config.name_any(), kinds).await?;
-        Ok(match served {
-            Some((class, kind)) if class == config.spec.admission.runtime_class_name => {
-                if Means::Policy.consists_of(kind) { Means::Policy } else { Means::Webhook }
-            }
-            _ => Means::None,
-        })
+        let served = served.filter(|(class, _)| *class == config.spec.admission.runtime_class_name);
+        Ok(served.map_or(Means::None, |(_, kind)| Means::of(kind)))
     }
 
     /// All that an admission may consist of, in the order in which it is made.
@@ -200,6 +208,11 @@ pub(super) enum Means {
 }
 
 impl Means {
+    /// What objects of this kind are part of.
+    fn of(kind: &Kind) -> Self {
+        if Self::Policy.consists_of(kind) { Self::Policy } else { Self::Webhook }
+    }
+
     pub(super) fn consists_of(self, kind: &Kind) -> bool {
         let is_policy = policy::resources().iter().any(|resource| resource.kind == kind.resource.kind);
         match self {

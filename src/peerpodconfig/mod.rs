@@ -169,7 +169,10 @@ impl Context {
     /// Yields whenever this process begins to lead, or ceases to: somebody else may have led meanwhile.
     fn led(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + use<> {
         let context = self.clone();
-        self.leadership.changes().inspect(move |()| context.capacity.taken_over())
+        self.leadership.changes().inspect(move |()| {
+            context.capacity.taken_over();
+            context.policies.forget();
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     future::pending,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -26,11 +26,25 @@ use crate::{
 /// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
 const BELIEVED: Duration = Duration::from_secs(200);
 
+/// For how long every answer must have told of policies until they take the place of a webhook. There may be several API
+/// servers, whoever asks hears one of them, and while they are upgraded one after another some know no policies: Pods that
+/// are made through these become no peer pods by one. Such an upgrade takes minutes for each server. There is no haste, as
+/// the webhook does the same.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
 /// Whether the API server has admission policies, as far as is known.
 #[derive(Default)]
 pub(super) struct Served {
     told: watch::Sender<bool>,
-    asked: Mutex<Option<Instant>>,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// When the last one came; `None`: it is in doubt.
+    last: Option<Instant>,
+    /// Since when every one told of policies.
+    agree: Option<Instant>,
 }
 
 impl Served {
@@ -47,7 +61,17 @@ impl Served {
 
     /// Has it asked again: it knew something of them no more.
     pub(super) fn doubt(&self) {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.answers().last = None;
+    }
+
+    /// Forgets what it was told: for a while nobody may have asked.
+    pub(super) fn forget(&self) {
+        *self.answers() = Answers::default();
+    }
+
+    /// Whether all API servers can be taken to have policies: nothing else was heard for long enough.
+    pub(super) fn by_all(&self, now: Instant) -> bool {
+        self.answers().agree.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
     }
 
     /// What is told of it from now on.
@@ -56,13 +80,18 @@ impl Served {
     }
 
     fn is_believed(&self, now: Instant) -> bool {
-        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.is_some_and(|asked| now.saturating_duration_since(asked) < BELIEVED)
+        self.answers().last.is_some_and(|last| now.saturating_duration_since(last) < BELIEVED)
     }
 
     fn learn(&self, served: bool, now: Instant) {
         self.told.send_if_modified(|known| std::mem::replace(known, served) != served);
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        let mut answers = self.answers();
+        answers.last = Some(now);
+        answers.agree = served.then(|| answers.agree.unwrap_or(now));
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,5 +146,25 @@ mod tests {
         assert!(!served.is_believed(now + BELIEVED));
         served.doubt();
         assert!(!served.is_believed(now));
+    }
+
+    #[test]
+    fn all_have_policies_when_for_long_enough_no_answer_said_otherwise() {
+        let (served, start) = (Served::default(), Instant::now());
+        let minutes = |minutes: u64| start + Duration::from_secs(60 * minutes);
+        assert!(!served.by_all(start), "nobody was asked");
+        served.learn(true, start);
+        served.learn(true, minutes(30));
+        served.doubt();
+        assert!(!served.by_all(minutes(59)));
+        assert!(served.by_all(minutes(60)));
+        // One that is not upgraded yet answers.
+        served.learn(false, minutes(61));
+        assert!(!served.by_all(minutes(62)));
+        served.learn(true, minutes(65));
+        assert!(!served.by_all(minutes(124)));
+        assert!(served.by_all(minutes(125)));
+        served.forget();
+        assert!(!served.by_all(minutes(125)));
     }
 }

@@ -16,7 +16,8 @@ pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 pub struct Admission {
     /// What turns Pods into peer pods: `Webhook`, a mutating webhook that the operator deploys; `Policy`, a mutating admission
     /// policy, inside the API server (Kubernetes 1.36 and later); `Auto`, a policy where the API server knows them, else a
-    /// webhook; `None`, something that somebody else looks after.
+    /// webhook, which is replaced when API servers were heard of policies alone for an hour; `None`, something that somebody
+    /// else looks after.
     #[serde(default)]
     pub mode: AdmissionMode,
 
@@ -69,7 +70,8 @@ pub enum AdmissionMode {
     Webhook,
     /// A mutating admission policy, inside the API server (Kubernetes 1.36 and later).
     Policy,
-    /// A policy where the API server knows them, else a webhook.
+    /// A policy where the API server knows them, else a webhook, which is replaced when API servers were heard of policies
+    /// alone for an hour.
     Auto,
     /// Nothing: somebody else does.
     None,

@@ -206,6 +206,11 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         until_there_is(client, &WEBHOOK).await?;
+        // Whether every API server has policies is not known for a while.
+        stage.configure("config", mode("Auto")).await?;
+        stage.until_gone("config", "Conflict").await?;
+        until_there_is(client, &WEBHOOK).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
 
         never_without(client, async {
             stage.configure("config", mode("Policy")).await?;
