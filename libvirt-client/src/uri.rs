@@ -135,6 +135,20 @@ impl ConnectUri {
         }
     }
 
+    /// Which daemon and driver is meant, to tell two URIs apart and for people: without user and credentials, and without how
+    /// one gets in there. Two that differ may still be the same, by two transports for instance.
+    pub fn place(&self) -> String {
+        let driver = self.driver().unwrap_or("libvirt");
+        match &self.endpoint {
+            Endpoint::Unix(Socket::Path(path)) => format!("{driver} at {}", path.display()),
+            // Which one it is may change from one moment to the next.
+            Endpoint::Unix(Socket::Default { .. }) => format!("{driver} on this machine"),
+            Endpoint::Tcp(server) | Endpoint::Tls(Tls { server, .. }) | Endpoint::Ssh(Ssh { server, .. }) => {
+                format!("{driver} at {server}")
+            }
+        }
+    }
+
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }

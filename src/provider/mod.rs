@@ -25,6 +25,7 @@
 //! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
 
 mod decorators;
+mod earlier;
 mod error;
 mod finding;
 pub mod guard;

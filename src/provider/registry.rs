@@ -5,10 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::{Stream, stream};
 use tokio::sync::watch;
 
-use super::{Error, ErrorClass, Limits, Provider, decorate, libvirt::Libvirt};
+use super::{
+    Error, ErrorClass, Limits, Provider, decorate,
+    earlier::{EarlierPlace, Seen, WithEarlier},
+    libvirt::Libvirt,
+};
 use crate::{
     runtime::Metrics,
-    settings::{CloudProvider, ProviderSettings, Snapshot, State},
+    settings::{CloudProvider, Earlier, Place, ProviderSettings, Snapshot, State},
 };
 
 /// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
@@ -30,6 +34,9 @@ struct Inner {
 /// What was made of one generation of settings.
 struct Built {
     generation: u64,
+    place: Option<Place>,
+    /// What was seen in that place.
+    seen: Arc<Seen>,
     provider: Result<(CloudProvider, Arc<dyn Provider>), Error>,
 }
 
@@ -79,19 +86,39 @@ impl Clouds {
         };
         match &*built {
             Some(built) if built.generation == state.generation => built.provider.clone(),
-            _ => {
-                let provider = self.build(snapshot);
-                *built = Some(Built { generation: state.generation, provider: provider.clone() });
+            before => {
+                let place = snapshot.provider.place();
+                let before = before.as_ref().filter(|before| before.place == place);
+                let seen = before.map(|before| Arc::clone(&before.seen)).unwrap_or_default();
+                let provider = self.build(snapshot, &state.earlier, &seen);
+                let generation = state.generation;
+                *built = Some(Built { generation, place, seen, provider: provider.clone() });
                 provider
             }
         }
     }
 
-    fn build(&self, snapshot: &Snapshot) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
+    fn build(
+        &self,
+        snapshot: &Snapshot,
+        earlier: &[Earlier],
+        seen: &Arc<Seen>,
+    ) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
         let cloud = snapshot.provider.provider();
-        let limits = self.0.limits.clone();
-        let provider = open(snapshot, limits.most_calls())?;
-        Ok((cloud, decorate(provider, cloud.as_str(), limits, self.0.metrics.clone())))
+        let (limits, metrics) = (&self.0.limits, &self.0.metrics);
+        let decorated = |provider| decorate(provider, cloud.as_str(), limits.clone(), metrics.clone());
+        let current = decorated(open(snapshot, limits.most_calls())?);
+        let Some(place) = snapshot.provider.place() else { return Ok((cloud, current)) };
+        let earlier = earlier.iter().filter(|earlier| earlier.settings.provider() == cloud).map(|earlier| {
+            let Earlier { place, settings, until } = earlier.clone();
+            let provider = decorated(connect(&settings, limits.most_calls())?);
+            Ok(EarlierPlace { place, until, provider })
+        });
+        let earlier = earlier.collect::<Result<Vec<_>, Error>>()?;
+        if earlier.is_empty() {
+            return Ok((cloud, current));
+        }
+        Ok((cloud, Arc::new(WithEarlier { current, place: place.name, seen: Arc::clone(seen), earlier })))
     }
 }
 
@@ -101,7 +128,12 @@ pub fn open(snapshot: &Snapshot, calls: usize) -> Result<Box<dyn Provider>, Erro
     if let Some(obstacle) = snapshot.obstacle() {
         return Err(Error::new(ErrorClass::Invalid, obstacle));
     }
-    match &snapshot.provider {
+    connect(&snapshot.provider, calls)
+}
+
+/// The same without asking whether something speaks against deletions.
+fn connect(settings: &ProviderSettings, calls: usize) -> Result<Box<dyn Provider>, Error> {
+    match settings {
         ProviderSettings::Libvirt(settings) => {
             Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool, calls)?))
         }

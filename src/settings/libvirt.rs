@@ -2,6 +2,7 @@
 
 use libvirt_client::{ConnectUri, UriError};
 
+use super::Place;
 use super::key::settings;
 use super::snapshot::Malformed;
 
@@ -37,6 +38,12 @@ settings! {
 }
 
 impl Libvirt {
+    /// Where these settings look for machines.
+    pub(super) fn place(&self) -> Option<Place> {
+        let uri = self.uri.parse::<ConnectUri>().ok()?;
+        Some(Place { setting: "LIBVIRT_URI", name: uri.place() })
+    }
+
     /// What deletion could not use.
     pub(super) fn malformed(&self) -> Vec<Malformed> {
         let uri = self.uri.parse::<ConnectUri>();

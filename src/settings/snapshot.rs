@@ -5,7 +5,7 @@ use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{CloudProvider, Common, Key, Libvirt, Raw, SettingsError, catalogue};
+use super::{CloudProvider, Common, Key, Libvirt, Place, Raw, SettingsError, catalogue};
 
 /// The settings of one pair of folders, read at one moment and as a whole.
 #[derive(Clone, Debug)]
@@ -158,6 +158,13 @@ impl ProviderSettings {
     pub fn provider(&self) -> CloudProvider {
         match self {
             Self::Libvirt(_) => CloudProvider::Libvirt,
+        }
+    }
+
+    /// Where in that provider's cloud machines are made and looked for; none where the settings name no place for good.
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Self::Libvirt(libvirt) => libvirt.place(),
         }
     }
 

@@ -24,6 +24,24 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 }
 
 #[test]
+fn a_place_is_the_same_whoever_goes_there_with_whatever_key() {
+    for (uri, place) in [
+        ("qemu:///system", "qemu:///system on this machine"),
+        ("qemu+unix:///system?mode=direct", "qemu:///system on this machine"),
+        ("qemu+unix:///system?socket=/a", "qemu:///system at /a"),
+        ("qemu+ssh://root@kvm/system?keyfile=/k&no_verify=1", "qemu:///system at kvm:22"),
+        ("qemu+ssh://kvm/system", "qemu:///system at kvm:22"),
+        ("qemu+ssh://kvm:23/system", "qemu:///system at kvm:23"),
+        ("qemu://kvm/system?pkipath=/p", "qemu:///system at kvm:16514"),
+        ("qemu+tcp://kvm/session", "qemu:///session at kvm:16509"),
+        ("qemu+tcp://kvm/x?name=qemu:///system", "qemu:///system at kvm:16509"),
+        ("remote+tcp://kvm/", "libvirt at kvm:16509"),
+    ] {
+        assert_eq!(parse(uri).place(), place, "{uri}");
+    }
+}
+
+#[test]
 fn a_socket_is_named_by_the_uri() {
     assert_eq!(parse("qemu:///system?socket=/tmp/a%20b").socket().unwrap(), Path::new("/tmp/a b"));
     assert_eq!(parse("qemu:///system?socket=/a;SOCKET=/b").socket().unwrap(), Path::new("/b"));
