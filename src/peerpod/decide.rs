@@ -9,18 +9,16 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
 
 /// How long after a Pod's grace period its VM is kept.
-pub const SLACK: SignedDuration = SignedDuration::from_secs(30);
+pub const SLACK: Duration = Duration::from_secs(30);
 
 /// All that the decision depends on.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The time of the decision.
-    pub now: Timestamp,
     /// When the PeerPod's deletion was asked for; `None` while it lives.
     pub deleted: Option<Timestamp>,
     /// Whether the finalizer that stands for the machine is there.
@@ -55,10 +53,13 @@ pub enum Owner {
     Gone,
     /// Its containers are through: Succeeded or Failed.
     Finished,
-    /// It is being deleted, and its containers have until then to end.
+    /// It is being deleted, and its containers have a while to end. By no clock but this process' own: that of its
+    /// deletionTimestamp may be ahead of any here, or behind.
     Ending {
-        /// Its deletionTimestamp, which includes the grace period.
-        until: Timestamp,
+        /// How long they have.
+        grace: Duration,
+        /// For how long this is known.
+        known_for: Duration,
     },
     /// It runs, or may do so.
     Running,
@@ -66,13 +67,13 @@ pub enum Owner {
 
 impl Owner {
     /// What a machine of this Pod has to wait for, if it has to.
-    pub fn may_run(self, now: Timestamp) -> Option<Wait> {
+    pub fn may_run(self) -> Option<Wait> {
         match self {
             Self::Gone | Self::Finished => None,
             Self::Running => Some(Wait::PodRuns),
-            Self::Ending { until } => {
-                let left = until.saturating_add(SLACK).unwrap_or(until).duration_since(now);
-                Duration::try_from(left).ok().filter(|left| !left.is_zero()).map(Wait::PodEnds)
+            Self::Ending { grace, known_for } => {
+                let left = grace.saturating_add(SLACK).saturating_sub(known_for);
+                (!left.is_zero()).then_some(Wait::PodEnds(left))
             }
         }
     }
@@ -238,7 +239,7 @@ pub fn decide(facts: Facts) -> Decision {
 /// What keeps a machine for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
 /// change nothing.
 pub fn hold(facts: &Facts) -> Option<Wait> {
-    let wait = facts.owner.may_run(facts.now)?;
+    let wait = facts.owner.may_run()?;
     (standing(facts) != Standing::Superseded).then_some(wait)
 }
 

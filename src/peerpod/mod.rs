@@ -13,6 +13,7 @@
 
 mod apply;
 pub mod decide;
+mod endings;
 mod index;
 mod nudges;
 mod object;
@@ -41,6 +42,7 @@ use tracing::{Instrument, info, info_span, warn};
 
 use self::{
     decide::Decision,
+    endings::Endings,
     index::{Change, Index},
     nudges::Nudges,
     observe::Observer,
@@ -115,7 +117,13 @@ pub async fn run(
     let (store, writer) = reflector::store();
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
-        observer: Observer { client: client.clone(), clouds, index: index.clone(), store: store.clone() },
+        observer: Observer {
+            client: client.clone(),
+            clouds,
+            index: index.clone(),
+            store: store.clone(),
+            endings: Endings::default(),
+        },
         reporter: Reporter { publisher: Publisher::new(client.clone(), "Reaping") },
         owners: OwnerWatch::new(nudges.clone()),
         nudges: nudges.clone(),
@@ -217,6 +225,7 @@ impl Context {
                 self.pauses.retain(|key| self.index.contains(key));
                 self.owners.retain(|key| self.index.contains(key));
                 self.progress.retain(|key| self.index.contains(key));
+                self.observer.endings.retain(|key| self.index.contains(key));
             }
             watcher::Event::Init | watcher::Event::InitApply(_) => return,
             watcher::Event::Apply(_) => {}
@@ -228,5 +237,6 @@ impl Context {
         self.pauses.settled(&index::key(gone));
         self.owners.settled(gone);
         self.progress.forget(&index::key(gone));
+        self.observer.endings.forget(&index::key(gone));
     }
 }

@@ -1,6 +1,9 @@
 //! What is known about one PeerPod *(client required)*. Reads only, and only what the decision needs.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::{join, join_all};
 use jiff::Timestamp;
@@ -13,7 +16,8 @@ use serde::Deserialize;
 
 use super::{
     decide::{Facts, Machine, Owner, Sibling, hold},
-    index::Index,
+    endings::Endings,
+    index::{Index, key},
     object::{created, has_finalizer, is_abandoned, owner},
     progress::{Pass, Step},
     relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
@@ -37,6 +41,7 @@ pub(super) struct Observer {
     pub(super) clouds: Clouds,
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
+    pub(super) endings: Endings,
 }
 
 /// The condition by which a kubelet says since when a Pod's sandbox is ready.
@@ -86,7 +91,6 @@ impl Observer {
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
         let mut facts = Facts {
-            now: Timestamp::now(),
             deleted,
             finalizer: has_finalizer(peerpod),
             abandoned: is_abandoned(peerpod),
@@ -127,7 +131,7 @@ impl Observer {
         }
         if deleted.is_some() && facts.instance.is_ok() {
             pass.at(Step::Claims);
-            facts.claimed_by = self.claimant(peerpod, facts.now).await?;
+            facts.claimed_by = self.claimant(peerpod).await?;
         }
         Ok(facts)
     }
@@ -136,7 +140,14 @@ impl Observer {
         let namespace = peerpod.namespace().unwrap_or_default();
         let api: Api<PodView> = Api::namespaced(self.client.clone(), &namespace);
         let found = api_call::bounded(api.get_opt(&pod.name)).await?;
-        Ok(state_of(found, &pod.uid))
+        let key = key(peerpod);
+        let known_for = |grace| self.endings.known_for(&key, &pod.uid, grace, Instant::now());
+        let state = state_of(found, &pod.uid, known_for);
+        // One that went meanwhile nobody else would forget.
+        if !matches!(state.owner, Owner::Ending { .. }) || !self.index.contains(&key) {
+            self.endings.forget(&key);
+        }
+        Ok(state)
     }
 
     /// The other PeerPods of the same Pod that count.
@@ -172,14 +183,14 @@ impl Observer {
 
     /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
     /// Pod that may still run.
-    async fn claimant(&self, peerpod: &PeerPod, now: Timestamp) -> Result<Option<String>, ApiError> {
+    async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<String>, ApiError> {
         let others = self.namesakes(peerpod);
         let crowded = others.len() > MOST_NAMESAKES;
         for other in &others {
             let needed = match claim(other, peerpod) {
                 Claim::Stands => true,
                 _ if crowded => true,
-                Claim::WhileRuns(pod) => self.pod_state(other, pod).await?.owner.may_run(now).is_some(),
+                Claim::WhileRuns(pod) => self.pod_state(other, pod).await?.owner.may_run().is_some(),
                 Claim::Void => false,
             };
             if needed {
@@ -190,8 +201,12 @@ impl Observer {
     }
 }
 
-/// What became of the Pod of this uid, by the Pod that has its name.
-fn state_of(found: Option<PodView>, uid: &str) -> PodState {
+/// How long Pods have to end where nobody says otherwise. An API server always says it of one that is being deleted.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// What became of the Pod of this uid, by the Pod that has its name. `known_for`: for how long it is known to end with this
+/// grace period, if it does.
+fn state_of(found: Option<PodView>, uid: &str, known_for: impl FnOnce(Duration) -> Duration) -> PodState {
     let Some(PodView { metadata, status }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
         return PodState { owner: Owner::Gone, sandbox_ready: None };
@@ -199,7 +214,11 @@ fn state_of(found: Option<PodView>, uid: &str) -> PodState {
     let StatusView { phase, conditions } = status.unwrap_or_default();
     let owner = match (phase.as_str(), metadata.deletion_timestamp) {
         ("Succeeded" | "Failed", _) => Owner::Finished,
-        (_, Some(Time(until))) => Owner::Ending { until },
+        (_, Some(_)) => {
+            let seconds = metadata.deletion_grace_period_seconds.and_then(|it| u64::try_from(it).ok());
+            let grace = seconds.map_or(DEFAULT_GRACE, Duration::from_secs);
+            Owner::Ending { grace, known_for: known_for(grace) }
+        }
         (_, None) => Owner::Running,
     };
     let ready = conditions.into_iter().find(|it| it.type_ == SANDBOX_READY && it.status == "True");
@@ -228,7 +247,7 @@ pub(super) mod tests {
     use async_trait::async_trait;
     use serde_json::{Value, json};
 
-    use super::*;
+    use super::{super::decide::Wait, *};
     use crate::provider::{Finding, OwnVm, Vm};
 
     /// A cloud that answers every call as it was told.
@@ -294,22 +313,29 @@ pub(super) mod tests {
 
     #[test]
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
-        let until = Timestamp::from_second(1000).unwrap();
+        let ending = Owner::Ending { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
         let state = |phase: Option<&str>, deleted: bool, uid: &str| {
-            let metadata = json!({ "uid": "own", "deletionTimestamp": deleted.then_some(until) });
+            // When that was, or will be, by the API server's clock, does not matter.
+            let until = Timestamp::from_second(1000).unwrap();
+            let metadata = json!({
+                "uid": "own", "deletionTimestamp": deleted.then_some(until),
+                "deletionGracePeriodSeconds": deleted.then_some(7),
+            });
             let status = phase.map(|phase| json!({ "phase": phase }));
             let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status });
-            state_of(Some(serde_json::from_value(pod).unwrap()), uid).owner
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid, |grace| 2 * grace).owner
         };
         for phase in [None, Some(""), Some("Pending"), Some("Running"), Some("Unknown")] {
             assert_eq!(state(phase, false, "own"), Owner::Running, "{phase:?}");
-            assert_eq!(state(phase, true, "own"), Owner::Ending { until }, "{phase:?}");
+            assert_eq!(state(phase, true, "own"), ending, "{phase:?}");
             assert_eq!(state(phase, false, "another"), Owner::Gone, "{phase:?}");
         }
+        let left = Duration::from_secs(7 + 30 - 14);
+        assert_eq!(state(None, true, "own").may_run(), Some(Wait::PodEnds(left)), "long past by the clock");
         for phase in ["Succeeded", "Failed"] {
             assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
         }
-        assert_eq!(state_of(None, "own").owner, Owner::Gone);
+        assert_eq!(state_of(None, "own", |_| Duration::ZERO).owner, Owner::Gone);
     }
 
     #[test]
@@ -323,7 +349,7 @@ pub(super) mod tests {
                     { "type": type_, "status": status, "lastTransitionTime": since },
                 ] },
             });
-            state_of(Some(serde_json::from_value(pod).unwrap()), uid).sandbox_ready
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid, |_| Duration::ZERO).sandbox_ready
         };
         assert_eq!(ready("PodReadyToStartContainers", "True", "own"), Some(since));
         assert_eq!(ready("PodReadyToStartContainers", "False", "own"), None);

@@ -23,7 +23,6 @@ fn own_vm() -> Vm {
 /// A deleted PeerPod whose Pod is gone and whose machine is there.
 pub(in crate::peerpod) fn dangling() -> Facts {
     Facts {
-        now: at(100),
         deleted: Some(at(99)),
         finalizer: true,
         abandoned: false,
@@ -37,6 +36,10 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         machine: Machine::Present(own_vm()),
         deletion_accepted: false,
     }
+}
+
+fn ending(grace: u64, known_for: u64) -> Owner {
+    Owner::Ending { grace: Duration::from_secs(grace), known_for: Duration::from_secs(known_for) }
 }
 
 fn live_one() -> Facts {
@@ -83,10 +86,13 @@ fn an_identifier_that_names_no_machine_and_a_cloud_that_is_not_served_are_refuse
 
 #[test]
 fn an_ending_pod_keeps_its_machine_for_its_grace_period_and_the_slack() {
-    let ending = |until| decide(Facts { owner: Owner::Ending { until: at(until) }, ..dangling() });
-    assert_eq!(ending(110), Decision::Wait(Wait::PodEnds(Duration::from_secs(40))));
-    assert_eq!(ending(71), Decision::Wait(Wait::PodEnds(Duration::from_secs(1))));
-    assert!(matches!(ending(70), Decision::Delete(_)));
+    let ending = |known_for| decide(Facts { owner: ending(10, known_for), ..dangling() });
+    assert_eq!(ending(0), Decision::Wait(Wait::PodEnds(Duration::from_secs(40))));
+    assert_eq!(ending(39), Decision::Wait(Wait::PodEnds(Duration::from_secs(1))));
+    assert!(matches!(ending(40), Decision::Delete(_)));
+    assert!(matches!(ending(u64::MAX), Decision::Delete(_)));
+    let forever = Facts { owner: Owner::Ending { grace: Duration::MAX, known_for: SLACK }, ..dangling() };
+    assert!(matches!(decide(forever), Decision::Wait(Wait::PodEnds(_))));
 }
 
 #[test]
@@ -225,7 +231,7 @@ fn any_owner() -> impl Strategy<Value = Owner> {
         Just(Owner::Gone),
         Just(Owner::Finished),
         Just(Owner::Running),
-        (0i64..300).prop_map(|until| Owner::Ending { until: at(until) }),
+        (0u64..200, 0u64..300).prop_map(|(grace, known_for)| ending(grace, known_for)),
     ]
 }
 
@@ -243,7 +249,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { now: at(100), deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
     }
 }
 
@@ -269,11 +275,11 @@ fn replaced(facts: &Facts) -> bool {
     })
 }
 
-fn pod_may_run(owner: Owner, now: Timestamp) -> bool {
+fn pod_may_run(owner: Owner) -> bool {
     match owner {
         Owner::Gone | Owner::Finished => false,
         Owner::Running => true,
-        Owner::Ending { until } => now < until + SLACK,
+        Owner::Ending { grace, known_for } => known_for < grace + SLACK,
     }
 }
 
@@ -288,7 +294,7 @@ proptest! {
             prop_assert!(facts.claimed_by.is_none());
             prop_assert_eq!(&own.vm().name, "podvm-web-0-1a2b3c4d");
             prop_assert!(own.vm().marked);
-            prop_assert!(!pod_may_run(facts.owner, facts.now) || replaced(&facts));
+            prop_assert!(!pod_may_run(facts.owner) || replaced(&facts));
         }
     }
 
@@ -323,8 +329,8 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_that_is_going_is_never_waited_for_beyond_its_grace_period_and_slack(facts in any_facts(), until in 0i64..300) {
-        let late = Facts { owner: Owner::Ending { until: at(until) }, now: at(until) + SLACK, ..facts };
+    fn a_pod_that_is_going_is_never_waited_for_beyond_its_grace_period_and_slack(facts in any_facts(), grace in 0u64..300) {
+        let late = Facts { owner: ending(grace, grace + SLACK.as_secs()), ..facts };
         prop_assert!(!matches!(decide(late), Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))));
     }
 
@@ -340,7 +346,10 @@ proptest! {
             match decide(facts.clone()) {
                 Decision::Delete(_) => { facts.machine = Machine::Absent; facts.deletion_accepted = true; }
                 Decision::Wait(Wait::MachineGoes) => facts.deletion_accepted = false,
-                Decision::Wait(Wait::PodEnds(left)) => facts.now += SignedDuration::try_from(left).unwrap(),
+                Decision::Wait(Wait::PodEnds(left)) => {
+                    let Owner::Ending { known_for, .. } = &mut facts.owner else { panic!("{facts:?}") };
+                    *known_for += left;
+                }
                 _ => break,
             }
         }

@@ -1,0 +1,105 @@
+//! Since when Pods are known to end, by this process' own monotonic clock *(no client)*.
+//!
+//! A Pod's deletionTimestamp is of the API server's clock, and nothing says how far that is from any clock here. So a machine
+//! is kept for the Pod's whole grace period from when this process first saw it: that may be late, after a restart by a whole
+//! grace period, and never early.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use kube::runtime::reflector::ObjectRef;
+
+use crate::api::v1alpha1::PeerPod;
+
+/// The Pods that were seen to end, by their PeerPods.
+#[derive(Default)]
+pub(super) struct Endings(Mutex<HashMap<ObjectRef<PeerPod>, Ending>>);
+
+struct Ending {
+    /// The Pod's uid.
+    pod: String,
+    grace: Duration,
+    since: Instant,
+}
+
+impl Endings {
+    /// For how long this Pod of that PeerPod is known to end with this grace period. A second deletion may shorten the period,
+    /// and a kubelet gives the Pod's containers all of it anew from then on; nothing makes it longer.
+    pub(super) fn known_for(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        pod: &str,
+        grace: Duration,
+        now: Instant,
+    ) -> Duration {
+        let mut table = self.table();
+        match table.get(key) {
+            Some(known) if known.pod == pod && known.grace == grace => {
+                now.saturating_duration_since(known.since)
+            }
+            _ => {
+                table.insert(key.clone(), Ending { pod: pod.to_owned(), grace, since: now });
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// Forgets the Pod of a PeerPod that is gone, or whose Pod does not end.
+    pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
+        let mut table = self.table();
+        // After a namespace of thousands the room that they took is given back.
+        if table.remove(key).is_some() && table.is_empty() {
+            *table = HashMap::new();
+        }
+    }
+
+    /// Forgets those of all PeerPods but these.
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
+        self.table().retain(|key, _| exists(key));
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, Ending>> {
+        // Each entry is whole at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_pod_is_known_to_end_since_it_was_first_seen_with_this_grace_period() {
+        let (endings, start) = (Endings::default(), Instant::now());
+        let known_for = |peerpod: &str, pod, grace: u32, after: u32| {
+            endings.known_for(&ObjectRef::new(peerpod), pod, grace * SECOND, start + after * SECOND)
+        };
+        assert_eq!(known_for("a", "pod", 30, 0), Duration::ZERO);
+        assert_eq!(known_for("a", "pod", 30, 20), 20 * SECOND);
+        assert_eq!(known_for("b", "pod", 30, 25), Duration::ZERO, "each PeerPod by itself");
+        assert_eq!(known_for("a", "pod", 10, 29), Duration::ZERO, "it was deleted once more");
+        assert_eq!(known_for("a", "pod", 10, 35), 6 * SECOND);
+        assert_eq!(known_for("a", "another", 10, 36), Duration::ZERO);
+        assert_eq!(known_for("a", "another", 10, 35), Duration::ZERO, "no clock of its goes back");
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let (endings, start) = (Endings::default(), Instant::now());
+        let [a, b] = ["a", "b"].map(ObjectRef::new);
+        for key in [&a, &b] {
+            endings.known_for(key, "pod", SECOND, start);
+        }
+        endings.retain(|key| *key == a);
+        assert_eq!(endings.table().len(), 1);
+        assert_eq!(endings.known_for(&a, "pod", SECOND, start + SECOND), SECOND);
+        endings.forget(&b);
+        endings.forget(&a);
+        assert_eq!(endings.table().capacity(), 0);
+    }
+}
