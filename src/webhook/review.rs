@@ -1,14 +1,24 @@
 //! One `AdmissionReview` in, one out *(no client)*.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::mutate::{Options, Pod, mutate};
+use crate::runtime::text::cut;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
+
+/// The longest uid, in bytes: those of API servers have 36. It is a part of every answer.
+const MOST_UID: usize = 256;
+
+/// How much of what is wrong is told, in bytes: it may name what a client sent, and that be long.
+const MOST_TOLD: usize = 1024;
 
 /// What is answered to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +132,7 @@ struct Status<'a> {
 /// `AdmissionReview`, which refuses what is not as it should be; else a `Status` with code 400.
 pub fn review(body: &[u8], options: &Options) -> Answer {
     match serde_json::from_slice::<Review<Request>>(body) {
+        Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
         Ok(Review { api_version, kind, request: Some(request) }) => {
             if api_version.as_deref() == Some(API_VERSION) && kind.as_deref() == Some(KIND) {
                 admit(&request, options)
@@ -133,10 +144,12 @@ pub fn review(body: &[u8], options: &Options) -> Answer {
         }
         Ok(Review { request: None, .. }) => malformed(&format!("this is no {KIND} with a request")),
         Err(error) => match serde_json::from_slice::<Review<Identity>>(body) {
+            Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
             Ok(Review { request: Some(request), .. }) => {
-                refuse(&request.uid, 400, "BadRequest", &format!("the request cannot be read: {error}"))
+                let problem = Told::of(format_args!("the request cannot be read: {error}"));
+                refuse(&request.uid, 400, "BadRequest", &problem)
             }
-            Ok(_) | Err(_) => malformed(&format!("this is no {KIND}: {error}")),
+            Ok(_) | Err(_) => malformed(&Told::of(format_args!("this is no {KIND}: {error}"))),
         },
     }
 }
@@ -176,6 +189,31 @@ fn answer(response: Response, outcome: Outcome) -> Answer {
     match serde_json::to_vec(&reviewed) {
         Ok(body) => Answer { status: 200, body, outcome },
         Err(error) => status(500, "InternalError", &format!("writing the answer: {error}"), outcome),
+    }
+}
+
+fn too_long() -> Answer {
+    malformed(&format!("the uid of the request is longer than {MOST_UID} bytes"))
+}
+
+/// The beginning of a text. No more of it is made.
+struct Told(String);
+
+impl Told {
+    fn of(text: fmt::Arguments) -> String {
+        let mut told = Self(String::new());
+        if told.write_fmt(text).is_err() {
+            told.0.push('…');
+        }
+        told.0
+    }
+}
+
+impl fmt::Write for Told {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = MOST_TOLD - self.0.len().min(MOST_TOLD);
+        self.0.push_str(&cut(part, room));
+        if part.len() <= room { Ok(()) } else { Err(fmt::Error) }
     }
 }
 
@@ -274,6 +312,26 @@ mod tests {
             assert_eq!(response["status"]["code"], code);
             let message = response["status"]["message"].as_str().unwrap();
             assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_sends_makes_no_answer_long() {
+        let long = "\u{80}".repeat(1 << 20);
+        let mut uid = of(&Value::Null);
+        uid["request"]["uid"] = long.as_str().into();
+        let mut unread = uid.clone();
+        unread["request"]["object"] = 7.into();
+        let text = of(&json!({ "spec": { "containers": long } }));
+        for (review, status, words) in [
+            (uid, 400, "uid"),
+            (unread, 400, "uid"),
+            (text, 200, "cannot be read"),
+            (json!({ "request": long }), 400, "no AdmissionReview"),
+        ] {
+            let answer = answer_to(review.to_string().as_bytes());
+            let told = String::from_utf8(answer.body).unwrap();
+            assert!(answer.status == status && told.len() < 2 * MOST_TOLD && told.contains(words), "{told}");
         }
     }
 

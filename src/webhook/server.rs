@@ -52,7 +52,7 @@ use crate::runtime::{
 pub const PATH: &str = "/mutate-v1-pod";
 
 /// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
-const CONNECTIONS: usize = 256;
+const CONNECTIONS: usize = 160;
 
 /// How long a connection is kept without a request. API servers drop it after 90 s: if the webhook were the first to drop
 /// it, a review could be on its way already, and is not sent again.
@@ -80,6 +80,17 @@ const LINGER: Duration = Duration::from_secs(2);
 /// What all headers of a request may hold.
 const MOST_HEADERS: usize = 16 * 1024;
 
+/// What TLS may hold for a client that takes nothing.
+const UNSENT: usize = 16 * 1024;
+
+/// What a connection may hold: the longest message of a handshake that is not whole, what came in one go and is not read, the
+/// head of a request, its body or the answer, and what is to be sent of that.
+const ROOM: usize = 64 * 1024 + 16 * 1024 + MOST_HEADERS + body::OWN + UNSENT;
+
+// What clients can make it hold while they wait is half of what its Pod may take: 160 of 144 KiB, and 8 MiB. The other half is
+// for the program itself, and for the one review that is being read.
+const _: () = assert!(CONNECTIONS * ROOM + body::SHARED <= 32 * 1024 * 1024);
+
 /// What answers reviews.
 #[derive(Debug)]
 pub struct Webhook {
@@ -100,9 +111,9 @@ impl Webhook {
         let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let answer = self.answer(request.into_body()).await;
-                self.metrics.answered(answer.outcome, start.elapsed());
-                json(answer)
+                let (outcome, response) = self.answer(request.into_body()).await;
+                self.metrics.answered(outcome, start.elapsed());
+                response
             }
             PATH => not_allowed("POST"),
             "/healthz" if get => text(StatusCode::OK, "ok\n"),
@@ -115,20 +126,27 @@ impl Webhook {
         response
     }
 
-    async fn answer(&self, body: Incoming) -> Answer {
-        let (code, reason, problem) = match timeout(BODY_TIME, self.memory.read(body)).await {
-            Ok(Ok(body)) => return review(&body.bytes, &self.options),
+    async fn answer(&self, body: Incoming) -> (Outcome, hyper::Response<Full<Bytes>>) {
+        let answered = async {
+            let body = self.memory.read(body).await?;
+            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options);
+            let held = self.memory.replace(body, answer).await;
+            Ok((outcome, json(status, Bytes::from_owner(held))))
+        };
+        let (code, reason, problem) = match timeout(BODY_TIME, answered).await {
+            Ok(Ok(answered)) => return answered,
             Ok(Err(problem @ Problem::TooLong)) => (413, "RequestEntityTooLarge", problem.to_string()),
             Ok(Err(problem @ Problem::Broken(_))) => (400, "BadRequest", problem.to_string()),
             Err(_) => (408, "Timeout", format!("the review did not arrive within {BODY_TIME:?}")),
         };
-        status(code, reason, &problem, Outcome::Malformed)
+        let Answer { status, body, outcome } = status(code, reason, &problem, Outcome::Malformed);
+        (outcome, json(status, body.into()))
     }
 }
 
-fn json(answer: Answer) -> hyper::Response<Full<Bytes>> {
-    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    with_type(status, "application/json", answer.body.into())
+fn json(status: u16, body: Bytes) -> hyper::Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    with_type(status, "application/json", body)
 }
 
 fn text(status: StatusCode, text: &'static str) -> hyper::Response<Full<Bytes>> {
@@ -205,8 +223,9 @@ async fn converse(
 ) {
     // Answers are small and nobody waits for more of them. It fails only if the connection has.
     let _ = stream.set_nodelay(true);
+    let accept = tls.accept_with(stream, |tls| tls.set_buffer_limit(Some(UNSENT)));
     let handshake = tokio::select! {
-        handshake = timeout(HANDSHAKE_TIME, tls.accept(stream)) => handshake,
+        handshake = timeout(HANDSHAKE_TIME, accept) => handshake,
         () = stop.cancelled() => return,
         () = seat.has_to_leave(IDLE) => return,
     };

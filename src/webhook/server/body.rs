@@ -1,27 +1,38 @@
-//! Bodies of requests, within what all of them together may hold.
+//! Bodies of requests and of answers, within what all of them together may hold.
+
+use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The longest body: an API server takes objects up to 3 MiB, and a review holds one Pod.
 pub(super) const MOST: usize = 4 * 1024 * 1024;
 
-/// What all bodies together may hold, in bytes; what arrives beyond waits in its connection.
-const ALL: usize = 16 * 1024 * 1024;
+/// What each request may hold in bytes, whatever the others hold: most reviews are shorter, and wait for nobody.
+pub(super) const OWN: usize = 32 * 1024;
 
-/// Room for most reviews at once.
+/// What all that need more may hold together beyond that; what arrives then waits in its connection.
+pub(super) const SHARED: usize = 8 * 1024 * 1024;
+
+/// Room for many a review at once.
 const FIRST: usize = 8 * 1024;
 
-/// The memory that is left for bodies.
+/// The memory that is left for those that need more than their own.
 #[derive(Debug)]
-pub(super) struct Memory(Semaphore);
+pub(super) struct Memory(Arc<Semaphore>);
 
-/// A body that has arrived. Its memory is given back with it.
+/// A body that has arrived, or the answer in its place. Its memory is given back with it.
 #[derive(Default)]
-pub(super) struct Held<'a> {
-    pub(super) bytes: Vec<u8>,
-    permit: Option<SemaphorePermit<'a>>,
+pub(super) struct Held {
+    bytes: Vec<u8>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Why there is no body.
@@ -37,12 +48,12 @@ pub(super) enum Problem {
 
 impl Memory {
     pub(super) fn new() -> Self {
-        Self(Semaphore::new(ALL))
+        Self(Arc::new(Semaphore::new(SHARED)))
     }
 
     /// Reads a body. Memory is taken for what arrives, not for what was announced: a client that announces much and sends
     /// nothing takes none from the others. It waits where there is none; the caller bounds the wait.
-    pub(super) async fn read<B>(&self, mut body: B) -> Result<Held<'_>, Problem>
+    pub(super) async fn read<B>(&self, mut body: B) -> Result<Held, Problem>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
     {
@@ -58,7 +69,9 @@ impl Memory {
                 continue;
             }
             if needed > held.bytes.capacity() {
-                self.grow(&mut held, needed.next_power_of_two().max(FIRST)).await;
+                let capacity = needed.next_power_of_two().max(FIRST);
+                self.take(&mut held, capacity).await;
+                held.bytes.reserve_exact(capacity - held.bytes.len());
             }
             // Copied: small pieces would each keep the buffer alive that they arrived in.
             held.bytes.extend_from_slice(&data);
@@ -66,15 +79,27 @@ impl Memory {
         if too_long { Err(Problem::TooLong) } else { Ok(held) }
     }
 
-    async fn grow<'a>(&'a self, held: &mut Held<'a>, capacity: usize) {
-        // At most 4 MiB. The semaphore is never closed, so there always is a permit in the end.
-        let more = u32::try_from(capacity - held.bytes.capacity()).unwrap_or(u32::MAX);
-        if let Ok(more) = self.0.acquire_many(more).await {
+    /// Has the answer to a body in its place. It may be longer, and then waits for memory, too.
+    pub(super) async fn replace(&self, mut held: Held, answer: Vec<u8>) -> Held {
+        self.take(&mut held, answer.capacity()).await;
+        held.bytes = answer;
+        held
+    }
+
+    /// Takes memory for so many bytes in all.
+    async fn take(&self, held: &mut Held, capacity: usize) {
+        let there = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = capacity.saturating_sub(OWN).saturating_sub(there);
+        if more == 0 {
+            return;
+        }
+        // The semaphore is never closed. More than there ever is it waits for until the caller gives up.
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        if let Ok(more) = Arc::clone(&self.0).acquire_many_owned(more).await {
             match &mut held.permit {
                 Some(permit) => permit.merge(more),
                 none => *none = Some(more),
             }
         }
-        held.bytes.reserve_exact(capacity - held.bytes.len());
     }
 }

@@ -1,4 +1,4 @@
-//! The time that a request may take to arrive.
+//! The time that a request may take to arrive, and its answer to be taken.
 
 use std::{
     future::Future,
@@ -16,7 +16,8 @@ use tokio::{
 
 use crate::runtime::crowd::Seat;
 
-/// A connection that fails where a request, once its first byte is there, takes too long until it is answered.
+/// A connection that fails where a request, once its first byte is there, takes too long until it is answered, or the client
+/// too long to take the answer.
 ///
 /// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
 pub(super) struct Prompt<S> {
@@ -30,6 +31,28 @@ pub(super) struct Prompt<S> {
 impl<S> Prompt<S> {
     pub(super) fn new(stream: S, seat: Arc<Seat>, within: Duration) -> Self {
         Self { stream, seat, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
+    }
+
+    /// Ready when this time, counted from then, is over.
+    fn poll_over(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let end = since + self.within;
+        if self.timer.deadline() != end {
+            self.timer.as_mut().reset(end);
+        }
+        ready!(self.timer.as_mut().poll(cx));
+        Poll::Ready(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "a request took too long to arrive, or its answer to be taken",
+        ))
+    }
+
+    /// Fails a write that waits for too long: what is held for the answer is short for others.
+    fn in_time<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            return written;
+        }
+        let since = self.begun.map_or(self.seat.active(), |begun| begun.max(self.seat.active()));
+        self.poll_over(since, cx).map(Err)
     }
 
     /// When the request began that is not answered yet.
@@ -54,22 +77,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
             return read;
         }
         let Some(begun) = begun else { return Poll::Pending };
-        let end = begun + self.within;
-        if self.timer.deadline() != end {
-            self.timer.as_mut().reset(end);
-        }
-        ready!(self.timer.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "a request took too long to arrive")))
+        self.poll_over(begun, cx).map(Err)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.in_time(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.in_time(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -81,7 +101,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.in_time(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -3,6 +3,7 @@
 mod expiry;
 mod injector;
 mod listening;
+mod memory;
 mod metrics;
 mod service;
 mod stage;

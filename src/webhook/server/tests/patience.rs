@@ -51,6 +51,79 @@ async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
     }
 }
 
+/// A body that is no review, of so many bytes but the last.
+async fn stall(fixture: &Fixture, length: usize) -> ClientStream<TcpStream> {
+    let mut stream = fixture.connect().await.unwrap();
+    let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b' '; length - 1]).await.unwrap();
+    stream.flush().await.unwrap();
+    stream
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_takes_all_memory_keeps_no_usual_review_waiting() {
+    let fixture = Fixture::plain();
+    stop_the_clock();
+    let before = Instant::now();
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        stalled.push(stall(&fixture, MOST_BODY).await);
+    }
+    // It arrived: what came before it on this thread did, too.
+    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    let third = request(Method::POST, PATH, vec![b' '; MOST_BODY]);
+    let mut http1 = fixture.http1().await;
+    let third = tokio::spawn(async move { ask(&mut http1, third).await.0 });
+    for _ in 0..100 {
+        assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
+    assert!(!third.is_finished(), "there is memory for two");
+    tokio::time::advance(BODY_TIME).await;
+    third.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_must_be_taken_soon() {
+    let fixture = Fixture::plain();
+    let containers: Vec<_> =
+        (0..400).map(|index| json!({ "name": format!("container-{index:0200}") })).collect();
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": { "uid": "u-1", "operation": "CREATE", "object": {
+            "metadata": {}, "spec": { "runtimeClassName": "kata-remote", "containers": containers },
+        } },
+    })
+    .to_string();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let tcp = socket.connect(fixture.server.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(fixture.client())).connect(name, tcp).await.unwrap();
+    let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", review.len());
+    stop_the_clock();
+    // Far more answers than the system takes in for a client.
+    let asking = async {
+        loop {
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(review.as_bytes()).await?;
+            stream.flush().await?;
+        }
+    };
+    let mut asking = std::pin::pin!(asking);
+    let start = Instant::now();
+    let ended: io::Result<()> = loop {
+        tokio::select! {
+            biased;
+            ended = asking.as_mut() => break ended,
+            () = tokio::task::yield_now() => tokio::time::advance(Duration::from_millis(1)).await,
+        }
+    };
+    assert!(ended.is_err());
+    assert!(start.elapsed() < IDLE / 2, "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_waits_is_kept_longer_than_api_servers_keep_it() {
     let fixture = Fixture::plain();

@@ -1,0 +1,139 @@
+//! Clients that mean harm: the webhook stays within what its Pod may take, and others are answered meanwhile.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::process::{Lifetime, Process};
+use testbed::wait::DEADLINE;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    },
+};
+
+use super::{expiry, stage::address};
+use crate::support::{PROGRAM, run};
+
+/// What its memory may grow to, in KiB. Its Pod may take 64 MiB, of which the program itself is some.
+const MOST: u64 = 48 * 1024;
+
+/// How many clients mean harm, and how long.
+const CLIENTS: usize = 250;
+const FOR: Duration = Duration::from_secs(5);
+
+/// How long an API server waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+struct Client {
+    address: Ipv4Addr,
+    tls: TlsConnector,
+}
+
+impl Client {
+    async fn connect(&self) -> Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect((self.address, 9443)).await?;
+        Ok(self.tls.connect(ServerName::try_from("localhost")?, stream).await?)
+    }
+
+    /// Sends a request that says how long its body is, and some of it.
+    async fn send(&self, length: usize, body: &[u8]) -> Result<TlsStream<TcpStream>> {
+        let mut stream = self.connect().await?;
+        let head = format!("POST /mutate-v1-pod HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body).await?;
+        stream.flush().await?;
+        Ok(stream)
+    }
+
+    /// Asks as an API server does.
+    async fn is_answered(&self) -> Result<()> {
+        let review = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","object":
+            {"metadata":{},"spec":{"runtimeClassName":"kata-remote","containers":[{"name":"a"}]}}}}"#;
+        let mut stream = self.send(review.len(), review.as_bytes()).await?;
+        let mut answer = Vec::new();
+        while !answer.windows(9).any(|part| part == b"JSONPatch") {
+            ensure!(stream.read_buf(&mut answer).await? > 0, "{}", String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    }
+}
+
+fn anonymous_memory(webhook: &Process) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", webhook.identity().pid))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+#[test]
+fn clients_that_mean_harm_take_no_more_than_there_is_and_keep_no_other_waiting() -> Result<()> {
+    run(async {
+        let (dir, address) = (tempfile::tempdir()?, address());
+        expiry::show(dir.path(), 0, 3600)?;
+        let mut command = Command::new(PROGRAM);
+        let arguments = ["--addr", "--health-addr", "--metrics-addr"].into_iter().zip([9443, 8081, 8080]);
+        command.arg("webhook");
+        command.args(arguments.map(|(flag, port)| format!("{flag}={}", SocketAddr::from((address, port)))));
+        let [certificate, key] = ["certificate", "key"].map(|name| dir.path().join(name));
+        command.arg("--tls-cert").arg(&certificate).arg("--tls-key").arg(key);
+        let webhook = Process::start("webhook", &command, dir.path(), Lifetime::Owned)?;
+        let listens = async || Ok(TcpStream::connect((address, 9443)).await?);
+        webhook.wait_until("the webhook listens", DEADLINE, listens).await?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&fs::read(certificate)?)?)?;
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let client = Client { address, tls: TlsConnector::from(Arc::new(tls)) };
+
+        let stalled = vec![b' '; 4_000_000];
+        let uid = "u".repeat(400_000);
+        let unread = format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"{uid}"}}}}"#
+        );
+        for (what, length, body) in [
+            ("bodies that stop short of their end", 4 << 20, stalled),
+            ("answers that nobody reads", unread.len(), unread.into_bytes()),
+        ] {
+            let body: Arc<[u8]> = body.into();
+            let mut harm = JoinSet::new();
+            for _ in 0..CLIENTS {
+                let (client, body) = (client.clone(), Arc::clone(&body));
+                // Whoever is turned away comes again, and who is not stays.
+                harm.spawn(async move {
+                    loop {
+                        let sent = client.send(length, &body).await;
+                        if sent.is_ok() {
+                            sleep(FOR).await;
+                        }
+                    }
+                });
+            }
+            let end = Instant::now() + FOR;
+            let mut peak = 0;
+            while Instant::now() < end {
+                timeout(PATIENCE, client.is_answered()).await.with_context(|| what.to_owned())??;
+                peak = peak.max(anonymous_memory(&webhook)?);
+            }
+            ensure!(peak < MOST, "{what}: {peak} KiB");
+        }
+        Ok(())
+    })
+}
