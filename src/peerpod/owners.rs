@@ -11,21 +11,23 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use futures::{StreamExt, TryStreamExt, future::select};
+use futures::{StreamExt, future::select};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Resource,
-    runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
+    runtime::{reflector::ObjectRef, watcher},
 };
 use tokio::sync::Notify;
-use tracing::warn;
 
 use super::{
     index::{Key, key},
     nudges::Nudges,
     object::owner,
 };
-use crate::api::{metadata::Metadata, v1alpha1::PeerPod};
+use crate::{
+    api::{metadata::Metadata, v1alpha1::PeerPod},
+    runtime::watch::steady,
+};
 
 /// Who waits for which Pods.
 pub(super) struct OwnerWatch {
@@ -91,9 +93,7 @@ impl OwnerWatch {
             self.changed_to(true).await;
             let pods: Api<Metadata<Pod>> = Api::all(client.clone());
             let config = watcher::Config::default().page_size(super::PAGE);
-            let events = watcher::watcher(pods, config)
-                .default_backoff()
-                .inspect_err(|error| warn!(%error, "watching Pods failed; trying again"))
+            let events = steady("Pods", watcher::watcher(pods, config))
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.changed_to(false))).await;
