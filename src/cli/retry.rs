@@ -72,8 +72,14 @@ impl Retry {
 /// Whether the same call may succeed later: it was not answered, or the answer is of the API server's state rather than of
 /// the call.
 fn passes(problem: &ApiError) -> bool {
-    // In time, or not now: a conflict, a page of a list that is too old, too many requests.
-    problem.code().is_none_or(|code| !(400..500).contains(&code) || [408, 409, 410, 429].contains(&code))
+    match problem.code() {
+        // In time, or not now: a conflict, a page of a list that is too old, too many requests.
+        Some(408 | 409 | 410 | 429) => true,
+        // So says an API server that has just started.
+        Some(403) => problem.to_string().contains("not yet ready to handle request"),
+        Some(400..500) => false,
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -86,14 +92,16 @@ mod tests {
 
     /// An API server that answers so first, and then well; how often it was asked, and what came of it.
     async fn asked(code: Option<u16>) -> (u32, Result<Option<()>, String>) {
+        asked_with(code, "etcdserver: leader changed").await
+    }
+
+    async fn asked_with(code: Option<u16>, message: &str) -> (u32, Result<Option<()>, String>) {
         let count = Cell::new(0);
         let call = async || {
             count.set(count.get() + 1);
             match code {
                 _ if count.get() > 3 => Ok(()),
-                Some(code) => Err(kube::Error::Api(
-                    Status::failure("etcdserver: leader changed", "x").with_code(code).boxed(),
-                )),
+                Some(code) => Err(kube::Error::Api(Status::failure(message, "x").with_code(code).boxed())),
                 None => Err(kube::Error::Service("connection refused".into())),
             }
         };
@@ -112,6 +120,8 @@ mod tests {
             assert!(count == 1 && outcome.unwrap_err().contains("leader changed"), "{code}");
         }
         assert_eq!(asked(Some(404)).await, (1, Ok(None)));
+        let starting = "peerpods \"a\" is forbidden: not yet ready to handle request";
+        assert_eq!(asked_with(Some(403), starting).await, (4, Ok(Some(()))));
     }
 
     #[tokio::test(start_paused = true)]

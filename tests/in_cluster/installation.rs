@@ -66,7 +66,7 @@ impl Installation {
     }
 
     /// Deletes all Pods that have a machine, which others may have left, and waits until no machine is recorded.
-    async fn end_peer_pods(&self) -> Result<()> {
+    pub async fn end_peer_pods(&self) -> Result<()> {
         let peerpods: Api<PeerPod> = Api::all(self.testbed.client());
         for peerpod in peerpods.list(&ListParams::default()).await? {
             let pods: Api<Pod> =
@@ -79,8 +79,9 @@ impl Installation {
             }
         }
         wait::eventually("no machine is recorded", DEADLINE, async || {
-            let left = peerpods.list(&ListParams::default()).await?.items.len();
-            ensure!(left == 0, "{left} PeerPods are there");
+            let left = peerpods.list(&ListParams::default()).await?.items;
+            let status = left.first().map(|peerpod| (peerpod.name_any(), &peerpod.status));
+            ensure!(left.is_empty(), "{} PeerPods are there, such as {status:?}", left.len());
             Ok(())
         })
         .await

@@ -127,7 +127,8 @@ fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_bef
         // As helm's notes say it.
         cluster.kubectl(&["delete", "peerpodconfigs", "--all", &namespace, "--timeout=60s"]).await?;
         stage.shares(&[None, None]).await?;
-        helm.run(&uninstall).await?;
+        // An API server knows a moment later that there is none.
+        wait::eventually("the release goes", DEADLINE, async || helm.run(&uninstall).await).await?;
         ensure!(cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await.is_err());
         stage.leave().await?;
         alone.testbed.install_objects().await
