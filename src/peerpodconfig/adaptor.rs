@@ -135,7 +135,7 @@ fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
             "spec.adaptor.serviceAccountAnnotations: no annotation can be named {}; they are left out",
             listed(&keys)
         );
-        Finding::new(Reason::InvalidSpec, message)
+        Finding::new(Reason::AnnotationsLeftOut, message)
     })
 }
 

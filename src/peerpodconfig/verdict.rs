@@ -67,6 +67,8 @@ reasons! {
     SettingsMissing => AdaptorReady(false), Warning;
     /// The selector or another field cannot be used; the message says why.
     InvalidSpec => AdaptorReady(false), Warning;
+    /// Some of `adaptor.serviceAccountAnnotations` have names that no annotation can have, and are left out; mend them.
+    AnnotationsLeftOut => AdaptorReady(false), Warning;
     /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
     AdaptorWithheld => AdaptorReady(false), Warning;
     /// The ServiceAccount of cloud-api-adaptor does not exist; apply the operator's installation again, which has it.

@@ -122,11 +122,17 @@ impl Keeper {
             );
         }
         self.deafness = deafness;
+        let last_left = self.left();
         let news = self.accept(raw);
         if news {
-            self.announce(reader);
+            self.announce(reader, self.left() > last_left);
         }
         news
+    }
+
+    /// When the settings last came to name another place.
+    fn left(&self) -> Option<Timestamp> {
+        self.state.earlier.first().map(|earlier| earlier.until)
     }
 
     /// Takes over what is new and good. Returns whether the state changed.
@@ -155,7 +161,8 @@ impl Keeper {
         }
     }
 
-    fn announce(&self, reader: &Reader) {
+    /// Logs the state. `elsewhere`: they name another place than the settings before.
+    fn announce(&self, reader: &Reader, elsewhere: bool) {
         let folder = reader.folders.settings.display();
         let State { current, rejected, generation, earlier } = &self.state;
         match (rejected, current) {
@@ -165,7 +172,7 @@ impl Keeper {
             (Some(error), None) => error!(%folder, %error, "settings rejected; none are in force"),
             (None, Some(snapshot)) => {
                 info!(%folder, generation, provider = %snapshot.provider.provider(), "settings in force");
-                if let Some(Earlier { place: before, until, .. }) = earlier.first() {
+                if let Some(Earlier { place: before, until, .. }) = earlier.first().filter(|_| elsewhere) {
                     let now = snapshot.provider.place().map(|place| place.name);
                     warn!(
                         %folder, %until, setting = before.setting, before = before.name, now,

@@ -122,6 +122,7 @@ impl Nodes {
             }
             Event::Delete(view) => {
                 let name = view.metadata.name.as_deref().unwrap_or_default();
+                state.arriving.written.remove(name);
                 return state.current.remove(name).is_some();
             }
         }

@@ -232,6 +232,8 @@ impl Provider for Libvirt {
         let persistent = match persistent {
             // It went this very moment.
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => false,
+            // A driver that does not tell them apart.
+            Err(error) if error.code() == Some(ErrorCode::NoSupport) => true,
             answer => {
                 answer.map_err(|error| self.explain("asking whether the domain is persistent", &error))?
             }

@@ -80,8 +80,11 @@ impl Memory {
     }
 
     /// Has the answer to a body in its place. It may be longer, and then waits for memory, too.
-    pub(super) async fn replace(&self, mut held: Held, answer: Vec<u8>) -> Held {
-        self.take(&mut held, answer.capacity()).await;
+    pub(super) async fn replace(&self, mut held: Held, mut answer: Vec<u8>) -> Held {
+        // Neither the body nor room that the answer does not fill is held while it waits.
+        held.bytes = Vec::new();
+        answer.shrink_to_fit();
+        self.take(&mut held, answer.len()).await;
         held.bytes = answer;
         held
     }

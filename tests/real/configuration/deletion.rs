@@ -148,7 +148,7 @@ fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobo
         let annotated = |key: &str| json!({ "serviceAccountAnnotations": { key: "adaptor" } });
         let other = json!({ "limit": 1, "nodeSelector": nowhere, "adaptor": annotated("role arn") });
         stage.configure("other", other).await?;
-        let message = stage.until("other", "AdaptorReady", "InvalidSpec").await?;
+        let message = stage.until("other", "AdaptorReady", "AnnotationsLeftOut").await?;
         assert!(message.contains("\"role arn\""), "{message}");
         let adaptor = annotated("cloud.example.com/role");
         stage.configure("config", json!({ "limit": 1, "adaptor": adaptor })).await?;
