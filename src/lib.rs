@@ -11,6 +11,7 @@
 //! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
 //! | [`runtime`] | leader election, health, metrics, logs, shutdown, backoff |
+//! | [`names`] | names of objects, labels and images that several of these share |
 //! | [`permissions`] | what a part of the operator may do in the cluster, as constants beside the code that needs it |
 //! | [`install`] | the typed objects of an installation, for the generators |
 //! | [`cli`] | the command line, which puts it all together |
@@ -47,6 +48,7 @@ pub mod api;
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod install;
+pub mod names;
 pub mod peerpod;
 pub mod peerpodconfig;
 pub mod permissions;
@@ -55,8 +57,7 @@ pub mod runtime;
 pub mod settings;
 pub mod webhook;
 
-/// The namespace that everything is installed in unless told otherwise.
-pub const NAMESPACE: &str = "confidential-containers-system";
+pub use names::NAMESPACE;
 
 /// The oldest Kubernetes that the operator is tested on.
 pub const OLDEST_KUBERNETES: &str = "1.33";

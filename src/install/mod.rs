@@ -25,7 +25,7 @@ use serde_json::{Error, Value, to_value};
 use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
 
 pub use certificate::certificate;
-pub use deployment::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET, deployment};
+pub use deployment::deployment;
 pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
 pub use metadata::Component;
 pub use options::Options;

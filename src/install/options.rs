@@ -2,7 +2,8 @@
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
-use super::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET, guard};
+use super::guard;
+use crate::names::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
 use crate::{NAMESPACE, cli::ControllerName};
 
 /// What an installation can be told.

@@ -17,6 +17,7 @@ use kube::{CustomResourceExt as _, Resource as _};
 use super::{Component, NAME as OPERATOR, Options, guard::matching_all};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
+    names::NAMESPACE_LABEL,
     peerpodconfig::FINALIZER,
 };
 
@@ -28,9 +29,6 @@ pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
 
 /// The annotation that lets its object be deleted, with the value `true`.
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
-
-/// The label that every namespace has, with its name.
-pub(crate) const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// What must not be deleted unless it says so.
 pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {

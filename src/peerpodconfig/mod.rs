@@ -132,7 +132,7 @@ pub struct Options {
     pub pod: Option<String>,
     /// The image that the webhook runs; `None`: that of the operator's own Pod, and [`DEFAULT_IMAGE`] without one.
     ///
-    /// [`DEFAULT_IMAGE`]: crate::install::DEFAULT_IMAGE
+    /// [`DEFAULT_IMAGE`]: crate::names::DEFAULT_IMAGE
     pub image: Option<String>,
     /// cloud-api-adaptor's image where a configuration names none.
     pub adaptor_image: String,

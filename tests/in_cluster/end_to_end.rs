@@ -13,7 +13,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{EXTENDED_RESOURCE, PeerPodConfig},
-    install::SSH_KEY_SECRET,
+    names::SSH_KEY_SECRET,
 };
 use peers::{
     libvirt::QemuLibvirtd,

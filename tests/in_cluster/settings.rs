@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use peerpod_operator::install::SSH_KEY_SECRET;
+use peerpod_operator::names::SSH_KEY_SECRET;
 use peers::sshd::{self, Sshd};
 use serde_json::json;
 use testbed::Pods;

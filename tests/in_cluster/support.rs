@@ -15,7 +15,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::CONFIG_MAP};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, names::CONFIG_MAP};
 use peers::libvirt::{Host, Libvirtd};
 use serde_json::{Value, json};
 use testbed::{

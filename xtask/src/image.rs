@@ -9,7 +9,7 @@ use std::process::Command;
 use ::image::{Compression, operator, sbom::sbom};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use peerpod_operator::install::{DEFAULT_IMAGE, NAME};
+use peerpod_operator::{install::NAME, names::DEFAULT_IMAGE};
 
 use crate::{release, repository};
 

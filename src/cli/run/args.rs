@@ -78,7 +78,7 @@ pub struct RunArgs {
         long,
         value_name = "NAME",
         env = "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP",
-        default_value = crate::install::CONFIG_MAP
+        default_value = crate::names::CONFIG_MAP
     )]
     pub settings_config_map: String,
 
@@ -87,7 +87,7 @@ pub struct RunArgs {
         long,
         value_name = "NAME",
         env = "PEERPOD_OPERATOR_CREDENTIALS_SECRET",
-        default_value = crate::install::SECRET
+        default_value = crate::names::SECRET
     )]
     pub credentials_secret: String,
 
@@ -96,7 +96,7 @@ pub struct RunArgs {
         long,
         value_name = "NAME",
         env = "PEERPOD_OPERATOR_SSH_KEY_SECRET",
-        default_value = crate::install::SSH_KEY_SECRET
+        default_value = crate::names::SSH_KEY_SECRET
     )]
     pub ssh_key_secret: String,
 
@@ -105,7 +105,7 @@ pub struct RunArgs {
         long,
         value_name = "NAME",
         env = "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET",
-        default_value = crate::install::TLS_SECRET
+        default_value = crate::names::TLS_SECRET
     )]
     pub adaptor_tls_secret: String,
 

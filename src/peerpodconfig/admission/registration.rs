@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
-    install::DEFAULT_IMAGE,
+    names::DEFAULT_IMAGE,
     webhook::{certificates::keeper::SECRET, tls::TlsOptions},
 };
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::AdaptorSettings;
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
-    install::{SSH_KEY_SECRET, TLS_SECRET},
+    names::{SSH_KEY_SECRET, TLS_SECRET},
     settings::CloudProvider,
 };
 

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::Sizing,
-    install::removal::NAMESPACE_LABEL,
+    names::NAMESPACE_LABEL,
     webhook::{
         server::{self, PATH},
         tls::TlsOptions,

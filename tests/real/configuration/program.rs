@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
-use peerpod_operator::{NAMESPACE, install::DEFAULT_IMAGE};
+use peerpod_operator::{NAMESPACE, names::DEFAULT_IMAGE};
 use peers::libvirt::Libvirtd;
 use serde_json::{Value, json, to_value};
 use testbed::{

@@ -9,7 +9,8 @@
 
 use anyhow::Result;
 use peerpod_operator::{
-    install::{self, CONFIG_MAP, Component, Manifest, Options, SECRET, guard, monitoring, samples},
+    install::{self, Component, Manifest, Options, guard, monitoring, samples},
+    names::{CONFIG_MAP, SECRET},
     settings::CloudProvider,
 };
 use serde::Serialize;

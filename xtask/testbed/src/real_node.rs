@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use cluster::process::Lifetime;
 use image::Compression;
-use peerpod_operator::install::DEFAULT_IMAGE;
+use peerpod_operator::names::DEFAULT_IMAGE;
 use peers::libvirt::Libvirtd;
 
 use crate::{Options, Testbed};

@@ -8,7 +8,10 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
 };
 
-use peerpod_operator::install::{self, Component, Manifest, NAME, Options, guard, monitoring, removal};
+use peerpod_operator::{
+    install::{self, Component, Manifest, NAME, Options, guard, monitoring, removal},
+    names,
+};
 use serde_json::{Value, json, to_value};
 
 use super::{
@@ -207,7 +210,7 @@ pub(super) fn priority_class(node: &mut Node, pod: &str) -> Result<()> {
 fn settings(options: &Options) -> Result<Vec<Template>> {
     let metadata = |name: &str| Component::Adaptor.namespaced(name, options);
     let config_map = ConfigMap {
-        metadata: metadata(install::CONFIG_MAP),
+        metadata: metadata(names::CONFIG_MAP),
         data: Some(BTreeMap::new()),
         ..ConfigMap::default()
     };
@@ -216,9 +219,9 @@ fn settings(options: &Options) -> Result<Vec<Template>> {
     let made = "and .Values.provider (not .Values.settings.existingConfigMapName)";
     let mut templates = vec![(node, Some(made.to_owned()))];
     for (name, data, when) in [
-        (install::SECRET, "credentials", "true"),
-        (install::SSH_KEY_SECRET, "sshKey", "ne (include \"peerpod-operator.sshKey\" .) \"{}\""),
-        (install::TLS_SECRET, "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
+        (names::SECRET, "credentials", "true"),
+        (names::SSH_KEY_SECRET, "sshKey", "ne (include \"peerpod-operator.sshKey\" .) \"{}\""),
+        (names::TLS_SECRET, "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
     ] {
         let secret = Secret {
             metadata: metadata(name),

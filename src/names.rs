@@ -1,0 +1,23 @@
+//! Names that several parts of the operator share: of objects, labels and images. Names alone, no logic.
+
+/// The namespace that everything is installed in unless told otherwise.
+pub const NAMESPACE: &str = "confidential-containers-system";
+
+/// The image that is installed unless told otherwise.
+pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
+
+/// The `ConfigMap` with the provider's settings, cloud-api-adaptor's own.
+pub const CONFIG_MAP: &str = "peer-pods-cm";
+
+/// The `Secret` with the provider's credentials, cloud-api-adaptor's own.
+pub const SECRET: &str = "peer-pods-secret";
+
+/// The `Secret` with the key (`id_rsa`, `id_ecdsa` or `id_ed25519`) and, if wanted, the `known_hosts` for libvirt by ssh:
+/// cloud-api-adaptor's own.
+pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
+
+/// The `Secret` with certificates for the connection to pod VMs, cloud-api-adaptor's own.
+pub const TLS_SECRET: &str = "certs-for-tls";
+
+/// The label that every namespace has, with its name.
+pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
