@@ -22,6 +22,16 @@ const FOLDERS: [(&str, &str); 5] = [
     ("log", "/var/log/libvirt"),
 ];
 
+/// The databases of users and groups, with the line that each one gets where it names no [`QEMU_USER`].
+const ACCOUNTS: [(&str, &str); 2] = [
+    ("/etc/passwd", "libvirt-qemu:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin"),
+    ("/etc/group", "libvirt-qemu:x:64055:"),
+];
+/// The user and group that the QEMU driver looks up before it reads `qemu.conf`. libvirtd ends where one is missing, also
+/// when only its test driver is used. The package that makes them, `libvirt-daemon-system`, would also start a libvirtd of
+/// the machine's own, so the instance gets account databases of its own instead.
+const QEMU_USER: &str = "libvirt-qemu";
+
 /// How long a daemon may take until it answers.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -43,7 +53,7 @@ PATH=$PATH:/usr/sbin:/sbin
 dir=$1
 shift
 while [ $# -gt 0 ]; do
-  mkdir -p "$2"
+  [ -e "$2" ] || mkdir -p "$2"
   mount --bind "$1" "$2"
   shift 2
 done
@@ -79,6 +89,11 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
             dir.join("sock").display()
         ),
     )?;
+    for (database, line) in ACCOUNTS {
+        let lines =
+            fs::read_to_string(database).with_context(|| format!("reading the accounts in {database}"))?;
+        write(&account(dir, database), &with_account(lines, line))?;
+    }
     // QEMU's output goes to files instead of a virtlogd; QEMU runs as the user that libvirtd runs as.
     write(
         &dir.join("etc/qemu.conf"),
@@ -89,6 +104,23 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// The lines of an account database, with `line` added if it has no [`QEMU_USER`].
+fn with_account(mut lines: String, line: &str) -> String {
+    if !lines.lines().any(|line| line.split(':').next() == Some(QEMU_USER)) {
+        if !lines.is_empty() && !lines.ends_with('\n') {
+            lines.push('\n');
+        }
+        lines.push_str(line);
+        lines.push('\n');
+    }
+    lines
+}
+
+/// The instance's own copy of an account database.
+fn account(dir: &Path, database: &str) -> PathBuf {
+    dir.join(database.trim_start_matches("/etc/"))
 }
 
 /// Where the daemon of this folder listens.
@@ -120,6 +152,9 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
     for (folder, target) in FOLDERS {
         unshare.arg(dir.join(folder)).arg(target);
     }
+    for (database, _) in ACCOUNTS {
+        unshare.arg(account(dir, database)).arg(database);
+    }
     Process::start("libvirtd", &unshare, dir, lifetime)
 }
 
@@ -131,4 +166,23 @@ pub(super) async fn connect(process: &Process, uri: &ConnectUri) -> Result<Clien
     let probe = || async { Ok(client.lib_version().await?) };
     process.wait_until("libvirtd answers", READY_DEADLINE, probe).await?;
     Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_added_once_and_other_accounts_stay() {
+        let (_, line) = ACCOUNTS[0];
+        let added = with_account("root:x:0:0:root:/root:/bin/bash".to_owned(), line);
+        assert_eq!(added, format!("root:x:0:0:root:/root:/bin/bash\n{line}\n"));
+        assert_eq!(with_account(added.clone(), line), added);
+    }
+
+    #[test]
+    fn an_account_of_the_machine_is_kept_as_it_is() {
+        let lines = "libvirt-qemu:x:110:104::/var/lib/libvirt:/usr/sbin/nologin\n".to_owned();
+        assert_eq!(with_account(lines.clone(), ACCOUNTS[0].1), lines);
+    }
 }
