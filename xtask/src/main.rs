@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod demo;
+mod fresh;
 mod image;
 mod manifests;
 mod readme;
@@ -21,6 +22,8 @@ enum Task {
     Cluster(cluster::Task),
     /// Plays five stories with the operator on a real control plane and node, told as they happen
     Demo(demo::Task),
+    /// Runs a command of the README in a pristine Debian root file system, as on a new machine
+    Fresh(fresh::Task),
     /// Writes the operator's image as an OCI archive, and what it is made of
     Image(image::Task),
     /// Writes the generated files: manifests/, kustomize/, helm/ and the tables of README.md
@@ -36,6 +39,7 @@ async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Demo(task) => demo::run(&task).await,
+        Task::Fresh(task) => fresh::run(&task),
         Task::Image(task) => image::run(&task),
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,

@@ -14,7 +14,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 const PROJECT: &str = "peerpod-operator";
 
 /// What can be made again: `$XDG_CACHE_HOME/peerpod-operator`, by default below `~/.cache`.
-pub(crate) fn cache() -> Result<PathBuf> {
+pub fn cache() -> Result<PathBuf> {
     folder("XDG_CACHE_HOME", ".cache")
 }
 
