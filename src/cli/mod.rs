@@ -21,7 +21,7 @@ pub use run::{ControllerName, RunArgs};
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
-use crate::{runtime::telemetry, settings::Folders};
+use crate::settings::Folders;
 
 /// Deletes the virtual machines of peer pods that are gone.
 #[derive(Debug, Parser)]
@@ -35,10 +35,10 @@ pub struct Cli {
 enum Command {
     /// Run the controllers until told to stop.
     // The last of several counts: whoever installs adds flags to those that are there.
-    #[command(after_help = telemetry::HELP, args_override_self = true)]
+    #[command(after_help = LOGGING_HELP, args_override_self = true)]
     Run(Box<RunArgs>),
     /// Serve the admission that turns Pods into peer pods, until told to stop.
-    #[command(after_help = telemetry::HELP)]
+    #[command(after_help = LOGGING_HELP)]
     Webhook(Box<WebhookArgs>),
     /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
     ///
@@ -91,6 +91,11 @@ fn duration(text: &str, least: SignedDuration, most: SignedDuration) -> Result<D
         _ => Err(format!("it must be from {least:#} to {most:#}")),
     }
 }
+
+/// The end of `--help`.
+const LOGGING_HELP: &str = "\
+Logging:
+  PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
 
 /// Where the generated Deployment mounts the settings.
 pub const SETTINGS_DIR: &str = "/etc/peerpod-operator/settings";
@@ -146,7 +151,7 @@ mod tests {
         let arguments = ["peerpod-operator", "run"].into_iter().chain(installed).chain(further);
         let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
         assert!(!args.leader_elect);
-        assert_eq!(args.serving.log_format, telemetry::LogFormat::Text);
+        assert_eq!(args.serving.log_format, crate::runtime::telemetry::LogFormat::Text);
         assert_eq!(args.controllers, [ControllerName::PeerPod]);
     }
 

@@ -167,7 +167,7 @@ impl From<DaemonSetView> for DaemonSet {
         let pod = PodSpec { node_selector, affinity, containers, ..PodSpec::default() };
         let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
         let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
-        Self { metadata, spec: Some(spec), status: None }
+        Self { metadata, spec: spec.into(), status: None }
     }
 }
 

@@ -25,11 +25,6 @@ pub const FILTER_VARIABLES: [&str; 2] = ["PEERPOD_OPERATOR_LOG", "RUST_LOG"];
 /// What is logged where no variable says otherwise.
 pub const DEFAULT_FILTER: &str = "info";
 
-/// For `--help`.
-pub(crate) const HELP: &str = "\
-Logging:
-  PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
-
 /// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
 /// Secrets of a namespace; the error that it gives says what was wrong with it. Whoever wants to see it names this very target.
 const NO_ANSWERS: &str = "kube_client::client=error";

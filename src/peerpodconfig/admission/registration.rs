@@ -4,7 +4,10 @@ use futures::try_join;
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
-    api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::Deployment},
+    api::{
+        admissionregistration::v1::MutatingWebhookConfiguration,
+        apps::v1::{Deployment, DeploymentSpec},
+    },
 };
 use kube::ResourceExt;
 
@@ -160,7 +163,8 @@ fn available(deployment: Option<&Deployment>) -> i32 {
 
 /// Whether all Pods are of the present template. What is updated may start while one of before still answers, in its own way.
 fn is_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let spec: Option<&DeploymentSpec> = (&deployment.spec).into();
+    let wanted = spec.and_then(|spec| spec.replicas).unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {
         status.observed_generation == deployment.metadata.generation
             && status.updated_replicas.unwrap_or(0) >= wanted

@@ -120,10 +120,12 @@ pub(super) fn host_path(volume: &str, path: &str, type_: Option<&str>) -> Mounte
 
 /// A token of the ServiceAccount that this audience trusts.
 fn token(volume: &str, audience: &str, file: &str, path: &str) -> Mounted {
+    #[allow(clippy::needless_update, reason = "later versions of Kubernetes have more fields")]
     let token = ServiceAccountTokenProjection {
         audience: Some(audience.to_owned()),
         expiration_seconds: Some(TOKEN_SECONDS),
         path: file.to_owned(),
+        ..ServiceAccountTokenProjection::default()
     };
     let source = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
     let projected = ProjectedVolumeSource { sources: Some(vec![source]), ..ProjectedVolumeSource::default() };

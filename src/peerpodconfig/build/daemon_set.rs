@@ -55,7 +55,7 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
             annotations: Some(record.into()),
             ..Part::Adaptor.metadata(inputs, Names::of(config).adaptor)
         },
-        spec: Some(DaemonSetSpec {
+        spec: DaemonSetSpec {
             selector: Part::Adaptor.selector(config),
             update_strategy: Some(adaptor.update_strategy.clone().unwrap_or_else(one_at_a_time)),
             template: PodTemplateSpec {
@@ -67,7 +67,8 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
                 spec: Some(pod(inputs)),
             },
             ..DaemonSetSpec::default()
-        }),
+        }
+        .into(),
         status: None,
     }
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::api::{
-    apps::v1::DaemonSet,
+    apps::v1::{DaemonSet, DaemonSetSpec},
     core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec},
 };
 use kube::ResourceExt as _;
@@ -107,7 +107,8 @@ pub fn foreign_adaptors<'a>(
 }
 
 fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
-    daemon_set.spec.as_ref()?.template.spec.as_ref()
+    let spec: Option<&DaemonSetSpec> = (&daemon_set.spec).into();
+    spec?.template.spec.as_ref()
 }
 
 /// Whether a DaemonSet runs cloud-api-adaptor, whoever made it.

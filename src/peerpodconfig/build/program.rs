@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
-    apps::v1::ReplicaSet,
+    apps::v1::{ReplicaSet, ReplicaSetSpec},
     core::v1::{Affinity, LocalObjectReference, NodeAffinity, Pod, PodSpec, Toleration},
 };
 use kube::ResourceExt as _;
@@ -78,7 +78,8 @@ impl Placement {
     /// A Pod has more than that: API servers put in what they tolerate and rank by default, and others what they like, for
     /// each Pod anew. In the webhook's template it would be there for good, and change with the Pod that the operator runs in.
     pub fn of(replicas: &ReplicaSet) -> Self {
-        let template = replicas.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.clone());
+        let spec: Option<&ReplicaSetSpec> = (&replicas.spec).into();
+        let template = spec.and_then(|spec| spec.template.as_ref()?.spec.clone());
         let PodSpec { node_selector, affinity, tolerations, priority_class_name, .. } =
             template.unwrap_or_default();
         // What it says of Pods is about the operator's own.

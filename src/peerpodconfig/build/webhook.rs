@@ -69,7 +69,7 @@ pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deplo
     let config = inputs.config;
     Deployment {
         metadata: Part::Webhook.metadata(inputs, Names::of(config).webhook),
-        spec: Some(DeploymentSpec {
+        spec: DeploymentSpec {
             replicas: Some(config.spec.admission.replicas),
             selector: Part::Webhook.selector(config),
             strategy: Some(own_pods::strategy()),
@@ -81,7 +81,8 @@ pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deplo
                 spec: Some(pod(inputs, tls, program)),
             },
             ..DeploymentSpec::default()
-        }),
+        }
+        .into(),
         status: None,
     }
 }

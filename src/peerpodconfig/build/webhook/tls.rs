@@ -1,6 +1,9 @@
 //! The demands on TLS: those of cloud-api-adaptor's settings are the webhook's, too.
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, DeploymentSpec},
+    core::v1::ConfigMap,
+};
 
 use super::CONTAINER;
 use crate::webhook::tls::{TlsError, TlsOptions};
@@ -20,7 +23,8 @@ pub fn tls_of_settings(config_map: &ConfigMap) -> Result<TlsOptions, TlsError> {
 
 /// What the Pods of this Deployment are told; the default where somebody else wrote what they cannot start with.
 pub fn tls_of_deployment(deployment: &Deployment) -> TlsOptions {
-    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let spec: Option<&DeploymentSpec> = (&deployment.spec).into();
+    let pod = spec.and_then(|spec| spec.template.spec.as_ref());
     let mut containers = pod.into_iter().flat_map(|pod| &pod.containers);
     let container = containers.find(|container| container.name == CONTAINER);
     let arguments = container.and_then(|container| container.args.as_deref()).unwrap_or_default();

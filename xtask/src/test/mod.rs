@@ -1,0 +1,55 @@
+//! `cargo xtask test`: everything that has to hold, in the order in which it is cheapest to find out that it does not.
+
+mod binaries;
+mod lanes;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{
+    node,
+    progress::Progress,
+    tools::{self, Tools},
+};
+use peerpod_operator::install::NAME;
+
+use crate::repository;
+
+/// The versions of k8s-openapi, as its features name them, with which the library is checked as an embedder builds it:
+/// without the command line, and with one of these of its own choice.
+const KUBERNETES_VERSIONS: [&str; 2] = ["v1_33", "v1_37"];
+
+/// The types of fields differ between these versions, so a conversion that one needs is none in another.
+const ALLOWED: &str = "--allow=clippy::useless_conversion";
+
+pub(crate) async fn run() -> Result<()> {
+    let mut progress = Progress::new(6);
+    progress.step("formatting");
+    cargo(&["fmt", "--all", "--check"])?;
+    progress.step("programs of the control plane and the node, and helm");
+    Tools::ensure().await?;
+    tools::helm().await?;
+    if node::obstacle().is_none() {
+        node::install().await?;
+    }
+    progress.step("lints");
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
+    progress.step("the library by itself, with the oldest and the newest Kubernetes");
+    for version in KUBERNETES_VERSIONS {
+        let feature = format!("k8s-openapi/{version}");
+        let library = ["clippy", "--quiet", "--package", NAME, "--lib", "--no-default-features"];
+        cargo(&[&library[..], &["--features", &feature, "--", "--deny", "warnings", ALLOWED]].concat())?;
+    }
+    progress.step("building the tests");
+    let binaries = binaries::build()?;
+    progress.step("tests, generated files among them");
+    lanes::run(binaries, &mut progress).await?;
+    progress.finish();
+    Ok(())
+}
+
+/// Runs cargo in this repository, its output going where ours goes.
+pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
+    let status = repository::cargo().args(arguments).status();
+    let status = status.with_context(|| format!("running cargo {}", arguments.join(" ")))?;
+    ensure!(status.success(), "`cargo {}` failed: see above", arguments.join(" "));
+    Ok(())
+}
