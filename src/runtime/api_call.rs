@@ -9,6 +9,8 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
+use super::message::Message;
+
 /// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -32,6 +34,20 @@ fn told(problem: &kube::Error) -> String {
 }
 
 impl ApiError {
+    /// The text in both versions. What the API server says names objects of other namespaces, and its own address.
+    pub(crate) fn message(&self) -> Message {
+        let public = match self {
+            Self::Failed(kube::Error::Api(status)) => {
+                format!("the API server answered with the status {}", status.code)
+            }
+            Self::Failed(_) => {
+                "the operator cannot reach the API server, or cannot read its answer".to_owned()
+            }
+            Self::TimedOut => self.to_string(),
+        };
+        Message::new(public, self.to_string())
+    }
+
     /// The HTTP status, where there was an answer.
     pub(crate) fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
