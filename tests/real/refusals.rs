@@ -81,6 +81,8 @@ fn a_machine_of_another_name_is_left_alone() -> Result<()> {
         let disk = scene.host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
         let domain = scene.host.start_domain(&name, POD_VM_DESCRIPTION, &[&disk]).await?;
         let peerpod = left_behind(scene, "web", "libvirt", &domain.uuid.to_string()).await?;
+        is_refused(scene, &peerpod.name_any(), "NotThisPodsVM", "podvm-web-").await?;
+        scene.shows_none_of(&peerpod.name_any(), &[&name]).await?;
         is_refused_until_abandoned(scene, &peerpod, "NotThisPodsVM", "podvm-web-").await?;
         // The name of a machine is made from the name of a Pod, perhaps of another namespace.
         ensure!(scene.operator.log()?.contains(&name), "the log does not name the machine");
