@@ -10,7 +10,7 @@ use std::{
 
 use clap::Args;
 use kube::{
-    Api, CustomResourceExt, Resource,
+    Api, Resource,
     api::{Patch, PatchParams},
 };
 use serde_json::Value;
@@ -129,12 +129,7 @@ impl From<ApiError> for Obstacle {
     fn from(problem: ApiError) -> Self {
         match problem.code() {
             Some(400 | 422) => Self::Invalid(problem.to_string()),
-            // What is asked of an object that is not there yet; there is none to find, so it is its kind, or the namespace.
-            Some(404) => Self::Later(format!(
-                "the definition {} or the namespace is not there: {problem}",
-                PeerPodConfig::crd_name()
-            )),
-            _ => Self::Later(problem.to_string()),
+            _ => Self::Later(problem.missing_crd::<PeerPodConfig>().unwrap_or_else(|| problem.to_string())),
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     install::{Component, NAME},
     permissions::Permission,
-    runtime::text::listed,
+    runtime::{api_call::crd_name, text::listed, watch::missing_crd},
 };
 
 /// For `--help`.
@@ -187,7 +187,7 @@ where
     // A watch would go on for ever where the API server has no such objects, or will not show them.
     let params = ListParams::default().limit(1);
     if retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?.is_none() {
-        // Without their definition there are none.
+        say(&format!("The CRD {} is not installed.", crd_name::<K>()));
         return Ok(Vec::new());
     }
     let (store, writer) = reflector::store();
@@ -198,7 +198,7 @@ where
         match change {
             Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
             Err(error) => {
-                problem = error.to_string();
+                problem = missing_crd::<K>(&error).unwrap_or_else(|| error.to_string());
                 retry.again(&problem);
             }
         }

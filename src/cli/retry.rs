@@ -57,7 +57,7 @@ impl Retry {
         loop {
             let problem = match timeout_at(deadline, bounded(call())).await {
                 Ok(Ok(done)) => return Ok(Some(done)),
-                Ok(Err(problem)) if problem.code() == Some(404) => return Ok(None),
+                Ok(Err(problem)) if problem.is_absence() => return Ok(None),
                 Ok(Err(problem)) if !passes(&problem) => return Err(problem.to_string()),
                 Ok(Err(problem)) => problem.to_string(),
                 Err(_) => "the API server does not answer".to_owned(),
@@ -92,16 +92,16 @@ mod tests {
 
     /// An API server that answers so first, and then well; how often it was asked, and what came of it.
     async fn asked(code: Option<u16>) -> (u32, Result<Option<()>, String>) {
-        asked_with(code, "etcdserver: leader changed").await
+        asked_with(code, "etcdserver: leader changed", "x").await
     }
 
-    async fn asked_with(code: Option<u16>, message: &str) -> (u32, Result<Option<()>, String>) {
+    async fn asked_with(code: Option<u16>, message: &str, reason: &str) -> (u32, Result<Option<()>, String>) {
         let count = Cell::new(0);
         let call = async || {
             count.set(count.get() + 1);
             match code {
                 _ if count.get() > 3 => Ok(()),
-                Some(code) => Err(kube::Error::Api(Status::failure(message, "x").with_code(code).boxed())),
+                Some(code) => Err(kube::Error::Api(Status::failure(message, reason).with_code(code).boxed())),
                 None => Err(kube::Error::Service("connection refused".into())),
             }
         };
@@ -119,9 +119,14 @@ mod tests {
             let (count, outcome) = asked(Some(code)).await;
             assert!(count == 1 && outcome.unwrap_err().contains("leader changed"), "{code}");
         }
-        assert_eq!(asked(Some(404)).await, (1, Ok(None)));
+        // The object is absent, or its kind; and what a proxy says proves neither.
+        for (message, reason) in [("gone", "NotFound"), ("404 page not found", "x")] {
+            assert_eq!(asked_with(Some(404), message, reason).await, (1, Ok(None)));
+        }
+        let (count, outcome) = asked_with(Some(404), "<html>nothing here</html>", "x").await;
+        assert!(count == 1 && outcome.unwrap_err().contains("nothing here"));
         let starting = "peerpods \"a\" is forbidden: not yet ready to handle request";
-        assert_eq!(asked_with(Some(403), starting).await, (4, Ok(Some(()))));
+        assert_eq!(asked_with(Some(403), starting, "x").await, (4, Ok(Some(()))));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,10 @@ use std::{cmp::Ordering, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
+use crate::{
+    provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard},
+    runtime::Message,
+};
 
 /// How long after a Pod's grace period its VM is kept.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -37,9 +40,8 @@ pub struct Facts {
     pub instance: Result<InstanceId, IdProblem>,
     /// The other living PeerPods with the finalizer that the same Pod owns.
     pub siblings: Vec<Sibling>,
-    /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run; as
-    /// `namespace/name`.
-    pub claimed_by: Option<String>,
+    /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run.
+    pub claimed_by: Option<Message>,
     /// What the cloud says about the machine.
     pub machine: Machine,
     /// Whether the cloud accepted the machine's deletion in this very pass.
@@ -191,9 +193,9 @@ pub enum Refusal {
     /// The machine is not this Pod's.
     NotOwn(guard::NotOwn),
     /// Another PeerPod needs the same machine.
-    Claimed(String),
+    Claimed(Message),
     /// This operator cannot speak to that cloud.
-    NotSupported(String),
+    NotSupported(Message),
     /// Which of several machines the Pod runs on cannot be told.
     Ambiguous,
 }

@@ -56,7 +56,7 @@ use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
     provider::{Clouds, Limits},
-    runtime::{Leadership, Metrics, publisher::Publisher, watch::steady},
+    runtime::{Leadership, Metrics, publisher::Publisher, watch::steady_own},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -137,15 +137,16 @@ pub async fn run(
     let api: Api<PeerPod> = Api::all(client.clone());
     let (observer, tell) = (context.clone(), nudges.clone());
     let watch = watcher::watcher(api, watcher::Config::default().page_size(PAGE));
-    let peerpods = steady("PeerPods", watch).modify(trim).reflect(writer).try_filter_map(move |event| {
-        let Change { matters, others } = index.apply(&event);
-        tell.add(others);
-        observer.seen(&event);
-        ready(Ok(match event {
-            watcher::Event::Apply(peerpod) if matters => Some(peerpod),
-            _ => None,
-        }))
-    });
+    let peerpods =
+        steady_own::<PeerPod, _>(watch).modify(trim).reflect(writer).try_filter_map(move |event| {
+            let Change { matters, others } = index.apply(&event);
+            tell.add(others);
+            observer.seen(&event);
+            ready(Ok(match event {
+                watcher::Event::Apply(peerpod) if matters => Some(peerpod),
+                _ => None,
+            }))
+        });
 
     let peerpods_seen = store.clone();
     let all_seen = async move {

@@ -25,7 +25,10 @@ use super::{
 use crate::{
     api::{metadata, v1alpha1::PeerPod},
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
-    runtime::api_call::{self, ApiError},
+    runtime::{
+        Message,
+        api_call::{self, ApiError},
+    },
 };
 
 /// A Pod has one PeerPod, or a few after restarts of cloud-api-adaptor. Beyond this their machines are not asked for:
@@ -183,7 +186,7 @@ impl Observer {
 
     /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
     /// Pod that may still run.
-    async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<String>, ApiError> {
+    async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<Message>, ApiError> {
         let others = self.namesakes(peerpod);
         let crowded = others.len() > MOST_NAMESAKES;
         for other in &others {
@@ -194,10 +197,20 @@ impl Observer {
                 Claim::Void => false,
             };
             if needed {
-                return Ok(Some(format!("{}/{}", other.namespace().unwrap_or_default(), other.name_any())));
+                return Ok(Some(named_to(peerpod, other)));
             }
         }
         Ok(None)
+    }
+}
+
+/// What the PeerPod `other` is called in the status of `reader`, whose readers may know nothing of another namespace.
+fn named_to(reader: &PeerPod, other: &PeerPod) -> Message {
+    let full = format!("the PeerPod {}/{}", other.namespace().unwrap_or_default(), other.name_any());
+    if other.namespace() == reader.namespace() {
+        Message::public(full)
+    } else {
+        Message::new("a PeerPod of another namespace", full)
     }
 }
 
@@ -309,6 +322,16 @@ pub(super) mod tests {
                 assert_eq!(machine_of(&peerpod(&json!({}), unreadable), &provider).await, Machine::NotAsked);
             }
         }
+    }
+
+    #[test]
+    fn a_peerpod_of_another_namespace_is_named_in_the_log_alone() {
+        let here = peerpod(&json!({ "name": "web", "namespace": "shop" }), "");
+        let near = peerpod(&json!({ "name": "db", "namespace": "shop" }), "");
+        let far = peerpod(&json!({ "name": "payroll", "namespace": "bank" }), "");
+        assert_eq!(named_to(&here, &near), Message::public("the PeerPod shop/db"));
+        let message = named_to(&here, &far);
+        assert_eq!(message, Message::new("a PeerPod of another namespace", "the PeerPod bank/payroll"));
     }
 
     #[test]

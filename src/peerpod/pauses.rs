@@ -154,7 +154,7 @@ mod tests {
     fn what_a_pod_keeps_or_claims_is_looked_at_each_minute_and_what_needs_help_each_five() {
         let pauses = Pauses::default();
         let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
-        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".to_owned()));
+        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".into()));
         let throttled = |seconds| retry(ErrorClass::Throttled { retry_after: Duration::from_secs(seconds) });
         for (decision, least, most) in [
             (Decision::Wait(Wait::PodRuns), 60.0, 75.0),

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::ErrorClass,
-    runtime::{Metrics, api_call::ApiError, metrics::Counted},
+    runtime::{Message, Metrics, api_call::ApiError, metrics::Counted},
 };
 
 /// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.
@@ -95,7 +95,7 @@ impl Progress {
         let mut table = self.table();
         let entry = table.entry(key.clone()).or_default();
         let look = entry.looks.saturating_add(1);
-        let verdict = slow(deleted, &format!("{} (look {look})", pass.standing()));
+        let verdict = slow(deleted, &Message::public(format!("{} (attempt {look})", pass.standing())));
         let outcome = entry.told.take().and_then(|told| told.outcome);
         entry.told = Some(Told { at: now, outcome, verdict: verdict.clone() });
         entry.logged(outcome.unwrap_or("stuck"), Some(&verdict), || {});
@@ -154,7 +154,7 @@ impl Progress {
         entry: &mut Entry,
         deleted: Timestamp,
         outcome: &'static str,
-        standing: &str,
+        standing: &Message,
         now: Timestamp,
     ) -> Telling {
         match &entry.told {
@@ -213,9 +213,11 @@ impl Entry {
         }
         match slow {
             Some(Verdict { reason, message }) if slow_before => {
-                debug!(outcome, reason = reason.as_str(), "{message}");
+                debug!(outcome, reason = reason.as_str(), "{}", message.for_log());
             }
-            Some(Verdict { reason, message }) => warn!(outcome, reason = reason.as_str(), "{message}"),
+            Some(Verdict { reason, message }) => {
+                warn!(outcome, reason = reason.as_str(), "{}", message.for_log());
+            }
             None => write(),
         }
     }
@@ -229,12 +231,16 @@ impl Entry {
             let label = decision.as_str();
             match (decision, verdict) {
                 (Decision::Retry(error), _) => {
-                    warn!(decision = label, class = error.class.as_str(), ?again, "{error}");
+                    let message = error.message.for_log();
+                    warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
                 }
-                (_, Some(Verdict { reason, message })) => match reason.event() {
-                    EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
-                    EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
-                },
+                (_, Some(Verdict { reason, message })) => {
+                    let message = message.for_log();
+                    match reason.event() {
+                        EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
+                        EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
+                    }
+                }
                 (_, None) => {
                     info!(decision = label, ?again, "the cloud accepted the deletion; looking again");
                 }
@@ -259,23 +265,24 @@ impl Outcome<'_> {
     }
 
     /// Where a deletion stands that goes on by itself. What needs somebody's help says so itself.
-    fn standing(&self, looks: u32, next: Timestamp) -> Option<String> {
-        let times = if looks == 1 { "once".to_owned() } else { format!("{looks} times") };
+    fn standing(&self, looks: u32, next: Timestamp) -> Option<Message> {
+        let attempts = if looks == 1 { "1 attempt".to_owned() } else { format!("{looks} attempts") };
+        let tried = format!("{attempts}, the next one at {next}");
         match self {
-            Self::Decided(Decision::Wait(Wait::MachineGoes)) => Some(format!(
-                "the cloud accepted the deletion and still shows the machine; looked {times}, and again at {next}"
-            )),
+            Self::Decided(Decision::Wait(Wait::MachineGoes)) => Some(Message::public(format!(
+                "{tried}: the cloud accepted the deletion and still shows the VM"
+            ))),
             Self::Decided(Decision::Retry(error)) => match error.class {
                 ErrorClass::Transient | ErrorClass::NotFound => {
-                    Some(format!("tried {times}, and again at {next} (transient error): {error}"))
+                    Some(error.message.map(|error| format!("{tried} (transient error): {error}")))
                 }
                 ErrorClass::Throttled { .. } => {
-                    Some(format!("tried {times}, and again at {next}: the cloud asked for fewer calls"))
+                    Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
                 }
                 ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => None,
             },
             Self::Decided(_) => None,
-            Self::Failed(error) => Some(format!("tried {times}, and again at {next}: {error}")),
+            Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
         }
     }
 }
@@ -313,16 +320,17 @@ impl Pass {
     fn standing(&self) -> String {
         let (step, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let what = match step {
-            Step::Owner => "the API server has not said what became of the Pod",
-            Step::Describe => {
-                "the call for what the cloud knows of the machine waits for its turn or its answer"
-            }
-            Step::Claims => "the API server has not said whether another PeerPod's Pod needs the machine",
-            Step::Delete => "the call for the machine's deletion waits for its turn or its answer",
-            Step::Gone => "the call for whether the machine is gone waits for its turn or its answer",
-            Step::Release => "the API server has not answered to the release of the finalizer",
+            Step::Owner => "for the API server to read the Pod",
+            Step::Describe => "for the cloud to describe the VM, or for a free place for this call",
+            Step::Claims => "for the API server to read the Pods of other PeerPods that name the VM",
+            Step::Delete => "for the cloud to delete the VM, or for a free place for this call",
+            Step::Gone => "for the cloud to say whether the VM is gone, or for a free place for this call",
+            Step::Release => "for the API server to remove the finalizer",
         };
-        format!("{what}, since {}", Timestamp::from_second(since.as_second()).unwrap_or(since))
+        format!(
+            "the operator waits {what}, since {}",
+            Timestamp::from_second(since.as_second()).unwrap_or(since)
+        )
     }
 }
 

@@ -42,7 +42,7 @@ impl Reporter {
         let status = PeerPodStatus { conditions, observed_generation: generation };
         self.publisher.status(peerpod, &status).await?;
         if let Some(Verdict { reason, message }) = to_be_told {
-            self.publisher.event(peerpod, reason.event(), reason.as_str(), message).await;
+            self.publisher.event(peerpod, reason.event(), reason.as_str(), message.for_status()).await;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
     runtime::{
+        Message,
         conditions::{MESSAGE_LIMIT, condition, is_true, reasons},
         text::cut,
     },
@@ -77,7 +78,7 @@ pub struct Verdict {
     /// Why.
     pub reason: Reason,
     /// What exactly, and what to do. The same text for the same state, so that it is written once.
-    pub message: String,
+    pub message: Message,
 }
 
 /// What is to be told, if anything is. A decision that goes on as it should says nothing.
@@ -90,18 +91,17 @@ pub fn verdict(decision: &Decision) -> Option<Verdict> {
         | Decision::Wait(Wait::MachineGoes) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
-            "the Pod may still run on this machine; it is deleted when the Pod has ended".to_owned(),
+            "the Pod may still run on this VM; the operator deletes the VM when the Pod has ended".into(),
         ),
         Decision::Wait(Wait::PodEnds(_)) => (
             Reason::WaitingForPod,
-            "the Pod is ending; the machine is deleted when it has ended or its grace period is over"
-                .to_owned(),
+            "the Pod is ending; the operator deletes the VM when the Pod has ended or its grace period is over".into(),
         ),
         Decision::Retry(error) => {
             let message = match error.class {
                 // The remaining time changes with every look; the text must not.
                 ErrorClass::Throttled { .. } => {
-                    "the cloud asked for fewer calls; trying again later".to_owned()
+                    "the cloud asked for fewer calls; the operator tries again later".into()
                 }
                 _ => error.message.clone(),
             };
@@ -109,7 +109,7 @@ pub fn verdict(decision: &Decision) -> Option<Verdict> {
         }
         Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
     };
-    Some(Verdict { reason, message: cut(&message, MESSAGE_LIMIT) })
+    Some(Verdict { reason, message: within_limit(&message) })
 }
 
 /// The reason that stands for a class of errors.
@@ -123,36 +123,49 @@ pub const fn reason_of(class: ErrorClass) -> Reason {
     }
 }
 
-/// What is to be told of a deletion that takes long, and stands as it says.
-pub(super) fn slow(deleted: Timestamp, standing: &str) -> Verdict {
-    let message = format!("the deletion of {deleted} is not done: {standing}");
-    Verdict { reason: Reason::DeletionSlow, message: cut(&message, MESSAGE_LIMIT) }
+fn within_limit(message: &Message) -> Message {
+    message.map(|text| cut(text, MESSAGE_LIMIT))
 }
 
-fn refused(refusal: &Refusal) -> (Reason, String) {
+/// What is to be told of a deletion that takes long, and stands as it says.
+pub(super) fn slow(deleted: Timestamp, standing: &Message) -> Verdict {
+    let message = standing.map(|standing| format!("the deletion of {deleted} is not done: {standing}"));
+    Verdict { reason: Reason::DeletionSlow, message: within_limit(&message) }
+}
+
+fn refused(refusal: &Refusal) -> (Reason, Message) {
     let give_up = format!(
         "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
     );
     match refusal {
         Refusal::NoOwner => (
             Reason::NoOwner,
-            format!(
-                "no Pod owns this PeerPod, so nothing proves that the machine is its; delete the machine by hand, or {give_up}"
-            ),
+            Message::public(format!(
+                "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; delete the VM by hand; {give_up}"
+            )),
         ),
-        Refusal::BadInstance(problem) => (Reason::InvalidInstanceID, format!("{problem}; {give_up}")),
+        Refusal::BadInstance(problem) => {
+            (Reason::InvalidInstanceID, Message::public(format!("{problem}; {give_up}")))
+        }
         Refusal::NotOwn(not_own) => {
-            (Reason::NotThisPodsVM, format!("refusing to delete: {not_own}; {give_up}"))
+            let message = not_own.message();
+            (
+                Reason::NotThisPodsVM,
+                message.map(|problem| format!("the operator does not delete this VM: {problem}; {give_up}")),
+            )
         }
         Refusal::Claimed(other) => (
             Reason::ClaimedByAnother,
-            format!("the PeerPod {other} names the same machine and still needs it; {give_up}"),
+            other.map(|other| format!("{other} names the same VM and still needs it; {give_up}")),
         ),
-        Refusal::NotSupported(message) => (Reason::UnknownProvider, format!("{message}; {give_up}")),
+        Refusal::NotSupported(message) => {
+            (Reason::UnknownProvider, message.map(|message| format!("{message}; {give_up}")))
+        }
         Refusal::Ambiguous => (
             Reason::AmbiguousSiblings,
-            "the Pod has several PeerPods of which the newest cannot be told for certain; all stay until the Pod goes"
-                .to_owned(),
+            "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
+             Pod ends"
+                .into(),
         ),
     }
 }
@@ -186,7 +199,11 @@ pub fn conditions(
         .into_iter()
         .map(|kind| {
             let stands = verdict.reason.kind() == kind;
-            let told = if stands { (verdict.reason.as_str(), &*verdict.message) } else { ("AsExpected", "") };
+            let told = if stands {
+                (verdict.reason.as_str(), verdict.message.for_status())
+            } else {
+                ("AsExpected", "")
+            };
             condition((kind.as_str(), stands), told, before, generation, now)
         })
         .collect()
@@ -197,7 +214,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
-    use crate::provider::Error;
+    use crate::provider::{Error, InstanceId, Vm, guard};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -222,10 +239,43 @@ mod tests {
         assert_eq!(third[1].last_transition_time, Time(at(30)));
     }
 
+    /// Every decision that carries a text of somebody else.
+    fn decisions() -> Vec<Decision> {
+        let message = || Message::new("public text", "root@host-7, bank/payroll");
+        let errors = ErrorClass::ALL.map(|class| Decision::Retry(Error::new(class, message())));
+        let id = InstanceId::parse("aws", "i-1").unwrap();
+        let vm =
+            Vm { id, name: "podvm-payroll-1".into(), marked: true, created: None, own_disks: Vec::new() };
+        let refusals = [
+            Refusal::NotOwn(guard::prove(vm, "web").unwrap_err()),
+            Refusal::Claimed(message()),
+            Refusal::NotSupported(message()),
+        ];
+        errors.into_iter().chain(refusals.map(Decision::Refuse)).collect()
+    }
+
+    #[test]
+    fn a_condition_never_shows_what_only_the_log_may() {
+        for decision in decisions() {
+            let told = verdict(&decision).unwrap();
+            for verdict in [slow(at(0), &told.message), told] {
+                for condition in conditions(&verdict, &[], None, at(0)) {
+                    for private in ["host-7", "root", "bank", "payroll"] {
+                        assert!(!condition.message.contains(private), "{condition:?}");
+                    }
+                }
+                let throttled = verdict.reason == Reason::CloudThrottled
+                    || verdict.message.for_log().contains("fewer calls");
+                assert!(throttled || verdict.message.for_log().contains("payroll"), "{verdict:?}");
+            }
+        }
+    }
+
     #[test]
     fn whatever_a_cloud_says_is_cut_between_characters() {
-        let error = Error::new(ErrorClass::Transient, "é".repeat(1 << 20));
+        let error = Error::new(ErrorClass::Transient, Message::public("é".repeat(1 << 20)));
         let verdict = verdict(&Decision::Retry(error)).unwrap();
-        assert_eq!(verdict.message.len(), MESSAGE_LIMIT);
+        assert_eq!(verdict.message.for_status().len(), MESSAGE_LIMIT);
+        assert_eq!(verdict.message.for_log().len(), MESSAGE_LIMIT);
     }
 }

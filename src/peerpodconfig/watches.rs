@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use super::build::CONFIG_LABEL;
 use crate::{
     api::{metadata, v1alpha1::PeerPodConfig},
-    runtime::watch::steady,
+    runtime::watch::{steady, steady_own},
 };
 
 /// What the watch of all configurations gives.
@@ -51,7 +51,7 @@ pub(super) fn configurations(
     let (word, words) = watch::channel(());
     let (departure, departures) = watch::channel(());
     let watch = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default());
-    let asking = steady("PeerPodConfigs", watch)
+    let asking = steady_own::<PeerPodConfig, _>(watch)
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, Event::Delete(_) | Event::InitDone) {

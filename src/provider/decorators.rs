@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
-use crate::runtime::Metrics;
+use crate::runtime::{Message, Metrics};
 
 /// One call with all the waiting before it takes no longer than this, whatever the provider does.
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
@@ -149,12 +149,12 @@ impl Limited {
         if let Some(retry_after) = self.limits.closed_for() {
             let message =
                 format!("{} asked for fewer calls; the next one is made in {retry_after:.0?}", self.cloud);
-            return Err(Error::new(ErrorClass::Throttled { retry_after }, message));
+            return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
         }
         let within = self.limits.within(answer, self.cloud, &self.metrics);
         let answer = tokio::time::timeout(CALL_DEADLINE, within).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
-            Err(Error::new(ErrorClass::Transient, message))
+            Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });
         if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
             self.limits.close_for(*retry_after);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::runtime::Message;
+
 /// What an error means for whoever called: this decides requeue, condition, event and metric label alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
@@ -67,19 +69,26 @@ impl ErrorClass {
     }
 }
 
-/// An error of a cloud: its class, and a text for people without any secret in it.
+/// An error of a cloud: its class, and a text without any secret in it. Displayed, it shows the version for a status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("{}", message.for_status())]
 pub struct Error {
     /// What it means for the caller.
     pub class: ErrorClass,
-    /// What was being done, what was wrong, what to do.
-    pub message: String,
+    /// What failed, on what, and what to do. The version for a status names no host, user, path or pool of the settings.
+    pub message: Message,
 }
 
 impl Error {
     /// An error of this class.
-    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+    pub fn new(class: ErrorClass, message: impl Into<Message>) -> Self {
         Self { class, message: message.into() }
+    }
+
+    /// The same error with advice behind its text.
+    #[must_use]
+    pub(crate) fn advising(self, advice: &'static str) -> Self {
+        let message = self.message.map(|text| format!("{text}; {advice}"));
+        Self { message, ..self }
     }
 }

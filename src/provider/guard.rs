@@ -4,6 +4,7 @@
 //! machine may go: the machine itself must bear the name that cloud-api-adaptor makes from the owning Pod's name.
 
 use super::Vm;
+use crate::runtime::Message;
 
 /// How long cloud-api-adaptor lets a machine's name become, in bytes.
 const NAME_LIMIT: usize = 63;
@@ -24,11 +25,12 @@ impl OwnVm {
     }
 }
 
-/// Why a machine is not the Pod's.
+/// Why a machine is not the Pod's. Displayed, it does not show the machine's name: that is made from another Pod's name, whose
+/// namespace may be another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {
     /// It bears another name.
-    #[error("the machine {id} is named {name:?}, and a pod VM of this Pod would be named {expected:?}")]
+    #[error("the VM {id} has another name than {expected:?}, the name of a VM of this Pod")]
     Name {
         /// Its identifier.
         id: String,
@@ -38,13 +40,21 @@ pub enum NotOwn {
         expected: String,
     },
     /// It bears the name but not the provider's sign of a pod VM.
-    #[error("the machine {id} ({name}) bears no sign that cloud-api-adaptor made it")]
+    #[error("the VM {id} bears no sign that cloud-api-adaptor made it")]
     Unmarked {
         /// Its identifier.
         id: String,
         /// The name it bears.
         name: String,
     },
+}
+
+impl NotOwn {
+    /// The text in both versions.
+    pub fn message(&self) -> Message {
+        let (Self::Name { name, .. } | Self::Unmarked { name, .. }) = self;
+        Message::new(self.to_string(), format!("{self}; its name is {name:?}"))
+    }
 }
 
 /// Shows that `vm` is what cloud-api-adaptor made for the Pod named `pod`, or says why not.

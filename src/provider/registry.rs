@@ -11,7 +11,7 @@ use super::{
     libvirt::Libvirt,
 };
 use crate::{
-    runtime::Metrics,
+    runtime::{Message, Metrics},
     settings::{CloudProvider, Earlier, Place, ProviderSettings, Snapshot, State},
 };
 
@@ -52,7 +52,7 @@ impl Clouds {
             let known = CloudProvider::ALL.map(CloudProvider::as_str).join(", ");
             let message =
                 format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
-            return Err(Error::new(ErrorClass::NotSupported, message));
+            return Err(Error::new(ErrorClass::NotSupported, Message::public(message)));
         };
         let (served, provider) = self.built()?;
         if served == wanted {
@@ -61,7 +61,7 @@ impl Clouds {
         let message = format!(
             "the PeerPod is on {wanted}, and this operator's settings are for {served} (CLOUD_PROVIDER)"
         );
-        Err(Error::new(ErrorClass::NotSupported, message))
+        Err(Error::new(ErrorClass::NotSupported, Message::public(message)))
     }
 
     /// Yields whenever other settings come into force.
@@ -77,12 +77,10 @@ impl Clouds {
         let state = self.0.settings.borrow().clone();
         let mut built = self.0.built.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(snapshot) = &state.current else {
-            let problem =
-                state.rejected.as_ref().map_or_else(|| "not read yet".to_owned(), ToString::to_string);
-            return Err(Error::new(
-                ErrorClass::Invalid,
-                format!("the operator has no valid settings: {problem}"),
-            ));
+            let rejected = state.rejected.as_ref();
+            let problem = rejected.map_or("it has not read them yet".into(), |rejected| rejected.message());
+            let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
+            return Err(Error::new(ErrorClass::Invalid, message));
         };
         match &*built {
             Some(built) if built.generation == state.generation => built.provider.clone(),

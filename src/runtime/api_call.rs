@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use kube::{
-    Api,
+    Api, Resource,
     api::ListParams,
     core::{Status, response::StatusCause},
 };
 use serde::de::DeserializeOwned;
+
+use super::message::Message;
+use crate::api::v1alpha1::PeerPod;
 
 /// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -26,15 +29,66 @@ pub(crate) enum ApiError {
 /// What it answered, without all that comes with it.
 fn told(problem: &kube::Error) -> String {
     match problem {
+        kube::Error::Api(status) if is_unknown_kind(status) => {
+            "it does not know this kind of object (404 page not found)".to_owned()
+        }
         kube::Error::Api(status) => status.to_string(),
         other => other.to_string(),
     }
 }
 
+/// Whether an answer means that the API server serves no such kind. That of an object or a namespace that is absent is a
+/// `Status` with a reason, and that of a proxy has another text.
+fn is_unknown_kind(status: &Status) -> bool {
+    status.code == 404 && status.reason != "NotFound" && status.message == "404 page not found"
+}
+
+/// What to do where a watch, a list or a write of `K` failed because its CRD is not installed. `None`: it failed otherwise, or
+/// it is no kind of this operator's.
+pub(crate) fn missing_crd<K: Resource<DynamicType = ()>>(problem: &kube::Error) -> Option<String> {
+    let kube::Error::Api(status) = problem else { return None };
+    let missing = K::group(&()) == PeerPod::group(&()) && is_unknown_kind(status);
+    missing.then(|| format!("the CRD {} is not installed: kubectl apply -f manifests/crd", crd_name::<K>()))
+}
+
+/// The name of a kind's CRD.
+pub(crate) fn crd_name<K: Resource<DynamicType = ()>>() -> String {
+    format!("{}.{}", K::plural(&()), K::group(&()))
+}
+
 impl ApiError {
+    /// The text in both versions. What the API server says names objects of other namespaces, and its own address.
+    pub(crate) fn message(&self) -> Message {
+        let public = match self {
+            Self::Failed(kube::Error::Api(status)) => {
+                format!("the API server answered with the status {}", status.code)
+            }
+            Self::Failed(_) => {
+                "the operator cannot reach the API server, or cannot read its answer".to_owned()
+            }
+            Self::TimedOut => self.to_string(),
+        };
+        Message::new(public, self.to_string())
+    }
+
     /// The HTTP status, where there was an answer.
     pub(crate) fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
+    }
+
+    /// Whether what was asked for does not exist: the object, or its kind.
+    pub(crate) fn is_absence(&self) -> bool {
+        self.status().is_some_and(|status| {
+            status.code == 404 && (status.reason == "NotFound" || is_unknown_kind(status))
+        })
+    }
+
+    /// See [`missing_crd`].
+    pub(crate) fn missing_crd<K: Resource<DynamicType = ()>>(&self) -> Option<String> {
+        match self {
+            Self::Failed(problem) => missing_crd::<K>(problem),
+            Self::TimedOut => None,
+        }
     }
 
     /// Whether nothing can be made in the namespace because it is being deleted.
@@ -96,5 +150,55 @@ where
             Some(next) => params.continue_token = Some(next),
             None => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::v1alpha1::PeerPodConfig;
+
+    fn answer(code: u16, message: &str, reason: &str) -> kube::Error {
+        kube::Error::Api(Status::failure(message, reason).with_code(code).boxed())
+    }
+
+    #[test]
+    fn only_a_bare_404_means_that_a_crd_is_not_installed() {
+        let bare = || answer(404, "404 page not found", "Failed to parse error data");
+        assert_eq!(
+            missing_crd::<PeerPodConfig>(&bare()).as_deref(),
+            Some(
+                "the CRD peerpodconfigs.confidentialcontainers.org is not installed: kubectl apply -f manifests/crd"
+            )
+        );
+        assert!(
+            missing_crd::<PeerPod>(&bare())
+                .unwrap()
+                .starts_with("the CRD peerpods.confidentialcontainers.org ")
+        );
+        assert!(!ApiError::from(bare()).to_string().contains("Failed to parse"));
+        for other in [
+            answer(404, "namespaces \"a\" not found", "NotFound"),
+            answer(404, "404 page not found", "NotFound"),
+            answer(404, "<html>nothing here</html>", "Failed to parse error data"),
+            answer(503, "404 page not found", "Failed to parse error data"),
+            kube::Error::Service("connection refused".into()),
+        ] {
+            assert_eq!(missing_crd::<PeerPod>(&other), None, "{other}");
+        }
+        assert_eq!(
+            missing_crd::<k8s_openapi::api::core::v1::Pod>(&bare()),
+            None,
+            "not a kind of this operator's"
+        );
+    }
+
+    #[test]
+    fn what_does_not_exist_is_absent_and_what_a_proxy_says_is_not() {
+        let is_absence =
+            |message: &str, reason: &str| ApiError::from(answer(404, message, reason)).is_absence();
+        assert!(is_absence("peerpods \"a\" not found", "NotFound"));
+        assert!(is_absence("404 page not found", "Failed to parse error data"));
+        assert!(!is_absence("<html>nothing here</html>", "Failed to parse error data"));
     }
 }

@@ -6,8 +6,13 @@
 use std::{fmt::Display, future::ready};
 
 use futures::{Stream, StreamExt};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::{
+    Resource,
+    runtime::{WatchStreamExt, watcher},
+};
 use tracing::warn;
+
+use super::api_call;
 
 /// A watch without its errors: they are logged, and it alone waits for a moment before it goes on. What it gives is a
 /// `Result` all the same, as combinators and controllers expect. `what`: of which objects, for the log.
@@ -15,9 +20,38 @@ pub(crate) fn steady<T: Send>(
     what: impl Display + Send,
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
+    without_errors(watch, move |error| {
+        warn!("the watch of {what} failed; the operator tries again: {error}");
+    })
+}
+
+/// The same for a kind of this operator's own, whose CRD may not be installed yet.
+pub(crate) fn steady_own<K: Resource<DynamicType = ()>, T: Send>(
+    watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
+) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
+    without_errors(watch, move |error| {
+        let problem = missing_crd::<K>(error).unwrap_or_else(|| error.to_string());
+        warn!("the watch of {} failed; the operator tries again: {problem}", K::plural(&()));
+    })
+}
+
+/// See [`api_call::missing_crd`].
+pub(crate) fn missing_crd<K: Resource<DynamicType = ()>>(error: &watcher::Error) -> Option<String> {
+    match error {
+        watcher::Error::InitialListFailed(problem)
+        | watcher::Error::WatchStartFailed(problem)
+        | watcher::Error::WatchFailed(problem) => api_call::missing_crd::<K>(problem),
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => None,
+    }
+}
+
+fn without_errors<T: Send>(
+    watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
+    log: impl Fn(&watcher::Error) + Send,
+) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
     watch.default_backoff().filter(move |item| {
         if let Err(error) = item {
-            warn!(%error, "watching {what} failed; trying again");
+            log(error);
         }
         ready(item.is_ok())
     })

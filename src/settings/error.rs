@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::CloudProvider;
 use super::folder::FOLDER_LIMIT;
+use crate::runtime::Message;
 
 /// Why a pair of folders gives no settings. Every message names the file or the setting, never a value that could be
 /// secret, and says what mends it.
@@ -87,4 +88,52 @@ pub enum SettingsError {
         /// The provider.
         provider: CloudProvider,
     },
+}
+
+impl SettingsError {
+    /// The text in both versions: a status names no folder and no file.
+    pub fn message(&self) -> Message {
+        let full = self.to_string();
+        let public = match self {
+            Self::NoFolder { role, .. } => format!("the {role} folder does not exist"),
+            Self::Unreadable { problem, .. } => {
+                format!("a file or folder of the settings cannot be read ({problem})")
+            }
+            Self::NotAFile { .. } => "a file of the settings is not a regular file".to_owned(),
+            Self::NotText { .. } => "a file of the settings is not UTF-8 text".to_owned(),
+            Self::TooLarge { .. } => "a folder of the settings is too large".to_owned(),
+            Self::Unsteady { .. } => "a folder of the settings changed each time it was read".to_owned(),
+            Self::NoProvider { .. } | Self::UnknownProvider { .. } | Self::UnsupportedProvider { .. } => {
+                full.clone()
+            }
+        };
+        Message::new(public, full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_names_a_folder_or_file_in_its_version_for_a_status() {
+        let path = || PathBuf::from("/etc/private/LIBVIRT_URI");
+        for error in [
+            SettingsError::NoFolder {
+                role: "settings",
+                object: "ConfigMap",
+                flag: "--settings-dir",
+                path: path(),
+            },
+            SettingsError::Unreadable { path: path(), problem: io::ErrorKind::PermissionDenied },
+            SettingsError::NotAFile { path: path() },
+            SettingsError::NotText { path: path() },
+            SettingsError::TooLarge { path: path() },
+            SettingsError::Unsteady { path: path() },
+        ] {
+            let message = error.message();
+            assert!(!message.for_status().contains("private"), "{}", message.for_status());
+            assert!(message.for_log().contains("/etc/private/LIBVIRT_URI"), "{}", message.for_log());
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{CloudProvider, Common, Key, Libvirt, Place, Raw, SettingsError, catalogue};
+use crate::runtime::Message;
 
 /// The settings of one pair of folders, read at one moment and as a whole.
 #[derive(Clone, Debug)]
@@ -132,10 +133,13 @@ impl Snapshot {
     }
 
     /// Why nothing may be deleted under these settings, if so.
-    pub fn obstacle(&self) -> Option<String> {
-        let conflict = self.conflict.iter().map(ToString::to_string);
-        let all: Vec<_> = conflict.chain(self.malformed.iter().map(ToString::to_string)).collect();
-        (!all.is_empty()).then(|| all.join("; "))
+    pub fn obstacle(&self) -> Option<Message> {
+        let conflict: Vec<_> = self.conflict.iter().map(ToString::to_string).collect();
+        let public: Vec<_> = self.malformed.iter().map(Malformed::public).collect();
+        let full: Vec<_> = self.malformed.iter().map(ToString::to_string).collect();
+        let all = |malformed| [conflict.clone(), malformed].concat().join("; ");
+        let (public, full) = (all(public), all(full));
+        (!full.is_empty()).then(|| Message::new(public, full))
     }
 }
 
@@ -230,6 +234,13 @@ impl fmt::Display for Conflict {
             self.keys.join(", "),
             self.provider
         )
+    }
+}
+
+impl Malformed {
+    /// Without the problem, which may quote the value.
+    fn public(&self) -> String {
+        format!("{} cannot be used", self.key)
     }
 }
 

@@ -52,7 +52,7 @@ impl State {
     /// Why deletions cannot go by what the folders hold now, if so.
     pub fn problem(&self) -> Option<String> {
         let rejected = self.rejected.as_ref().map(ToString::to_string);
-        rejected.or_else(|| self.current.as_ref()?.obstacle())
+        rejected.or_else(|| Some(self.current.as_ref()?.obstacle()?.for_log().to_owned()))
     }
 }
 
@@ -184,7 +184,7 @@ impl Keeper {
                     warn!(%folder, "{warning}");
                 }
                 if let Some(obstacle) = snapshot.obstacle() {
-                    error!(%folder, "{obstacle}");
+                    error!(%folder, "{}", obstacle.for_log());
                 }
             }
             (None, None) => {}

@@ -2,12 +2,19 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::install;
-use testbed::{Testbed, peerpod_object};
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed, peerpod_object,
+    wait::{self, DEADLINE},
+};
 
-use crate::support::{Scene, beside_others};
+use crate::{
+    apply::start,
+    kustomize::allow_removal,
+    support::{PROGRAM, Scene, beside_others, without_operator},
+};
 
 async fn refused(scene: &Scene<'_>, arguments: &[&str], words: &str) -> Result<()> {
     let error =
@@ -104,4 +111,41 @@ pub async fn installation_is_accepted(testbed: &Testbed) -> Result<()> {
     let arguments: Vec<_> = dry.into_iter().chain(strict).collect();
     testbed.cluster().kubectl(&arguments).await?;
     Ok(())
+}
+
+#[test]
+fn a_definition_that_is_not_installed_is_named_and_waited_for() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let cluster = testbed.cluster();
+        allow_removal(cluster).await?;
+        let names = ["peerpods", "peerpodconfigs"].map(|it| format!("{it}.confidentialcontainers.org"));
+        for name in &names {
+            cluster.kubectl(&["delete", "crd", name, "--timeout=60s"]).await?;
+        }
+        let dir = tempfile::tempdir()?;
+        let settings = Settings::libvirt("test+unix:///default?socket=/nowhere");
+        let mut options = OperatorOptions::new(PROGRAM, dir.path().join("operator"), settings);
+        options.arguments =
+            ["--leader-elect=false", "--controllers=peerpod,peerpodconfig"].map(Into::into).into();
+        let operator = Operator::spawn(testbed, &options).await?;
+        for name in &names {
+            let missing = format!("the CRD {name} is not installed: kubectl apply -f manifests/crd");
+            wait::eventually("the operator names the CRD", DEADLINE, async || {
+                ensure!(operator.log()?.contains(&missing), "{}", operator.log_tail());
+                Ok(())
+            })
+            .await?;
+        }
+        let log = operator.log()?;
+        ensure!(!log.contains("404 page not found"), "{log}");
+
+        let drained = start(testbed, &["drain"])?.wait_with_output().await?;
+        let told = String::from_utf8(drained.stdout)?;
+        ensure!(drained.status.success(), "{told}");
+        for name in &names {
+            ensure!(told.contains(&format!("The CRD {name} is not installed.")), "{told}");
+        }
+        testbed.install_objects().await?;
+        operator.ready().await
+    })
 }

@@ -2,9 +2,12 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use peers::sshd::{self, Sshd};
-use testbed::Settings;
+use testbed::{
+    Settings,
+    wait::{self, DEADLINE},
+};
 
 use crate::support::alone;
 
@@ -31,7 +34,8 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "Unauthorized").await?;
         assert_eq!(condition.type_, "Stalled");
-        assert!(condition.message.contains("is not known"), "{}", condition.message);
+        assert!(condition.message.contains("cannot authenticate each other"), "{}", condition.message);
+        ensure!(alone.operator.log()?.contains("is not known"), "the log does not say why");
         alone.scene().lives(&vm).await?;
 
         fs::copy(sshd.known_hosts("ed25519")?, &known_hosts)?;
@@ -39,5 +43,37 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
         alone.operator.mount(&Settings::libvirt(&format!("{uri}&mode=legacy")))?;
         alone.scene().released(&vm.name()).await?;
         alone.scene().vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_shows_in_the_log_and_neither_it_nor_the_user_in_status_and_events()
+-> Result<()> {
+    alone(async |alone| {
+        let hosts = [
+            ("ssh", "qemu+ssh://jim@127.0.0.1:1/system?keyfile=/nowhere/key"),
+            ("tcp", "qemu+tcp://127.0.0.1:2/system"),
+            ("socket", "qemu+unix:///system?socket=/nowhere/socket"),
+        ];
+        for (generation, (pod, uri)) in (2..).zip(hosts) {
+            alone.operator.mount(&Settings::libvirt(uri))?;
+            alone.operator.reloaded(generation, 0).await?;
+            let scene = alone.scene();
+            let vm = scene.pod_with_vm(pod).await?;
+            scene.pods.delete(pod).await?;
+            let condition = scene.held(&vm.name(), "CloudUnavailable").await?;
+            ensure!(condition.message.contains("cannot connect to libvirt"), "{condition:?}");
+            wait::eventually("there is an event", DEADLINE, async || {
+                scene.shows_none_of(&vm.name(), &["jim", "127.0.0.1", "/nowhere", "qemu"]).await
+            })
+            .await?;
+        }
+        let log = alone.operator.log()?;
+        for address in
+            ["qemu+ssh://jim@127.0.0.1:1/system", "libvirt at 127.0.0.1:2 (tcp)", "/nowhere/socket"]
+        {
+            ensure!(log.contains(address), "{address} is not in the log");
+        }
+        Ok(())
     })
 }

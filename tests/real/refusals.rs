@@ -49,6 +49,23 @@ async fn event(scene: &Scene<'_>, name: &str, reason: &str, type_: &str, words: 
     .await
 }
 
+/// Like [`is_refused`], for a PeerPod of another namespace that names the same machine: the log alone names that one.
+async fn is_refused_for_one_elsewhere(
+    scene: &Scene<'_>,
+    name: &str,
+    namespace: &str,
+    other: &str,
+) -> Result<()> {
+    is_refused(scene, name, "ClaimedByAnother", "a PeerPod of another namespace names the same VM").await?;
+    scene.shows_none_of(name, &[namespace, other]).await?;
+    let log = scene.operator.log()?;
+    ensure!(
+        log.contains(&format!("the PeerPod {namespace}/{other} names the same VM")),
+        "the log does not name it"
+    );
+    Ok(())
+}
+
 /// Records an instance for a Pod that runs, then deletes the Pod.
 pub async fn left_behind(scene: &Scene<'_>, pod: &str, provider: &str, instance: &str) -> Result<PeerPod> {
     let pod: Pod = scene.pods.run(pod).await?;
@@ -64,7 +81,11 @@ fn a_machine_of_another_name_is_left_alone() -> Result<()> {
         let disk = scene.host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
         let domain = scene.host.start_domain(&name, POD_VM_DESCRIPTION, &[&disk]).await?;
         let peerpod = left_behind(scene, "web", "libvirt", &domain.uuid.to_string()).await?;
+        is_refused(scene, &peerpod.name_any(), "NotThisPodsVM", "podvm-web-").await?;
+        scene.shows_none_of(&peerpod.name_any(), &[&name]).await?;
         is_refused_until_abandoned(scene, &peerpod, "NotThisPodsVM", "podvm-web-").await?;
+        // The name of a machine is made from the name of a Pod, perhaps of another namespace.
+        ensure!(scene.operator.log()?.contains(&name), "the log does not name the machine");
         assert!(scene.host.virsh().domains().await?.contains(&name));
         assert!(scene.host.virsh().volumes(POOL).await?.contains(&disk.name));
         Ok(())
@@ -163,8 +184,7 @@ fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -
         let instance = vm.machine.domain.uuid.simple().to_string().to_uppercase();
         let claim = elsewhere.caa.record(&other, "libvirt", &instance).await?;
         scene.pods.delete("web").await?;
-        let claimant = format!("{}/{}", elsewhere.namespace, claim.name_any());
-        is_refused(scene, &vm.name(), "ClaimedByAnother", &claimant).await?;
+        is_refused_for_one_elsewhere(scene, &vm.name(), &elsewhere.namespace, &claim.name_any()).await?;
         scene.lives(&vm).await?;
 
         elsewhere.pods.delete("other").await?;
@@ -187,8 +207,7 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
         scene.held(&vm.name(), "WaitingForPod").await?;
 
         elsewhere.pods.delete("web").await?;
-        let running = format!("{}/{}", scene.namespace, vm.name());
-        is_refused(&elsewhere, &claim.name_any(), "ClaimedByAnother", &running).await?;
+        is_refused_for_one_elsewhere(&elsewhere, &claim.name_any(), &scene.namespace, &vm.name()).await?;
         scene.lives(&vm).await?;
 
         scene.pods.delete("web").await?;
@@ -235,8 +254,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
         elsewhere.kubectl(&["delete", "peerpod", &claim.name_any(), "--wait=false"]).await?;
         elsewhere.held(&claim.name_any(), "WaitingForPod").await?;
         scene.pods.delete("web").await?;
-        let claimant = format!("{}/{}", elsewhere.namespace, claim.name_any());
-        is_refused(scene, &vm.name(), "ClaimedByAnother", &claimant).await?;
+        is_refused_for_one_elsewhere(scene, &vm.name(), &elsewhere.namespace, &claim.name_any()).await?;
         scene.lives(&vm).await?;
 
         // Nothing proves that the machine is that Pod's, so nothing releases the claimant but the machine's absence.

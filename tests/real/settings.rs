@@ -155,8 +155,13 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
         let condition = scene.held(&here.name(), "InvalidSettings").await?;
         let before = scene.host.uri().place();
         ensure!(
-            condition.message.contains(&format!("but in {before}, which LIBVIRT_URI named until 2")),
+            condition.message.contains("LIBVIRT_URI pointed to another place: the VM is there"),
             "{condition:?}"
+        );
+        ensure!(!condition.message.contains(&before), "{condition:?}");
+        ensure!(
+            alone.operator.log()?.contains(&format!("LIBVIRT_URI pointed to {before}: the VM is there")),
+            "the log does not name the place"
         );
         scene.lives(&here).await?;
 
@@ -178,7 +183,9 @@ fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_
         alone.libvirtd.stop().await?;
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "CloudUnavailable").await?;
-        for says in ["LIBVIRT_URI named until", "is not known", ABANDON] {
+        for says in
+            ["LIBVIRT_URI pointed to another place", "cannot find out whether the VM is there", ABANDON]
+        {
             ensure!(condition.message.contains(says), "{condition:?}");
         }
 

@@ -277,6 +277,20 @@ impl<'a> Scene<'a> {
         condition(&held).context("the condition was there")
     }
 
+    /// Fails if the status of a PeerPod, or an event about it, has one of these texts, or if there is no event.
+    pub async fn shows_none_of(&self, peerpod: &str, private: &[&str]) -> Result<()> {
+        let status = format!("{:?}", self.peerpods.get(peerpod).await?.status);
+        let about = format!("--field-selector=involvedObject.name={peerpod}");
+        let events =
+            self.kubectl(&["get", "events", &about, "--output=jsonpath={.items[*].message}"]).await?;
+        ensure!(!events.is_empty(), "there is no event about {peerpod}");
+        for private in private {
+            ensure!(!status.contains(private), "the status shows {private}: {status}");
+            ensure!(!events.contains(private), "an event shows {private}: {events}");
+        }
+        Ok(())
+    }
+
     /// Fails unless domain and both own volumes of a machine are there, running, as virsh sees them.
     pub async fn lives(&self, vm: &Vm) -> Result<()> {
         let state = self.host.virsh().run(&["domstate", &vm.machine.domain.name]).await?;

@@ -156,7 +156,7 @@ impl Cloud {
                 findings: findings.into_iter().map(|finding| Finding::new(finding, redaction)).collect(),
             },
             Err(Error { class, message }) => {
-                Self::Unreached { class: class.as_str(), error: redaction.apply(&message) }
+                Self::Unreached { class: class.as_str(), error: redaction.apply(message.for_log()) }
             }
         }
     }
@@ -181,7 +181,9 @@ impl Finding {
     fn new(finding: provider::Finding, redaction: &Redaction) -> Self {
         let (outcome, class, text) = match finding.outcome {
             provider::Outcome::Works(text) => ("works", None, text),
-            provider::Outcome::Fails(Error { class, message }) => ("fails", Some(class.as_str()), message),
+            provider::Outcome::Fails(Error { class, message }) => {
+                ("fails", Some(class.as_str()), message.for_log().to_owned())
+            }
             provider::Outcome::Untried(why) => ("untried", None, why),
         };
         Self { subject: finding.subject, outcome, class, text: redaction.apply(&text) }

@@ -19,6 +19,7 @@ use self::{
 use super::FolderArgs;
 use crate::{
     provider::{self, Error, ErrorClass},
+    runtime::Message,
     settings::{Folders, Inspection, Snapshot},
 };
 
@@ -104,7 +105,7 @@ async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
         let message = format!(
             "{cloud} did not answer everything within {CLOUD_DEADLINE:?}: it hangs, or is overloaded"
         );
-        Err(Error::new(ErrorClass::Transient, message))
+        Err(Error::new(ErrorClass::Transient, Message::public(message)))
     })
 }
 

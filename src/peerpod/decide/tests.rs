@@ -80,7 +80,7 @@ fn an_identifier_that_names_no_machine_and_a_cloud_that_is_not_served_are_refuse
     let unnamed = Facts { instance: Err(problem.clone()), machine: Machine::NotAsked, ..dangling() };
     assert_eq!(decide(unnamed), Decision::Refuse(Refusal::BadInstance(problem)));
     let unserved = Machine::Unanswered(Error::new(ErrorClass::NotSupported, "no"));
-    let expected = Decision::Refuse(Refusal::NotSupported("no".to_owned()));
+    let expected = Decision::Refuse(Refusal::NotSupported("no".into()));
     assert_eq!(decide(Facts { machine: unserved, ..dangling() }), expected);
 }
 
@@ -244,7 +244,7 @@ prop_compose! {
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
         sandbox_ready in prop::option::of(-1i64..5),
         siblings in prop::collection::vec(any_sibling(), 0..4),
-        claimed_by in prop::option::weighted(0.2, Just("shop/other".to_owned())),
+        claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
         machine in any_machine(),
         deletion_accepted in any::<bool>(),
     ) -> Facts {

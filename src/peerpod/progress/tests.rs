@@ -50,7 +50,7 @@ fn failed(class: ErrorClass) -> Decision {
 fn message(telling: &Telling) -> &str {
     let verdict = telling.verdict.as_ref().unwrap();
     assert_eq!(verdict.reason, Reason::DeletionSlow);
-    &verdict.message
+    verdict.message.for_status()
 }
 
 const ACCEPTED: Decision = Decision::Wait(Wait::MachineGoes);
@@ -60,8 +60,8 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
     let watched = Watched::new();
     assert_eq!(watched.ended(300, &ACCEPTED), Telling { verdict: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
-    let text = "the deletion of 1970-01-01T00:00:00Z is not done: the cloud accepted the deletion and still shows the \
-                machine; looked 2 times, and again at 1970-01-01T00:05:08Z";
+    let text = "the deletion of 1970-01-01T00:00:00Z is not done: 2 attempts, the next one at 1970-01-01T00:05:08Z: the cloud \
+                accepted the deletion and still shows the VM";
     assert_eq!(message(&first), text);
     assert!(first.repeat);
     watched.holds(Reason::DeletionSlow, 1);
@@ -69,11 +69,11 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
         assert_eq!(watched.ended(second, &ACCEPTED), Telling { repeat: false, ..first.clone() });
     }
     let other = watched.ended(600, &failed(ErrorClass::Transient));
-    assert!(other.repeat && message(&other).contains("tried 6 times"), "{other:?}");
+    assert!(other.repeat && message(&other).contains("6 attempts"), "{other:?}");
     assert!(message(&other).contains("(transient error): the socket is closed"), "{other:?}");
     assert!(!watched.ended(899, &failed(ErrorClass::Transient)).repeat);
     let again = watched.ended(900, &failed(ErrorClass::Transient));
-    assert!(again.repeat && message(&again).contains("tried 8 times"), "{again:?}");
+    assert!(again.repeat && message(&again).contains("8 attempts"), "{again:?}");
     watched.holds(Reason::DeletionSlow, 1);
     watched.progress.forget(&key());
     watched.holds(Reason::DeletionSlow, 0);
@@ -103,10 +103,11 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
     let telling = stuck();
     assert!(
         telling.repeat
-            && message(&telling)
-                .contains("the call for the machine's deletion waits for its turn or its answer")
+            && message(&telling).contains(
+                "the operator waits for the cloud to delete the VM, or for a free place for this call, since "
+            )
     );
-    assert!(message(&telling).contains("(look 1)"), "{telling:?}");
+    assert!(message(&telling).contains("(attempt 1)"), "{telling:?}");
     assert_eq!(watched.patience(310), 300);
     assert!(watched.ended(311, &failed(ErrorClass::Transient)).repeat, "now it is known why");
     assert!(!watched.ended(320, &failed(ErrorClass::Transient)).repeat);
@@ -121,7 +122,7 @@ fn the_time_for_which_a_pod_keeps_its_machine_does_not_count() {
     assert_eq!(runs.verdict.unwrap().reason, Reason::WaitingForPod);
     assert_eq!(watched.patience(5000), 300);
     assert_eq!(watched.ended(5300, &ACCEPTED).verdict, None);
-    assert!(message(&watched.ended(5301, &ACCEPTED)).contains("looked 2 times"));
+    assert!(message(&watched.ended(5301, &ACCEPTED)).contains(": 2 attempts"));
 }
 
 #[test]
@@ -132,8 +133,20 @@ fn an_api_server_that_fails_is_told_of_when_the_deletion_is_slow() {
         watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
     };
     assert_eq!(failed(10), None, "what was told before stays");
-    assert!(message(&failed(301).unwrap()).contains("tried 2 times"));
+    assert!(message(&failed(301).unwrap()).contains(": 2 attempts"));
     assert!(!failed(302).unwrap().repeat);
+}
+
+#[test]
+fn what_the_api_server_says_of_others_is_no_part_of_a_condition() {
+    let text = "pods \"payroll\" is forbidden: no get in the namespace \"bank\"";
+    let status = kube::core::Status::failure(text, "Forbidden").with_code(403);
+    let error = ApiError::Failed(kube::Error::Api(status.boxed()));
+    let watched = Watched::new();
+    let telling =
+        watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(301)).unwrap();
+    assert!(message(&telling).ends_with(": the API server answered with the status 403"), "{telling:?}");
+    assert!(telling.verdict.unwrap().message.for_log().contains(text));
 }
 
 #[test]

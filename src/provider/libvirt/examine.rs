@@ -4,7 +4,10 @@ use futures::future::join;
 use libvirt_client::{Domain, ErrorCode};
 
 use super::{Libvirt, definition, parse};
-use crate::provider::{Error, ErrorClass, Finding};
+use crate::{
+    provider::{Error, ErrorClass, Finding},
+    runtime::Message,
+};
 
 /// With this the names of pod VMs begin.
 const POD_VM: &str = "podvm-";
@@ -95,17 +98,21 @@ impl Libvirt {
 
     async fn pool(&self) -> Result<FoundPool, Error> {
         let name = &self.pool;
-        let doing = format!("looking at the pool {name:?} (LIBVIRT_POOL)");
+        let doing = Message::new(
+            "reading the pool (LIBVIRT_POOL)",
+            format!("reading the pool {name:?} (LIBVIRT_POOL)"),
+        );
         let explain = |error: libvirt_client::Error| {
-            let mut explained = self.explain(&doing, &error);
-            explained.message += match error.code() {
+            let explained = self.explain(doing.clone(), &error);
+            match error.code() {
                 Some(ErrorCode::NoStoragePool) => {
-                    "; set LIBVIRT_POOL to one that virsh pool-list --all shows"
+                    explained.advising("set LIBVIRT_POOL to a pool that virsh pool-list --all shows")
                 }
-                Some(ErrorCode::OperationInvalid) => "; start it there: virsh pool-start, pool-autostart",
-                _ => "",
-            };
-            explained
+                Some(ErrorCode::OperationInvalid) => {
+                    explained.advising("start the pool there: virsh pool-start, virsh pool-autostart")
+                }
+                _ => explained,
+            }
         };
         let pool = self.client.pool_lookup_by_name(name).await.map_err(explain)?;
         let (volumes, xml) = join(self.client.pool_volumes(&pool), self.client.pool_xml(&pool)).await;
@@ -133,17 +140,19 @@ impl Libvirt {
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => {}
             Err(error) => return Err(self.explain("looking up a machine that does not exist", &error)),
             Ok(domain) => {
-                let message =
-                    format!("{} has a number that was drawn at random; run this again", domain.name);
+                let full = format!(
+                    "the domain {} has the UUID that check drew at random: run check again",
+                    domain.name
+                );
+                let message = Message::new("a domain has the UUID that check drew at random", full);
                 return Err(Error::new(ErrorClass::Transient, message));
             }
         }
         match self.client.domain_destroy(&nobody).await {
             Err(error) if error.code() == Some(ErrorCode::OperationDenied) => {
-                let mut denied = self.explain(doing, &error);
-                denied.message +=
-                    "; name the socket that may write in LIBVIRT_URI (libvirt-sock, not libvirt-sock-ro)";
-                Err(denied)
+                let advice =
+                    "name the socket that may write in LIBVIRT_URI (libvirt-sock, not libvirt-sock-ro)";
+                Err(self.explain(doing, &error).advising(advice))
             }
             Err(error) if error.code() != Some(ErrorCode::NoDomain) => Err(self.explain(doing, &error)),
             _ => Ok("asked to destroy a machine that does not exist, libvirt looked for it".to_owned()),

@@ -10,17 +10,18 @@
 
 mod definition;
 mod examine;
+mod failure;
 
 use async_trait::async_trait;
 use futures::future::{join, join_all};
 use libvirt_client::{
-    CALLS_PER_CONNECTION, Client, ConnectError, ConnectFailure, ConnectUri, Domain, DomainState, ErrorCode,
-    Options, UndefineFlags, Volume,
+    CALLS_PER_CONNECTION, Client, ConnectUri, Domain, DomainState, ErrorCode, Options, UndefineFlags, Volume,
 };
 use uuid::Uuid;
 
 use self::definition::Definition;
 use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
+use crate::runtime::Message;
 
 /// The value of `CLOUD_PROVIDER` and of a PeerPod's `spec.cloudProvider`.
 pub const NAME: &str = "libvirt";
@@ -28,7 +29,7 @@ pub const NAME: &str = "libvirt";
 /// The libvirt daemon that one set of settings names.
 pub struct Libvirt {
     client: Client,
-    /// For people: the URI without its parameters.
+    /// For the log: the URI without its parameters.
     uri: String,
     pool: String,
 }
@@ -38,7 +39,8 @@ impl Libvirt {
     /// Connects at the first call. There is room for `calls` calls at once, beside as many that hang.
     pub fn new(uri: &str, pool: &str, calls: usize) -> Result<Self, Error> {
         let parsed: ConnectUri = uri.parse().map_err(|problem| {
-            Error::new(ErrorClass::Invalid, format!("LIBVIRT_URI cannot be used: {problem}"))
+            let full = format!("LIBVIRT_URI cannot be used: {problem}");
+            Error::new(ErrorClass::Invalid, Message::new("LIBVIRT_URI cannot be used", full))
         })?;
         let uri = parsed.to_string().split('?').next().unwrap_or_default().to_owned();
         let connections = calls.div_ceil(CALLS_PER_CONNECTION);
@@ -66,7 +68,8 @@ impl Libvirt {
             let Some(volume) = found? else { return Ok(()) };
             match self.client.volume_delete(&volume).await {
                 Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
-                    Err(self.explain(&format!("deleting the volume {}", volume.key), &error))
+                    let doing = format!("deleting the volume {}", volume.key);
+                    Err(self.explain(Message::new("deleting a volume of the VM", doing), &error))
                 }
                 _ => Ok(()),
             }
@@ -84,20 +87,27 @@ impl Libvirt {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),
             Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
-            Err(error) => return Err(self.explain(&format!("looking up the volume {path}"), &error)),
+            Err(error) => {
+                let doing = format!("looking up the volume {path}");
+                return Err(self.explain(Message::new("looking up a volume of the VM", doing), &error));
+            }
         }
         let pool = &self.pool;
-        let doing = format!("making sure that the volume {path} is not in the pool {pool:?} (LIBVIRT_POOL)");
-        let explain = |error| self.explain(&doing, &error);
+        let doing = Message::new(
+            "looking for a volume of the VM in the pool (LIBVIRT_POOL)",
+            format!("looking for the volume {path} in the pool {pool:?} (LIBVIRT_POOL)"),
+        );
+        let explain = |error| self.explain(doing.clone(), &error);
         let pool = self.client.pool_lookup_by_name(pool).await.map_err(explain)?;
         let (folder, name) = definition::split(path);
         if definition::pool_folder(&self.client.pool_xml(&pool).await.map_err(explain)?).as_deref()
             != Some(folder)
         {
-            let message = format!(
-                "{doing}: it lies in another folder, so another pool has to be asked; set LIBVIRT_POOL to the pool of that \
-                 folder, and start it"
-            );
+            let message = doing.map(|doing| {
+                format!(
+                    "{doing} failed: the volume is in a folder of another pool; set LIBVIRT_POOL to that pool, and start it"
+                )
+            });
             return Err(Error::new(ErrorClass::Invalid, message));
         }
         match self.client.volume_lookup_by_name(&pool, name).await {
@@ -146,8 +156,8 @@ impl Libvirt {
         }
     }
 
-    fn explain(&self, doing: &str, error: &libvirt_client::Error) -> Error {
-        Error::new(class(error), format!("{doing} at {}: {error}", self.uri))
+    fn explain(&self, doing: impl Into<Message>, error: &libvirt_client::Error) -> Error {
+        failure::explain(&doing.into(), &self.uri, error)
     }
 }
 
@@ -159,38 +169,9 @@ fn is_unknown(answer: &Result<(), libvirt_client::Error>) -> bool {
 
 fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
     Definition::parse(xml).map_err(|problem| {
-        let message = format!("the definition of {} cannot be read: {problem}", domain.name);
-        Error::new(ErrorClass::Transient, message)
+        let full = format!("the definition of {} cannot be read: {problem}", domain.name);
+        Error::new(ErrorClass::Transient, Message::new("the VM's definition cannot be read", full))
     })
-}
-
-/// What a libvirt error means.
-fn class(error: &libvirt_client::Error) -> ErrorClass {
-    match error.code() {
-        Some(ErrorCode::NoDomain) => ErrorClass::NotFound,
-        Some(
-            ErrorCode::AuthFailed
-            | ErrorCode::AuthCancelled
-            | ErrorCode::AuthUnavailable
-            | ErrorCode::AccessDenied
-            // The read-only socket.
-            | ErrorCode::OperationDenied,
-        ) => ErrorClass::Unauthorized,
-        Some(ErrorCode::NoStoragePool | ErrorCode::NoSupport) => ErrorClass::Invalid,
-        None if refused(error) => ErrorClass::Unauthorized,
-        _ => ErrorClass::Transient,
-    }
-}
-
-/// Whether the daemon, or its socket's mode, turned us away.
-fn refused(error: &libvirt_client::Error) -> bool {
-    match error {
-        libvirt_client::Error::Auth(_) => true,
-        libvirt_client::Error::Connect(ConnectError { reason: ConnectFailure::Io(problem), .. }) => {
-            problem.kind() == std::io::ErrorKind::PermissionDenied
-        }
-        _ => false,
-    }
 }
 
 #[async_trait]
@@ -224,9 +205,12 @@ impl Provider for Libvirt {
             Err(error) => return Err(error),
         };
         if definition.name != vm.name || !definition.is_pod_vm() {
-            let message =
-                format!("the domain {} was {} and is something else now; looking again", vm.id, vm.name);
-            return Err(Error::new(ErrorClass::Transient, message));
+            let message = format!(
+                "the domain {} changed: its name is not {} any more, or it lost cloud-api-adaptor's sign; the operator looks \
+                 again",
+                vm.id, vm.name
+            );
+            return Err(Error::new(ErrorClass::Transient, Message::public(message)));
         }
         let disks = definition.own_disks(&domain.name);
         let persistent = match persistent {
@@ -245,10 +229,12 @@ impl Provider for Libvirt {
         } else {
             let volumes = self.find_volumes(&disks).await;
             if let Some(problem) = volumes.iter().find_map(|found| found.as_ref().err()) {
-                let message = format!(
-                    "{problem}; meanwhile the domain is left running: it is not persistent, and once it is off nothing leads to \
-                     its volumes any more"
-                );
+                let message = problem.message.map(|problem| {
+                    format!(
+                        "{problem}; the operator leaves the domain running until then: the domain is not persistent, and once \
+                         it is off, libvirt no longer knows its volumes"
+                    )
+                });
                 return Err(Error::new(problem.class, message));
             }
             self.turn_off(&domain).await?;
@@ -264,10 +250,6 @@ impl Provider for Libvirt {
 }
 
 fn uuid(id: &InstanceId) -> Result<Uuid, Error> {
-    Uuid::try_parse(id.as_str()).map_err(|_| {
-        Error::new(
-            ErrorClass::Invalid,
-            format!("{id} is not a domain's UUID, so it names no domain for good"),
-        )
-    })
+    Uuid::try_parse(id.as_str())
+        .map_err(|_| Error::new(ErrorClass::Invalid, Message::public(format!("{id} is not a domain's UUID"))))
 }
