@@ -54,7 +54,9 @@ impl Outline {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => outline.anchor(&heading.take().unwrap_or_default()),
                 Event::Text(text) | Event::Code(text) => {
-                    heading.iter_mut().for_each(|heading| heading.push_str(&text));
+                    if let Some(heading) = &mut heading {
+                        heading.push_str(&text);
+                    }
                 }
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                     outline.links.push(dest_url.into_string());
