@@ -1,4 +1,6 @@
-//! From installing, as README.md says, to machines that are reaped and peer pods that are admitted.
+//! From installing, as documented, to machines that are reaped and peer pods that are admitted.
+
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::node;
@@ -21,7 +23,7 @@ use peers::{
 };
 use serde_json::json;
 use testbed::{
-    stand_in,
+    docs, stand_in,
     wait::{self, DEADLINE},
 };
 
@@ -108,16 +110,22 @@ async fn qemu_behind_ssh(installation: &Installation) -> Result<(QemuLibvirtd, S
     Ok((libvirtd, sshd))
 }
 
-/// Makes the operator's namespace, unless it was left. It lets Pods in under the profile `restricted` alone, and has the key
-/// for ssh under the names that an ssh client looks for unless a URI says others.
+/// Makes the operator's namespace, with the key for ssh from a user's own folder, and with the host's key. It lets Pods in under the
+/// profile `restricted` alone.
 async fn prepare_namespace(installation: &Installation, sshd: &Sshd) -> Result<()> {
+    let home = installation.dir.join("home");
+    fs::create_dir_all(home.join(".ssh"))?;
+    fs::copy(sshd.key("rsa"), home.join(".ssh/id_rsa"))?;
+    let known_hosts = fs::read_to_string(sshd.known_hosts("ed25519")?)?;
+    let patch = json!({ "stringData": { "known_hosts": known_hosts } });
     let commands = format!(
-        "kubectl create namespace {NAMESPACE} --dry-run=client --output=yaml | kubectl apply -f -\n\
-         kubectl label --overwrite namespace {NAMESPACE} pod-security.kubernetes.io/enforce=restricted\n\
-         kubectl create secret generic {SSH_KEY_SECRET} --namespace {NAMESPACE} \
-         --from-file=id_ed25519={} --from-file=known_hosts={} --dry-run=client --output=yaml | kubectl apply -f -",
-        sshd.key("ed25519").display(),
-        sshd.known_hosts("ed25519")?.display(),
+        "kubectl delete namespace {NAMESPACE} --ignore-not-found\n\
+         export HOME='{}'\n\
+         {}\n\
+         kubectl label namespace {NAMESPACE} pod-security.kubernetes.io/enforce=restricted\n\
+         kubectl patch secret {SSH_KEY_SECRET} --namespace {NAMESPACE} --patch '{patch}'",
+        home.display(),
+        docs::block("ssh-key")?,
     );
     installation.shell.run(&commands).await.map(drop)
 }

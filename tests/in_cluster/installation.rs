@@ -1,4 +1,4 @@
-//! Installing and removing the operator with the commands of README.md.
+//! Installing and removing the operator with the documented commands.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,7 +8,7 @@ use kube::{
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
 use testbed::{
-    Caa, readme,
+    Caa, docs,
     wait::{self, DEADLINE},
 };
 
@@ -30,7 +30,7 @@ impl Installation {
         }
         self.remove().await?;
         self.shell
-            .readme(match way {
+            .documented(match way {
                 Way::Kustomize => "kustomize",
                 Way::Helm => "helm",
                 Way::Manifests => "manifests",
@@ -48,16 +48,18 @@ impl Installation {
             Some(way @ (Way::Kustomize | Way::Manifests)) => {
                 self.end_peer_pods().await?;
                 // A Pod that ends just now, or a kubelet that has just come back, takes no commands.
-                wait::eventually("the operator drains", DEADLINE, async || self.shell.readme("drain").await)
-                    .await?;
-                let remove = readme::block("remove")?;
+                wait::eventually("the operator drains", DEADLINE, async || {
+                    self.shell.documented("drain").await
+                })
+                .await?;
+                let remove = docs::block("remove")?;
                 let what = if way == Way::Kustomize { "-k my-cluster" } else { "-f manifests/" };
                 self.shell.run(&remove.replace("-k my-cluster", what)).await?;
             }
             // What it leaves is no obstacle.
             Some(Way::Helm) => {
                 self.end_peer_pods().await?;
-                self.shell.run(&format!("helm uninstall peerpod-operator --namespace {NAMESPACE}")).await?;
+                self.shell.documented("helm-uninstall").await?;
             }
             None => {}
         }

@@ -1,4 +1,4 @@
-//! The operator as its users have it: a Pod from its own image on a real node, installed with the commands of README.md,
+//! The operator as its users have it: a Pod from its own image on a real node, installed with the documented commands,
 //! under the restricted profile. All tests share the cluster; what disturbs others has it to itself meanwhile.
 //!
 //! Needs root, as a real node does.

@@ -14,7 +14,7 @@ use peerpod_operator::{
 use serde_json::Value;
 use tempfile::TempDir;
 use testbed::{
-    Testbed, readme,
+    Testbed, docs,
     wait::{self, DEADLINE},
 };
 use tokio::process::Command;
@@ -122,13 +122,13 @@ pub fn path(dir: &TempDir) -> Result<&str> {
     dir.path().to_str().context("UTF-8")
 }
 
-/// Runs a block of README.md where this repository is.
-async fn readme(cluster: &Cluster, block: &str) -> Result<()> {
+/// Runs a documented block where this repository is.
+async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
     let kubectl = cluster.tools().kubectl.parent().context("kubectl is in a folder")?;
     let others = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([kubectl.to_owned()].into_iter().chain(env::split_paths(&others)))?;
     let mut shell = Command::new("sh");
-    shell.args(["-euc", &readme::block(block)?]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    shell.args(["-euc", &docs::block(block)?]).current_dir(env!("CARGO_MANIFEST_DIR"));
     shell.env("PATH", path).env("KUBECONFIG", cluster.kubeconfig()).stdin(Stdio::null());
     let output = shell.kill_on_drop(true).output().await.context("running sh")?;
     ensure!(output.status.success(), "{block}: {}", String::from_utf8_lossy(&output.stderr));
@@ -144,7 +144,7 @@ fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_wh
         let apply = ["apply", "-k", path(&folder)?];
         alone.operator.stop().await?;
         remove(cluster).await?;
-        readme(cluster, "definitions").await?;
+        documented(cluster, "definitions").await?;
         let first = cluster.kubectl(&apply).await.context("the first apply")?;
         ensure!(first.contains("peerpodconfig.confidentialcontainers.org/config created"), "{first}");
 

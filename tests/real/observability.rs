@@ -1,6 +1,9 @@
 //! What the operator tells of what it does: metrics, logs, conditions and events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
@@ -11,38 +14,39 @@ use kube::{
 use peerpod_operator::api::v1alpha1::RELEASE_ANNOTATION;
 use serde_json::{Value, json};
 use testbed::{
-    Family, Metrics, Operator, OperatorOptions, Settings,
+    Family, Metrics, Operator, OperatorOptions, Settings, docs,
     wait::{self, DEADLINE},
 };
 
 use crate::support::{Alone, PROGRAM, alone, alone_with, condition};
 
-const README: &str = include_str!("../../README.md");
-
-/// The cells of a generated table of the README, without its head; code marks are taken away.
-fn table(name: &str) -> Result<Vec<Vec<String>>> {
-    let (_, rest) = README.split_once(&format!("<!-- begin {name} -->\n")).context("the table begins")?;
-    let (table, _) = rest.split_once(&format!("<!-- end {name} -->")).context("the table ends")?;
+/// The cells of the first table after a heading of a reference page, without its head; code marks are taken away.
+fn table(page: &str, heading: &str) -> Result<Vec<Vec<String>>> {
+    let pages = docs::pages()?;
+    let page = pages.get(&PathBuf::from(format!("docs/src/reference/{page}.md"))).context("no such page")?;
+    let (_, rest) = page.split_once(&format!("{heading}\n")).context("no such heading")?;
+    let table =
+        rest.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let cells = |line: &str| {
         let line = line.trim_matches('|');
         line.split(" | ").map(|cell| cell.trim_matches([' ', '|']).replace('`', "")).collect()
     };
-    Ok(table.lines().skip(2).map(cells).collect())
+    Ok(table.skip(2).map(cells).collect())
 }
 
 /// One column of such a table.
-fn column(name: &str, index: usize) -> Result<BTreeSet<String>> {
-    table(name)?.into_iter().map(|mut row| Ok(row.swap_remove(index))).collect()
+fn column(page: &str, index: usize) -> Result<BTreeSet<String>> {
+    table(page, "")?.into_iter().map(|mut row| Ok(row.swap_remove(index))).collect()
 }
 
-/// The metrics in such a table.
-pub fn documented_metrics(name: &str) -> Result<BTreeSet<Family>> {
+/// The metrics that are documented under this heading.
+pub fn documented_metrics(heading: &str) -> Result<BTreeSet<Family>> {
     let family = |row: Vec<String>| {
         let [name, kind, labels, _] = <[String; 4]>::try_from(row).ok().context("four columns")?;
         let labels = labels.split(", ").filter(|label| !label.is_empty()).map(str::to_owned).collect();
         Ok(Family { name, kind, labels })
     };
-    table(name)?.into_iter().map(family).collect()
+    table("metrics", heading)?.into_iter().map(family).collect()
 }
 
 /// The lines of the operator's log that are of one of these levels and about a PeerPod.
@@ -234,7 +238,7 @@ fn a_decision_is_logged_once_however_often_it_is_taken() -> Result<()> {
 }
 
 #[test]
-fn the_readme_lists_what_a_running_operator_serves_and_nothing_else() -> Result<()> {
+fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()> {
     alone(async |alone| {
         let scene = alone.scene();
         // One deletion, and one that stays pending.
@@ -245,12 +249,12 @@ fn the_readme_lists_what_a_running_operator_serves_and_nothing_else() -> Result<
         scene.held(&refused.name_any(), "UnknownProvider").await?;
         let metrics = alone.operator.metrics().await?;
 
-        assert_eq!(metrics.families()?, documented_metrics("metrics")?, "\n{}", metrics.text());
+        assert_eq!(metrics.families()?, documented_metrics("## Operator")?, "\n{}", metrics.text());
 
         for (label, family, expected) in [
-            ("reason", "peerpods_held", column("reasons", 1)?),
+            ("reason", "peerpods_held", column("peerpod-conditions", 1)?),
             ("decision", "decisions_total", column("decisions", 0)?),
-            ("class", "provider_errors_total", column("classes", 0)?),
+            ("class", "provider_errors_total", column("error-classes", 0)?),
         ] {
             let mut served = metrics.label_values(&format!("peerpod_operator_{family}"), label);
             // The one event that goes with no condition, and so with no gauge.

@@ -6,7 +6,6 @@ mod demo;
 mod fresh;
 mod image;
 mod manifests;
-mod readme;
 mod release;
 mod repository;
 mod test;
@@ -26,7 +25,7 @@ enum Task {
     Fresh(fresh::Task),
     /// Writes the operator's image as an OCI archive, and what it is made of
     Image(image::Task),
-    /// Writes the generated files: manifests/, kustomize/, helm/ and the tables of README.md
+    /// Writes the generated files: manifests/, kustomize/, helm/ and docs/src/reference/
     Manifests(manifests::Task),
     /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
     Test,

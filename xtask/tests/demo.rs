@@ -14,7 +14,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tempfile::TempDir;
-use testbed::{OperatorPods, readme};
+use testbed::{OperatorPods, docs};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How many demos are played at once. Each has a cluster, and the processors are few.
@@ -121,10 +121,10 @@ async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
 }
 
 #[test]
-fn the_demo_goes_as_readme_tells_it() -> Result<()> {
+fn the_documented_demo_goes_as_told() -> Result<()> {
     let demos = Demos::new()?;
     let mut shell = Command::new("sh");
-    shell.args(["-euc", &readme::block("demo")?]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    shell.args(["-euc", &docs::block("demo")?]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     demos.contain(&mut shell);
     // What cargo tells this test of its package is not for the cargo that is asked now: it would build much anew.
     for (name, _) in env::vars_os() {

@@ -1,4 +1,4 @@
-//! From cloud-api-adaptor's own controllers to this operator, by the steps that the README has.
+//! From cloud-api-adaptor's own controllers to this operator, by the steps of docs/src/install/migrate.md.
 
 mod chart;
 mod holder;

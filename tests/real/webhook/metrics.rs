@@ -16,11 +16,11 @@ fn the_readme_lists_what_a_webhook_that_leads_serves_and_nothing_else() -> Resul
         // It shows a certificate, so it was elected to make one. Who is elected for that does not count among operators.
         let webhook = Webhook::start(scene, &[]).await?;
         let of_process = process::DESCRIPTIONS.map(|description| description.name);
-        wait::eventually("it serves what the README lists", DEADLINE, async || {
+        wait::eventually("it serves what is documented", DEADLINE, async || {
             let (_, text) = http::get((webhook.address, 8080).into(), "/metrics").await?;
             let mut served = Metrics::parse(text)?.families()?;
             served.retain(|family| !of_process.contains(&family.name.as_str()));
-            let documented = documented_metrics("review-metrics")?;
+            let documented = documented_metrics("## Webhook")?;
             ensure!(served == documented, "{served:?} is not {documented:?}");
             Ok(())
         })

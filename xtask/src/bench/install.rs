@@ -91,7 +91,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Installs by README.md's commands into a cluster in which no PeerPod can be made yet. A machine is there, and its Pod
+    /// Installs by the README's commands into a cluster in which no PeerPod can be made yet. A machine is there, and its Pod
     /// is gone; as soon as its PeerPod can be made it is, and is deleted.
     async fn install(&self) -> Result<Run> {
         let client = self.node.testbed.client();
@@ -106,7 +106,7 @@ impl Bench {
         let deployments: Api<Deployment> = Api::namespaced(client, NAMESPACE);
         let started = Instant::now();
         let returned = async {
-            self.shell.readme("helm").await?;
+            self.shell.documented("helm").await?;
             anyhow::Ok(started.elapsed())
         };
         let available = async {

@@ -26,7 +26,7 @@ pub(super) async fn run() -> Result<Figures> {
     let dir = tempfile::tempdir()?;
     let (node, shell) = real_node::start(dir.path(), &mut progress).await?;
     progress.step("installing by helm");
-    shell.readme("helm").await?;
+    shell.documented("helm").await?;
     let bench = peerpods::Bench::new(&node.testbed, node.libvirtd.host()).await?;
     let operators = Operators { node: &node, shell: &shell, pods: OperatorPods::new(node.testbed.client()) };
 

@@ -12,7 +12,7 @@ use crate::release;
 pub(super) const STEPS: usize = 2;
 
 /// Starts, with all files in `dir`, a cluster with a real node that has the image of the operator as it is released, and a
-/// shell for README.md's commands. Nothing is installed.
+/// shell for documented commands. Nothing is installed.
 pub(super) async fn start(dir: &Path, progress: &mut Progress) -> Result<(RealNode, Shell)> {
     progress.step("building the operator (release)");
     let program = release::build(&["--quiet"])?;

@@ -6,7 +6,7 @@
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
 //! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes no VMs.
 //! - [`RealNode`]: what an operator that is a Pod needs around it; [`OperatorPods`]: that operator.
-//! - [`Shell`]: commands as a user types them; [`readme`]: those of README.md.
+//! - [`Shell`]: commands as a user types them; [`docs`]: those of README.md and docs/.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
@@ -17,6 +17,7 @@
 mod audit;
 mod caa;
 mod disk;
+pub mod docs;
 pub mod http;
 mod installation;
 mod kubelet;
@@ -26,7 +27,6 @@ mod operator;
 mod operator_pods;
 mod pod_runner;
 mod pods;
-pub mod readme;
 mod real_node;
 mod run_dir;
 mod settings;

@@ -14,9 +14,9 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::{Cluster, tools};
 use tokio::process::Command;
 
-use crate::readme;
+use crate::docs;
 
-/// The folders of this repository that the commands of README.md name.
+/// The folders of this repository that documented commands name.
 const FOLDERS: [&str; 3] = ["kustomize", "helm", "manifests"];
 
 /// Where a user types: a folder with what this repository has for users, and the programs that they need.
@@ -48,9 +48,9 @@ impl Shell {
         replace(&mut self.libvirt, uri)
     }
 
-    /// Runs the block of README.md with this mark.
-    pub async fn readme(&self, block: &str) -> Result<String> {
-        self.run(&readme::block(block)?).await.with_context(|| format!("README.md's block {block}"))
+    /// Runs the documented block with this mark.
+    pub async fn documented(&self, block: &str) -> Result<String> {
+        self.run(&docs::block(block)?).await.with_context(|| format!("the documented block {block}"))
     }
 
     /// Runs commands, up to the first that fails; gives what they print.

@@ -1,0 +1,221 @@
+//! README.md, CHANGELOG.md, docs/ and the chart's README: every link leads somewhere, every page is listed, the README is short, and
+//! commands are what tests run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use testbed::docs;
+
+/// The pages of the book.
+const BOOK: &str = "docs/src";
+
+/// The book's table of contents.
+const SUMMARY: &str = "docs/src/SUMMARY.md";
+
+/// What a newcomer reads in five minutes.
+const README_LINES: usize = 150;
+const README_WORDS: usize = 1500;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(root().join(path)).with_context(|| format!("reading {path}"))
+}
+
+/// Every document, by path in the repository.
+fn documents() -> Result<BTreeMap<PathBuf, String>> {
+    let mut documents = docs::pages()?;
+    for path in ["CHANGELOG.md", "helm/peerpod-operator/README.md"] {
+        documents.insert(path.into(), read(path)?);
+    }
+    Ok(documents)
+}
+
+/// What leads from a document, and to its parts.
+#[derive(Debug, Default, PartialEq)]
+struct Outline {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+impl Outline {
+    fn of(text: &str) -> Self {
+        let mut outline = Self::default();
+        let mut heading = None;
+        for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => outline.anchor(&heading.take().unwrap_or_default()),
+                Event::Text(text) | Event::Code(text) => {
+                    if let Some(heading) = &mut heading {
+                        heading.push_str(&text);
+                    }
+                }
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    outline.links.push(dest_url.into_string());
+                }
+                _ => {}
+            }
+        }
+        outline
+    }
+
+    /// Adds a heading's anchor, as GitHub and mdBook form it.
+    fn anchor(&mut self, heading: &str) {
+        let kept = heading.chars().filter(|it| it.is_alphanumeric() || "-_ ".contains(*it));
+        let slug = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let numbered = (1..).map(|number| format!("{slug}-{number}"));
+        let free = [slug.clone()].into_iter().chain(numbered).find(|it| !self.anchors.contains(it));
+        self.anchors.extend(free);
+    }
+}
+
+/// The document to which a link from `from` leads, without `.` and `..`. Links that lead out of the repository lead nowhere.
+fn target(from: &Path, link: &str) -> Option<PathBuf> {
+    let mut path = from.parent()?.to_path_buf();
+    for part in Path::new(link).components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => path.pop().then_some(())?,
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(path)
+}
+
+/// What is wrong with the links of these documents.
+fn broken_links(documents: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> Vec<String> {
+    let outlines: BTreeMap<_, _> =
+        documents.iter().map(|(path, text)| (path.as_path(), Outline::of(text))).collect();
+    let mut problems = Vec::new();
+    for (from, Outline { links, .. }) in &outlines {
+        for link in links.iter().filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { Some(from.to_path_buf()) } else { target(from, file) };
+            let problem = match &to {
+                Some(to) if !exists(to) => Some("no such file"),
+                // mdBook has the pages of the book and no other files.
+                Some(to) if from.starts_with(BOOK) && !to.starts_with(BOOK) => Some("leads out of the book"),
+                Some(to) if !anchor.is_empty() => match outlines.get(to.as_path()) {
+                    Some(outline) if outline.anchors.contains(anchor) => None,
+                    _ => Some("no such heading"),
+                },
+                Some(_) => None,
+                None => Some("leads out of the repository"),
+            };
+            problems.extend(problem.map(|problem| format!("{}: {link}: {problem}", from.display())));
+        }
+    }
+    problems
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_to_a_heading_in_it() -> Result<()> {
+    let problems = broken_links(&documents()?, |path| root().join(path).exists());
+    ensure!(problems.is_empty(), "{problems:#?}");
+    Ok(())
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let documents = BTreeMap::from([
+        (
+            "README.md".into(),
+            "# A `b`: c\n[1](#a-b-c) [2](#b) [3](docs/src/a.md#x) [4](docs/src/b.md)".into(),
+        ),
+        ("docs/src/a.md".into(), "# x\n# x\n[5](#x-1) [6](../../README.md) [7](../../../a) `[8](no)`".into()),
+    ]);
+    let problems = broken_links(&documents, |path| documents.contains_key(path));
+    let expected = [
+        "README.md: #b: no such heading",
+        "README.md: docs/src/b.md: no such file",
+        "docs/src/a.md: ../../README.md: leads out of the book",
+        "docs/src/a.md: ../../../a: leads out of the repository",
+    ];
+    assert_eq!(problems, expected);
+}
+
+#[test]
+fn the_book_lists_every_page_once() -> Result<()> {
+    let listed = Outline::of(&read(SUMMARY)?).links.into_iter().map(|link| Path::new(BOOK).join(link));
+    let mut listed: Vec<_> = listed.collect();
+    listed.sort();
+    let pages = docs::pages()?.into_keys();
+    let pages: Vec<_> = pages.filter(|it| it.starts_with(BOOK) && it != Path::new(SUMMARY)).collect();
+    assert_eq!(listed, pages);
+    Ok(())
+}
+
+#[test]
+fn the_readme_is_short() -> Result<()> {
+    let readme = read("README.md")?;
+    let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
+    ensure!(lines <= README_LINES, "{lines} lines");
+    ensure!(words <= README_WORDS, "{words} words");
+    Ok(())
+}
+
+#[test]
+fn every_marked_block_is_there_once_and_its_copies_are_the_same() -> Result<()> {
+    let pages = docs::pages()?;
+    let mut original = BTreeMap::new();
+    for (path, text) in &pages {
+        let blocks = docs::blocks(text, "run");
+        ensure!(
+            blocks.len() == text.matches("<!-- run ").count(),
+            "{}: a mark without block",
+            path.display()
+        );
+        for (name, commands) in blocks {
+            ensure!(original.insert(name, commands).is_none(), "{}: {name} is there twice", path.display());
+        }
+    }
+    for (path, text) in &pages {
+        let blocks = docs::blocks(text, "copy");
+        ensure!(
+            blocks.len() == text.matches("<!-- copy ").count(),
+            "{}: a mark without block",
+            path.display()
+        );
+        for (name, commands) in blocks {
+            ensure!(original.get(name) == Some(&commands), "{}: {name} is not the original", path.display());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_test_runs_every_command_of_the_readme_and_every_marked_block() -> Result<()> {
+    let readme = read("README.md")?;
+    let blocks = docs::blocks(&readme, "run");
+    ensure!(blocks.len() == readme.matches("```sh\n").count(), "a block of README.md has no mark");
+    // What runs all tests cannot be run by one of them.
+    let test = docs::block("test")?;
+    ensure!(read(".ci/run")?.lines().any(|line| line == test), "{test}");
+
+    let mut sources = String::new();
+    let mut folders = ["tests", "xtask/tests"].map(|folder| root().join(folder)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                sources += &fs::read_to_string(&path)?;
+            }
+        }
+    }
+    let pages = docs::pages()?;
+    for (name, _) in pages.values().flat_map(|text| docs::blocks(text, "run")) {
+        ensure!(sources.contains(&format!("\"{name}\"")), "no test runs the block {name}");
+    }
+    Ok(())
+}
