@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use peerpod_operator::settings::CloudProvider;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use testbed::docs;
 
@@ -151,6 +152,19 @@ fn the_book_lists_every_page_once() -> Result<()> {
     let pages = docs::pages()?.into_keys();
     let pages: Vec<_> = pages.filter(|it| it.starts_with(BOOK) && it != Path::new(SUMMARY)).collect();
     assert_eq!(listed, pages);
+    Ok(())
+}
+
+#[test]
+fn every_provider_is_listed_with_what_this_version_does_for_it() -> Result<()> {
+    let overview = read("docs/src/providers/overview.md")?;
+    for provider in CloudProvider::ALL {
+        let name = format!("`{provider}`");
+        let row = overview.lines().find(|line| line.starts_with('|') && line.contains(&name));
+        let row = row.with_context(|| format!("{provider} is not listed"))?;
+        let deleted = if provider.is_reaped() { "| yes |" } else { "| no |" };
+        ensure!(row.ends_with(deleted), "{row}");
+    }
     Ok(())
 }
 

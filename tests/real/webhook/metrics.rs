@@ -11,7 +11,7 @@ use super::stage::Webhook;
 use crate::{observability::documented_metrics, support::beside_others};
 
 #[test]
-fn the_readme_lists_what_a_webhook_that_leads_serves_and_nothing_else() -> Result<()> {
+fn what_a_webhook_that_leads_serves_is_documented_and_nothing_else() -> Result<()> {
     beside_others(async |scene| {
         // It shows a certificate, so it was elected to make one. Who is elected for that does not count among operators.
         let webhook = Webhook::start(scene, &[]).await?;
