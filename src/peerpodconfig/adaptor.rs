@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
         let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, "look", None).message;
-        assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; not counted, as they are not ready: b");
+        assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
         let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
         assert!(message.contains("kubectl label node NAME node.kubernetes.io/worker="), "{message}");
         assert_eq!(Summary { limit: Ok(Some(1)), ..none }.capacity().message, message);

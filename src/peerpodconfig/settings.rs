@@ -133,7 +133,7 @@ mod tests {
         let few = message(2, false, None);
         assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
         let many = message(12, true, None);
-        assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
+        assert!(many.contains("pod-9 and 2 more; the operator is replacing them"), "{many}");
         let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None) };
         for pods in [0, 2] {
             let misfit = message(pods, false, Some(&built));
@@ -156,12 +156,13 @@ mod tests {
         assert_eq!(told("peer-pods-cm", "peer-pods-secret"), None);
         let message = told("other", "peer-pods-secret").unwrap();
         assert!(
-            message.starts_with("configMapName is other, and the operator has peer-pods-cm; with"),
+            message.starts_with("configMapName is other, but the operator has peer-pods-cm mounted; the"),
             "{message}"
         );
         let message = told("peer-pods-cm", "other").unwrap();
         assert!(
-            message.starts_with("cloudSecretName is other, and the operator has peer-pods-secret; with"),
+            message
+                .starts_with("cloudSecretName is other, but the operator has peer-pods-secret mounted; the"),
             "{message}"
         );
         let message = told("a", "b").unwrap();

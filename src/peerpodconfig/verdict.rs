@@ -103,11 +103,11 @@ reasons! {
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready. Its status
     /// says why.
     SharedNotReady => AdmissionReady(false), Normal;
-    /// It is being deleted, or was edited, and its admission of before stays until that of the PeerPodConfig is ready which is
-    /// to take its place, for 60 s at most.
+    /// The PeerPodConfig is being deleted or was edited. Its old admission stays until the admission of the PeerPodConfig
+    /// that takes over is ready, for at most 60 s.
     AdmissionKept => AdmissionReady(false), Normal;
-    /// It is being deleted, or was edited, and its admission of before may go though that of the PeerPodConfig is not ready which
-    /// is to take its place; the status of that one says why.
+    /// The PeerPodConfig is being deleted or was edited. The operator removes its old admission, although the admission
+    /// of the PeerPodConfig that takes over is not ready. The status of that PeerPodConfig says why.
     AdmissionDropped => AdmissionReady(false), Warning;
     /// The runtime class does not exist, so no Pod can use it. Install Kata Containers with this runtime class.
     RuntimeClassMissing => AdmissionReady(false), Warning;

@@ -213,7 +213,7 @@ mod tests {
         let told = |spec| selection(spec).unwrap().unmatched();
         assert_eq!(
             told(json!({})),
-            "no node matches node.kubernetes.io/worker=; label those that are to run peer pods, by `kubectl label node NAME \
+            "no node matches node.kubernetes.io/worker=; label the nodes for peer pods with `kubectl label node NAME \
              node.kubernetes.io/worker=`, or change nodeSelector or labelSelector"
         );
         let expressions = json!([
