@@ -127,15 +127,19 @@ pub enum Decision {
 impl Decision {
     /// What the metric label and the log field can be, with what it means.
     pub const LABELS: [(&str, &str); 9] = [
-        ("nothing", "all is as it should be"),
-        ("supersede", "a newer PeerPod of the same Pod replaced this one; its object is deleted"),
-        ("keep", "which of several machines the Pod runs on cannot be told; all stay"),
-        ("delete", "the machine is deleted (each such call is logged; the look ends with another decision)"),
-        ("wait_for_pod", "the Pod may still run on the machine"),
-        ("wait_for_machine", "the cloud accepted the deletion and still shows the machine"),
-        ("retry", "the cloud could not answer; the table of error classes says what follows"),
-        ("release", "the finalizer is released"),
-        ("refuse", "nothing is touched until somebody mends it"),
+        ("nothing", "there is nothing to do"),
+        ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
+        ("keep", "the operator cannot tell which of several VMs the Pod runs on; it keeps all of them"),
+        (
+            "delete",
+            "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
+             decision",
+        ),
+        ("wait_for_pod", "the Pod may still run on the VM"),
+        ("wait_for_machine", "the cloud accepted the deletion and still shows the VM"),
+        ("retry", "the cloud failed; the table of error classes says when the operator tries again"),
+        ("release", "the operator removes the finalizer"),
+        ("refuse", "the operator does nothing until a person corrects the problem"),
     ];
 
     /// The metric label and the log field.

@@ -151,7 +151,7 @@ pub async fn run(
     let peerpods_seen = store.clone();
     let all_seen = async move {
         if peerpods_seen.wait_until_ready().await.is_ok() {
-            info!(peerpods = peerpods_seen.len(), "every PeerPod has been seen");
+            info!(peerpods = peerpods_seen.len(), "the operator has listed every PeerPod");
             synced();
         }
         std::future::pending::<Infallible>().await

@@ -90,7 +90,7 @@ impl Context {
             Decision::Supersede => {
                 info!(
                     decision = decision.as_str(),
-                    "a newer PeerPod of the same Pod replaced this one; deleting it"
+                    "deleting this PeerPod: a newer one of the same Pod replaced it"
                 );
                 return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
             }
@@ -117,7 +117,7 @@ impl Context {
                 Release::Absent => "absent",
                 Release::Abandoned => "abandoned",
             };
-            info!(decision = "release", outcome, "finalizer released");
+            info!(decision = "release", outcome, "removed the finalizer");
             let cloud = cloud_label(peerpod.cloud_provider());
             self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
             if let Some(note) = verdict::abandoned(release) {
@@ -152,7 +152,7 @@ impl Context {
     /// Whether people can be told does not decide when to go on; it is tried again with the next look.
     async fn report(&self, peerpod: &PeerPod, telling: &Telling) {
         if let Err(error) = self.reporter.report(&self.latest(peerpod), telling).await {
-            warn!(%error, "the status could not be written");
+            warn!(%error, "writing the status failed");
         }
     }
 
@@ -180,7 +180,7 @@ async fn delete(
     facts: Facts,
     pass: &Pass,
 ) -> Decision {
-    info!(decision = "delete", machine = own.vm().name, "deleting the machine");
+    info!(decision = "delete", machine = own.vm().name, "deleting the VM");
     pass.at(Step::Delete);
     let deleted = match provider {
         Ok(provider) => provider.delete(own).await,

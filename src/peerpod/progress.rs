@@ -225,7 +225,9 @@ impl Entry {
     fn log(&mut self, outcome: &Outcome, verdict: Option<&Verdict>, again: Duration) {
         self.logged(outcome.as_str(), verdict, || {
             let decision = match outcome {
-                Outcome::Failed(error) => return warn!(%error, ?again, "cannot go on; trying again"),
+                Outcome::Failed(error) => {
+                    return warn!(%error, ?again, "the API server failed; the operator tries again");
+                }
                 Outcome::Decided(decision) => decision,
             };
             let label = decision.as_str();
@@ -242,7 +244,11 @@ impl Entry {
                     }
                 }
                 (_, None) => {
-                    info!(decision = label, ?again, "the cloud accepted the deletion; looking again");
+                    info!(
+                        decision = label,
+                        ?again,
+                        "the cloud accepted the deletion; the operator checks again whether the VM is gone"
+                    );
                 }
             }
         });

@@ -38,29 +38,32 @@ impl Kind {
 reasons! {
     //! Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
 
-    /// The PeerPod is being deleted while its Pod still runs or ends; the machine is kept until the Pod is through.
+    /// The PeerPod is being deleted and its Pod still runs or ends. The operator keeps the VM until the Pod has ended.
     WaitingForPod => Reconciling, Normal;
-    /// The deletion takes longer than `--slow-after`; the message says where it stands.
+    /// The deletion takes longer than `--slow-after`. The message says what the operator waits for.
     DeletionSlow => Reconciling, Warning;
-    /// The cloud cannot be reached or failed; it is tried again with growing pauses.
+    /// The operator cannot reach the cloud, or the cloud failed. The operator tries again with growing pauses.
     CloudUnavailable => Reconciling, Warning;
-    /// The cloud asked for fewer calls and is left alone for a while.
+    /// The cloud asked for fewer calls. The operator makes none for a while.
     CloudThrottled => Reconciling, Normal;
-    /// The credentials are refused or lack a right; mend them or the rights; they are tried again every 30 s.
+    /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
+    /// again every 30 s.
     Unauthorized => Stalled, Warning;
-    /// The settings cannot work; the message names the key to mend, changed files are read at once.
+    /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at
+    /// once.
     InvalidSettings => Stalled, Warning;
-    /// This operator does not speak to the cloud that the PeerPod names, or its settings name another one.
+    /// This operator does not support the cloud that the PeerPod names, or its settings name another cloud.
     UnknownProvider => Stalled, Warning;
-    /// No Pod owns the PeerPod, so no machine can be proven to be its.
+    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
     NoOwner => Stalled, Warning;
-    /// The recorded identifier is empty or names no machine for good.
+    /// The recorded identifier is empty, or it is not a permanent identifier of a VM.
     InvalidInstanceID => Stalled, Warning;
-    /// The machine bears another name than a pod VM of this Pod would, or no sign that cloud-api-adaptor made it.
+    /// The VM's name is not that of a VM of this Pod, or the VM has no sign that cloud-api-adaptor made it.
     NotThisPodsVM => Stalled, Warning;
-    /// Another PeerPod names the same machine and stays, or its Pod may still run on it.
+    /// Another PeerPod names the same VM, and it is not being deleted or its Pod may still run on the VM.
     ClaimedByAnother => Stalled, Warning;
-    /// The Pod has several living PeerPods, and which machine it runs on cannot be told; all stay until the Pod goes.
+    /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
+    /// them until the Pod ends.
     AmbiguousSiblings => Stalled, Warning;
 }
 
@@ -69,8 +72,8 @@ reasons! {
 pub const ABANDONED: &str = "Abandoned";
 
 /// What [`ABANDONED`] means, for documentation.
-pub const ABANDONED_DOC: &str =
-    "The finalizer was released because an administrator gave the machine up; the cloud was not touched.";
+pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of an administrator's annotation. It made no \
+                                 call to the cloud.";
 
 /// What to tell about one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,8 +175,10 @@ fn refused(refusal: &Refusal) -> (Reason, Message) {
 
 /// What an event says when a finalizer went on an administrator's word.
 pub fn abandoned(release: Release) -> Option<&'static str> {
-    (release == Release::Abandoned)
-        .then_some("finalizer released by annotation; the machine, if there is one, was not touched")
+    (release == Release::Abandoned).then_some(
+        "the operator removed the finalizer because of the annotation; it did not touch the VM, if there is \
+             one",
+    )
 }
 
 /// Whether it says that it needs somebody's help.

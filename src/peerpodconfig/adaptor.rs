@@ -48,7 +48,7 @@ impl Context {
         let current = self.current_daemon_set(&name);
         // What runs already goes on: withdrawing it would cost the VMs that it serves.
         if is_obstructed && current.is_none() {
-            let withheld = "cloud-api-adaptor is not deployed; the condition Conflict says why";
+            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
             findings.push(Finding::new(Reason::AdaptorWithheld, withheld));
             return Ok(Part { findings, again: Some(UNWATCHED_RESYNC) });
         }
@@ -72,14 +72,16 @@ impl Context {
         let has_account = self.annotate_service_account().await?;
         let mut part = Part { findings, again: None };
         if let Some(taken) = name_taken(&found) {
-            part.findings =
-                vec![taken, Finding::new(Reason::AdaptorWithheld, "its DaemonSet cannot be made")];
+            part.findings = vec![
+                taken,
+                Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet"),
+            ];
             return Ok(part);
         }
         if !has_account {
             let message = format!(
-                "there is no ServiceAccount {} in the namespace {}, so no Pod of cloud-api-adaptor can be made; apply the \
-                 operator's installation again, which has it",
+                "the ServiceAccount {} does not exist in the namespace {}, so cloud-api-adaptor gets no \
+                 Pods; apply the operator's installation again: it contains the ServiceAccount",
                 build::SERVICE_ACCOUNT,
                 self.options.namespace
             );
@@ -132,7 +134,8 @@ fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
     let keys: Vec<_> = build::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
     (!keys.is_empty()).then(|| {
         let message = format!(
-            "spec.adaptor.serviceAccountAnnotations: no annotation can be named {}; they are left out",
+            "spec.adaptor.serviceAccountAnnotations: these are no valid names of annotations, so the \
+             operator leaves them out: {}",
             listed(&keys)
         );
         Finding::new(Reason::AnnotationsLeftOut, message)
@@ -168,7 +171,7 @@ fn rollout(
         (status.observed_generation == it.metadata.generation).then_some(status)
     });
     let Some(status) = observed else {
-        return told(Reason::AdaptorStarting, "its DaemonSet is new or has changed".into());
+        return told(Reason::AdaptorStarting, "the DaemonSet is new or has changed".into());
     };
     let [ready, updated] = [status.number_available, status.updated_number_scheduled]
         .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
@@ -187,7 +190,7 @@ fn rollout(
     let lost = not_counted(&summary.lost);
     if ready < expected || updated < expected {
         let message =
-            format!("of {expected} Pods {ready} are ready and {updated} are up to date{lost}; {remedy}");
+            format!("{ready} of {expected} Pods are ready, and {updated} are up to date{lost}; {remedy}");
         return told(Reason::AdaptorStarting, message);
     }
     if let Some(message) = summary.kept_off() {
@@ -204,7 +207,7 @@ fn not_counted(lost: &[Arc<str>]) -> String {
     if lost.is_empty() {
         return String::new();
     }
-    format!("; not counted, as they are not ready: {}", listed(lost))
+    format!("; without the nodes that are not ready: {}", listed(lost))
 }
 
 #[cfg(test)]
@@ -261,7 +264,7 @@ mod tests {
             assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
         let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, "look", None).message;
-        assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; not counted, as they are not ready: b");
+        assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
         let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
         assert!(message.contains("kubectl label node NAME node.kubernetes.io/worker="), "{message}");
         assert_eq!(Summary { limit: Ok(Some(1)), ..none }.capacity().message, message);

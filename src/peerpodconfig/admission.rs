@@ -85,13 +85,14 @@ impl Context {
         let is_settling = !age.is_some_and(Age::is_taken_up);
         let taken = name_taken(&found);
         let state = match (means, &sharing) {
-            _ if taken.is_some() => {
-                Some(Finding::new(Reason::AdmissionWithheld, "not all of its objects can be made"))
-            }
+            _ if taken.is_some() => Some(Finding::new(
+                Reason::AdmissionWithheld,
+                "the operator cannot create all objects of the admission",
+            )),
             (_, Some(older)) => Some(shared_state(older)),
             _ if is_unsupported => {
-                let message = "the API server knows no mutating admission policies, which Kubernetes has since 1.36; use the \
-                               mode Webhook or Auto";
+                let message = "the API server does not support mutating admission policies (Kubernetes 1.36 and \
+                     later do); use the mode Webhook or Auto";
                 Some(Finding::new(Reason::PolicyUnsupported, message))
             }
             (Means::None, None) => None,
@@ -126,7 +127,8 @@ impl Context {
         // Whoever turns Pods into peer pods, without it there are none.
         part.findings.push(if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
             let message = format!(
-                "the RuntimeClass {} does not exist; install Kata Containers with its remote hypervisor, which brings it",
+                "the RuntimeClass {} does not exist; install Kata Containers with its remote hypervisor: \
+                 that creates the RuntimeClass",
                 admission.runtime_class_name
             );
             Finding::new(Reason::RuntimeClassMissing, message)

@@ -110,13 +110,14 @@ fn hand_over(
     let (name, seconds) = (successor.name_any(), KEPT.as_secs());
     Some(if goes_within(config, KEPT, now) {
         let message = format!(
-            "that of the runtime class {class} stays until that of PeerPodConfig {name} is ready, for {seconds} s at most"
+            "the admission of the runtime class {class} stays until PeerPodConfig {name} provides it, for \
+             at most {seconds} s"
         );
         Finding::new(Reason::AdmissionKept, message)
     } else {
         let message = format!(
-            "that of the runtime class {class} is kept no longer, though that of PeerPodConfig {name}, which is to take its place, is not \
-             ready after {seconds} s; the status of that one says why"
+            "the operator removes the admission of the runtime class {class}, although PeerPodConfig \
+             {name} does not provide it after {seconds} s; the status of {name} says why"
         );
         Finding::new(Reason::AdmissionDropped, message)
     })

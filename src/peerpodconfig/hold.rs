@@ -64,7 +64,7 @@ impl Context {
             Ok(None) => return self.release(config).await,
             Ok(Some(Part { findings, again })) => (findings, Ok(Action::requeue(again.unwrap_or(AGAIN)))),
             Err(error) => {
-                let message = format!("trying again what failed: {error}");
+                let message = format!("{error}; the operator tries again");
                 (vec![Finding::new(Reason::Deleting, message)], Err(error))
             }
         };
@@ -86,7 +86,7 @@ impl Context {
         // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
         let (message, again) = match self.take_back_nodes(&name, left).await? {
             Some((message, again)) => (message, if kept { again.min(AGAIN) } else { again }),
-            None if kept => ("all but the admission is put back".to_owned(), AGAIN),
+            None if kept => ("the operator has removed everything but the admission".to_owned(), AGAIN),
             None => return Ok(None),
         };
         let mut part = Part { again: Some(again), ..Part::of(Reason::Deleting, message) };
@@ -100,14 +100,14 @@ impl Context {
         name: &str,
         objects: bool,
     ) -> Result<Option<(String, Duration)>, PassError> {
-        let unseen = || Some(("nodes are still being read".to_owned(), NOT_YET_SEEN));
+        let unseen = || Some(("the operator is still reading nodes".to_owned(), NOT_YET_SEEN));
         let Some(claims) = self.claims().await else { return Ok(unseen()) };
         let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
         let summary = pass.summaries.iter().find(|summary| summary.name == name);
         let pending = summary.map_or(0, |it| it.pending.len());
         let again = pass.again.unwrap_or(AGAIN);
         if objects {
-            let message = format!("{pending} nodes still advertise VMs; objects are being removed");
+            let message = format!("{pending} nodes still advertise VMs; the operator is deleting objects");
             return Ok(Some((message, again.min(AGAIN))));
         }
         if pending > 0 {
@@ -119,8 +119,8 @@ impl Context {
         // Pods of this one are there.
         let adaptor = [self.kind::<DaemonSet>(true)];
         if apply::clear(&self.client, name, &adaptor, &DeleteParams::foreground()).await? {
-            let message = "the Pods of cloud-api-adaptor have not ended yet; on a node that does not answer, delete its Pod by \
-                           force, or the node";
+            let message = "the Pods of cloud-api-adaptor have not ended yet; if a node does not answer, delete its \
+                 Pod with --force, or delete the node";
             // The end of the DaemonSet is watched.
             return Ok(Some((message.to_owned(), UNWATCHED_RESYNC)));
         }
@@ -139,7 +139,7 @@ impl Context {
         if !held {
             let own = &self.options.namespace;
             let message = format!(
-                "only PeerPodConfigs in the operator's own namespace are honoured; make this one in {own} instead"
+                "the operator ignores PeerPodConfigs outside its own namespace; create this one in {own}"
             );
             let findings = vec![Finding::new(Reason::WrongNamespace, message)];
             self.reporter.report(config, &Report { findings, ..Report::default() }).await?;

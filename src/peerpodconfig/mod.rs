@@ -263,7 +263,7 @@ pub async fn run(
             if let Err(error) = outcome
                 && !matches!(error, controller::Error::ObjectNotFound(_))
             {
-                warn!(%error, "watching failed; trying again");
+                warn!(%error, "a watch failed; the operator tries again");
             }
             ready(())
         });
@@ -274,7 +274,7 @@ pub async fn run(
             if daemon_sets_seen.wait_until_ready().await.is_ok() {
                 info!(
                     configurations = configs.len(),
-                    "every PeerPodConfig, every node and every DaemonSet has been seen"
+                    "the operator has listed every PeerPodConfig, node and DaemonSet"
                 );
                 synced();
             }
@@ -342,7 +342,7 @@ async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<
         }
         Err(error) => {
             let again = context.backoff.failed(&key);
-            span.in_scope(|| warn!(%error, ?again, "cannot go on; trying again"));
+            span.in_scope(|| warn!(%error, ?again, "the reconcile failed; the operator tries again"));
             ("error", Action::requeue(again))
         }
     };

@@ -33,8 +33,9 @@ pub(super) enum PassError {
     #[error(transparent)]
     Count(#[from] capacity::CountError),
     #[error(
-        "the Pod {0} is not there, or has no container {OPERATOR_CONTAINER}, so it is not known which image the webhook is to \
-         run; name the operator's own Pod in POD_NAME, or the image in PEERPOD_OPERATOR_IMAGE"
+        "the Pod {0} does not exist or has no container {OPERATOR_CONTAINER}, so the operator does not \
+         know the webhook's image; set POD_NAME to the operator's own Pod, or PEERPOD_OPERATOR_IMAGE to \
+         the image"
     )]
     NoPod(String),
     #[error("an object cannot be written as JSON: {0}")]
@@ -198,7 +199,9 @@ pub(super) fn name_taken(found: &Found) -> Option<Finding> {
         let names = found.foreign.join(", ");
         Finding::new(
             Reason::NameTaken,
-            format!("{names} exists and was made by somebody else; remove it, or rename this PeerPodConfig"),
+            format!(
+                "{names} exists, and this operator did not create it; remove it, or rename this PeerPodConfig"
+            ),
         )
     })
 }

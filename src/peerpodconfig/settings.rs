@@ -29,16 +29,20 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
     let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
     if !sources.config_map {
         return Some(format!(
-            "the ConfigMap {config_map} does not exist; make it, with cloud-api-adaptor's settings (CLOUD_PROVIDER, …)"
+            "the ConfigMap {config_map} does not exist; create it with cloud-api-adaptor's settings \
+             (CLOUD_PROVIDER, …)"
         ));
     }
     if !sources.secret {
         return Some(format!(
-            "the Secret {secret} does not exist; make it, with cloud-api-adaptor's credentials or empty"
+            "the Secret {secret} does not exist; create it, with cloud-api-adaptor's credentials or empty"
         ));
     }
     sources.settings.cloud_name.is_empty().then(|| {
-        format!("neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the cloud")
+        format!(
+            "neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the \
+             name of the cloud"
+        )
     })
 }
 
@@ -46,7 +50,8 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
 pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| {
         format!(
-            "neither the ConfigMap {} nor the Secret {} has {}, without which it does not start unless its Pods get them otherwise",
+            "neither the ConfigMap {} nor the Secret {} has {}; cloud-api-adaptor does not start without, \
+             unless its Pods get them in another way",
             spec.config_map_name,
             spec.cloud_secret_name,
             missing.join(", ")
@@ -62,12 +67,13 @@ pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option
     ]
     .into_iter()
     .filter(|(_, named, mounted)| named != mounted)
-    .map(|(field, named, mounted)| format!("{field} is {named}, and the operator has {mounted}"))
+    .map(|(field, named, mounted)| format!("{field} is {named}, but the operator has {mounted} mounted"))
     .collect();
     (!differing.is_empty()).then(|| {
         let message = format!(
-            "{}; with other settings it may not find the VMs that are made, or not be let delete them: name what it has, or \
-             install it with what is named here",
+            "{}; the operator may not find the VMs that cloud-api-adaptor creates, or may not be allowed \
+             to delete them: name the ones that the operator has mounted, or install the operator with the \
+             ones that are named here",
             differing.join("; ")
         );
         Finding::new(Reason::NotMounted, message)
@@ -94,16 +100,19 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
 pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
     let named = match pods {
         [] => "no Pod runs on older settings".to_owned(),
-        pods => format!("running on older settings: {}", listed(pods)),
+        pods => format!("these Pods run on older settings: {}", listed(pods)),
     };
     let what_then = match misfit {
-        None if restarts => "they are being replaced".to_owned(),
-        None => "a restart loses sight of the VMs that they run; delete each Pod when its node has no peer pods, or set \
-                 adaptor.restartOnSettingsChange"
-            .to_owned(),
+        None if restarts => "the operator is replacing them".to_owned(),
+        None => {
+            "a restarted Pod does not find the VMs that it runs; delete each Pod when its node has no peer \
+             pods, or set adaptor.restartOnSettingsChange"
+                .to_owned()
+        }
         Some(built) => format!(
-            "the DaemonSet stays as it was made for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with the new \
-             settings do not fit it; put the settings back, or end the peer pods and set adaptor.restartOnSettingsChange",
+            "the DaemonSet was created for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with \
+             the new settings do not fit it; set these settings back, or end the peer pods and set \
+             adaptor.restartOnSettingsChange",
             built.cloud_name, built.probe_port
         ),
     };
@@ -124,7 +133,7 @@ mod tests {
         let few = message(2, false, None);
         assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
         let many = message(12, true, None);
-        assert!(many.contains("pod-9 and 2 more; they are being replaced"), "{many}");
+        assert!(many.contains("pod-9 and 2 more; the operator is replacing them"), "{many}");
         let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None) };
         for pods in [0, 2] {
             let misfit = message(pods, false, Some(&built));
@@ -147,12 +156,13 @@ mod tests {
         assert_eq!(told("peer-pods-cm", "peer-pods-secret"), None);
         let message = told("other", "peer-pods-secret").unwrap();
         assert!(
-            message.starts_with("configMapName is other, and the operator has peer-pods-cm; with"),
+            message.starts_with("configMapName is other, but the operator has peer-pods-cm mounted; the"),
             "{message}"
         );
         let message = told("peer-pods-cm", "other").unwrap();
         assert!(
-            message.starts_with("cloudSecretName is other, and the operator has peer-pods-secret; with"),
+            message
+                .starts_with("cloudSecretName is other, but the operator has peer-pods-secret mounted; the"),
             "{message}"
         );
         let message = told("a", "b").unwrap();

@@ -91,7 +91,7 @@ impl Context {
         let (name, kind) = (blank.name_any(), K::kind(&()));
         let Some(there) = bounded(api.get_opt(&name)).await? else {
             if use_ == Use::Needed {
-                info!(%kind, name, "making what the webhooks share");
+                info!(%kind, name, "creating the objects that the webhooks share");
                 blank.meta_mut().owner_references = Some(vec![owner]);
                 // Without force: what somebody else makes at the same time stays.
                 let params = PatchParams::apply(FIELD_MANAGER);
@@ -106,7 +106,7 @@ impl Context {
         let owners = match (use_ == Use::Needed && ours, held) {
             (true, false) => json!([owner]),
             (false, true) if ours && others.is_empty() => {
-                info!(%kind, name, "removing what the webhooks shared");
+                info!(%kind, name, "removing the objects that the webhooks shared");
                 // As it was seen: what somebody else has filled meanwhile stays.
                 let preconditions =
                     Preconditions { uid: there.uid(), resource_version: there.resource_version() };

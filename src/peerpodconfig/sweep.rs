@@ -50,7 +50,7 @@ impl Context {
                 }
                 Some(Err(error)) => {
                     let again = backoff.failed(&());
-                    warn!(%error, ?again, "what PeerPodConfigs left behind could not be removed; trying again");
+                    warn!(%error, ?again, "removing objects of deleted PeerPodConfigs failed; the operator tries again");
                     Some(again)
                 }
             };
@@ -83,7 +83,11 @@ impl Context {
                 apply::remove_unchanged(&self.client, &kind, &object).await?;
             } else if !of_that_name().any(is_here) {
                 let (kind, name) = (kind.resource.kind, object.name_any());
-                info!(kind, name, "kept: a PeerPodConfig {config} exists in another namespace");
+                info!(
+                    kind,
+                    name,
+                    "the operator keeps this object: a PeerPodConfig {config} exists in another namespace"
+                );
             }
         }
         let is_held = |config: &Metadata<PeerPodConfig>| config.finalizers().iter().any(|it| it == FINALIZER);

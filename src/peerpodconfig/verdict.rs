@@ -14,7 +14,7 @@ pub enum Kind {
     AdaptorReady,
     /// Pods of the runtime class become peer pods.
     AdmissionReady,
-    /// Every selected node says how many VMs it may run.
+    /// Every selected node advertises how many VMs it may run.
     CapacityAdvertised,
     /// Something else is in this configuration's place. There only while True.
     Conflict,
@@ -45,117 +45,127 @@ impl Kind {
 reasons! {
     //! Why a condition is as it is. The texts are its documentation.
 
-    /// Everything is as it should be.
+    /// cloud-api-adaptor, admission and capacity are ready.
     AllReady => Ready(true), Normal;
-    /// The configuration is being deleted; nodes and objects are put back.
+    /// The PeerPodConfig is being deleted. The operator removes its objects and what it wrote to nodes.
     Deleting => Ready(false), Normal;
-    /// Only a PeerPodConfig in the operator's own namespace is honoured: its DaemonSet is privileged. Make it there.
+    /// The operator ignores a PeerPodConfig outside its own namespace, because the DaemonSet is privileged. Create it in
+    /// the operator's namespace.
     WrongNamespace => Ready(false), Warning;
-    /// cloud-api-adaptor runs on every selected node that is ready; the message names the others.
+    /// cloud-api-adaptor runs on every selected node that is ready. The message names the nodes that are not ready.
     AdaptorRunning => AdaptorReady(true), Normal;
-    /// cloud-api-adaptor is not up to date and ready on every selected node yet that is ready itself. Where it stays so, the
-    /// command in the message says why.
+    /// cloud-api-adaptor is not yet ready and up to date on every selected node that is ready. If that does not change,
+    /// the command in the message shows why.
     AdaptorStarting => AdaptorReady(false), Normal;
-    /// No node is selected; label nodes as the message says, or mend `nodeSelector` or `labelSelector`.
+    /// No node is selected. Label nodes as the message says, or correct `nodeSelector` or `labelSelector`.
     NoNodes => AdaptorReady(false), Warning;
-    /// No selected node is ready that could run cloud-api-adaptor; `kubectl describe node` says why.
+    /// No selected node that may run cloud-api-adaptor is ready. `kubectl describe node` shows why.
     NodesNotReady => AdaptorReady(false), Warning;
-    /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate; tolerate them in `adaptor.tolerations`,
-    /// or select other nodes.
+    /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate. Tolerate them in
+    /// `adaptor.tolerations`, or select other nodes.
     NodesTainted => AdaptorReady(false), Warning;
-    /// The ConfigMap or the Secret does not exist, or neither has `CLOUD_PROVIDER`; make it, or set that.
+    /// The ConfigMap or the Secret does not exist, or neither has `CLOUD_PROVIDER`. Create the missing object, or set
+    /// `CLOUD_PROVIDER`.
     SettingsMissing => AdaptorReady(false), Warning;
-    /// The selector or another field cannot be used; the message says why.
+    /// The operator cannot use the selector or another field. The message says why.
     InvalidSpec => AdaptorReady(false), Warning;
-    /// Some of `adaptor.serviceAccountAnnotations` have names that no annotation can have, and are left out; mend them.
+    /// Some keys of `adaptor.serviceAccountAnnotations` are no valid names of annotations. The operator leaves them out.
+    /// Correct them.
     AnnotationsLeftOut => AdaptorReady(false), Warning;
-    /// cloud-api-adaptor is not deployed, because of what the condition Conflict says.
+    /// The operator does not deploy cloud-api-adaptor. The condition Conflict says why.
     AdaptorWithheld => AdaptorReady(false), Warning;
-    /// The ServiceAccount of cloud-api-adaptor does not exist; apply the operator's installation again, which has it.
+    /// The ServiceAccount of cloud-api-adaptor does not exist. Apply the operator's installation again: it contains the
+    /// ServiceAccount.
     ServiceAccountMissing => AdaptorReady(false), Warning;
-    /// The API server or the cluster failed while cloud-api-adaptor was to be deployed; it is tried again.
+    /// The API server or the cluster failed while the operator deployed cloud-api-adaptor. The operator tries again.
     AdaptorFailed => AdaptorReady(false), Warning;
-    /// The webhook runs and the API server knows its certificate.
+    /// The webhook runs, and the API server trusts its certificate.
     WebhookRunning => AdmissionReady(true), Normal;
-    /// The webhook does not run yet, or its certificate is not there yet. Where it stays so, the message says what to do.
+    /// The webhook does not run yet, or it has no certificate yet. If that does not change, the message says what to do.
     WebhookStarting => AdmissionReady(false), Normal;
-    /// Somebody else made the certificate in the Secret `webhook-server-cert`, and API servers do not take it for this webhook:
-    /// it is for another name, not good now, or signed by nobody whom they trust, who are the authorities in its `ca.crt`. Have
-    /// another one issued, put its authority there, or delete the Secret, then one is made.
+    /// The operator did not create the certificate in the Secret `webhook-server-cert`, and API servers reject it: its
+    /// name is wrong, it is not valid now, or no authority in the Secret's `ca.crt` signed it. Issue another certificate,
+    /// add its authority to `ca.crt`, or delete the Secret: the webhook then creates a certificate.
     CertificateUnfit => AdmissionReady(false), Warning;
-    /// The admission policy was made or changed a moment ago, and API servers take it up within seconds.
+    /// The operator created or changed the admission policy a moment ago. API servers apply it within seconds.
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;
-    /// The API server knows no mutating admission policies (Kubernetes before 1.36); use the mode Webhook or Auto.
+    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook or
+    /// Auto.
     PolicyUnsupported => AdmissionReady(false), Warning;
-    /// `admission.mode` is None: somebody else turns Pods into peer pods.
+    /// `admission.mode` is None: another program turns Pods into peer pods.
     AdmissionElsewhere => AdmissionReady(true), Normal;
-    /// An older PeerPodConfig turns Pods of this runtime class into peer pods already.
+    /// An older PeerPodConfig already turns Pods of this runtime class into peer pods.
     AdmissionShared => AdmissionReady(true), Normal;
-    /// The admission is not set up as it should be, because of what the condition Conflict says.
+    /// The operator does not set up the admission of this PeerPodConfig. The condition Conflict says why.
     AdmissionWithheld => AdmissionReady(false), Warning;
-    /// An older PeerPodConfig turns Pods of this runtime class into peer pods, and is not ready for it; its status says why.
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready. Its status
+    /// says why.
     SharedNotReady => AdmissionReady(false), Normal;
-    /// It is being deleted, or was edited, and its admission of before stays until that of the PeerPodConfig is ready which is
-    /// to take its place, for 60 s at most.
+    /// The PeerPodConfig is being deleted or was edited. Its old admission stays until the admission of the PeerPodConfig
+    /// that takes over is ready, for at most 60 s.
     AdmissionKept => AdmissionReady(false), Normal;
-    /// It is being deleted, or was edited, and its admission of before may go though that of the PeerPodConfig is not ready which
-    /// is to take its place; the status of that one says why.
+    /// The PeerPodConfig is being deleted or was edited. The operator removes its old admission, although the admission
+    /// of the PeerPodConfig that takes over is not ready. The status of that PeerPodConfig says why.
     AdmissionDropped => AdmissionReady(false), Warning;
-    /// The runtime class does not exist, so no Pod can use it; install Kata Containers with it.
+    /// The runtime class does not exist, so no Pod can use it. Install Kata Containers with this runtime class.
     RuntimeClassMissing => AdmissionReady(false), Warning;
-    /// The API server refuses an object of the admission as invalid; the message says which field.
+    /// The API server rejects an object of the admission as invalid. The message names the field.
     InvalidAdmission => AdmissionReady(false), Warning;
-    /// The API server or the cluster failed while the admission was to be set up; it is tried again.
+    /// The API server or the cluster failed while the operator set up the admission. The operator tries again.
     AdmissionFailed => AdmissionReady(false), Warning;
-    /// Every selected node says how many VMs it may run.
+    /// Every selected node advertises how many VMs it may run.
     Advertised => CapacityAdvertised(true), Normal;
-    /// Nodes are still being told.
+    /// The operator is still writing to nodes.
     Advertising => CapacityAdvertised(false), Normal;
-    /// No cloud-api-adaptor of this configuration is deployed, so no node advertises VMs for it; `AdaptorReady` says why.
+    /// No cloud-api-adaptor of this PeerPodConfig is deployed, so no node advertises VMs for it. `AdaptorReady` says why.
     NoAdaptor => CapacityAdvertised(false), Normal;
-    /// It is not known how many peer pods run, so nodes stay as they are; it is tried again.
+    /// The operator could not count the running peer pods, so it does not change nodes. It tries again.
     CountFailed => CapacityAdvertised(false), Warning;
-    /// The API server refuses or fails to write to nodes; the message says which and why.
+    /// Writing to nodes failed. The message names a node and the error.
     NodeWritesFail => CapacityAdvertised(false), Warning;
-    /// Somebody else writes the extended resource of nodes, too. They are put right ever more slowly; end the other one.
+    /// Another program also writes the extended resource of nodes. The operator corrects these nodes with growing pauses.
+    /// Stop the other program.
     Contested => CapacityAdvertised(false), Warning;
-    /// `limit` is not set, so no node advertises any VM, and no peer pod is scheduled; set it.
+    /// `limit` is not set, so no node advertises VMs and no peer pod is scheduled. Set `limit`.
     NoLimit => CapacityAdvertised(false), Warning;
-    /// `limit` is no whole number from 0 to 1000000; nodes stay as they are until it is mended.
+    /// `limit` is not a whole number from 0 to 1000000. The operator does not change nodes until it is.
     InvalidLimit => CapacityAdvertised(false), Warning;
-    /// `limit` is 0: no node advertises any VM; peer pods that run go on.
+    /// `limit` is 0: no node advertises VMs. Running peer pods keep running.
     LimitIsZero => CapacityAdvertised(true), Warning;
-    /// More peer pods run than the limit allows; their nodes advertise them while they do.
+    /// More peer pods run than the limit allows. Their nodes advertise as many VMs until these peer pods have ended.
     MoreInUse => CapacityAdvertised(true), Warning;
-    /// The limit is lower than the number of nodes, so some have no share.
+    /// The limit is lower than the number of nodes, so some nodes advertise no VM.
     FewerThanNodes => CapacityAdvertised(true), Normal;
-    /// `nodeSelector` or `labelSelector` cannot be used; nodes stay as they are until it is mended.
+    /// The operator cannot use `nodeSelector` or `labelSelector`. It does not change nodes until the selector is correct.
     InvalidSelector => CapacityAdvertised(false), Warning;
-    /// `admission.extendedResource` is no name that a node can advertise.
+    /// `admission.extendedResource` is not a name that a node can advertise.
     InvalidResource => CapacityAdvertised(false), Warning;
-    /// No node has the labels that the selectors ask for; the message says which.
+    /// No node has the labels that the selectors ask for. The message names the labels.
     NoneSelected => CapacityAdvertised(false), Warning;
     /// Every selected node belongs to an older PeerPodConfig.
     AllTaken => CapacityAdvertised(false), Warning;
-    /// Every selected node has a taint that cloud-api-adaptor's Pods do not tolerate; tolerate it in `adaptor.tolerations`.
+    /// Every selected node has a taint that cloud-api-adaptor's Pods do not tolerate. Tolerate the taints in
+    /// `adaptor.tolerations`.
     AllTainted => CapacityAdvertised(false), Warning;
-    /// Another cloud-api-adaptor is deployed to these nodes, and two of them would share socket and port on a node.
+    /// Another cloud-api-adaptor is deployed to these nodes. Two of them on one node would use the same socket and port.
     AnotherAdaptor => Conflict(true), Warning;
-    /// An older PeerPodConfig selects some of these nodes, and keeps them.
+    /// An older PeerPodConfig selects some of these nodes. They belong to the older one.
     NodesTaken => Conflict(true), Warning;
-    /// An older PeerPodConfig turns Pods of this runtime class into peer pods otherwise than this one asks for.
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods in another way than this one asks for.
     AdmissionDiffers => Conflict(true), Warning;
-    /// Somebody else's object has the name of one that is needed.
+    /// An object that the operator did not create has a name that this PeerPodConfig needs.
     NameTaken => Conflict(true), Warning;
-    /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started; they use it after their next start.
+    /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started. These Pods use the change after
+    /// their next start.
     OlderSettings => SettingsPending(true), Normal;
-    /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap, and goes on with what it was told last;
-    /// mend them there.
+    /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap. It keeps the last values that
+    /// worked. Correct the ConfigMap.
     TlsRefused => SettingsRefused(true), Warning;
-    /// The operator itself has another ConfigMap or Secret mounted than the ones that are named, and may not be able to delete
-    /// the VMs that are made with those. Name what it has mounted, or install it with what is named.
+    /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names. It may not be able to delete
+    /// the VMs that cloud-api-adaptor creates. Name the ones that the operator has mounted, or install the operator with
+    /// the ones that are named.
     NotMounted => SettingsDiverge(true), Warning;
 }
 

@@ -35,14 +35,14 @@ impl Context {
             let summary = &survey.as_ref()?[index];
             let obstacle = match (&current, self.observer.settings(config).await) {
                 (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
-                    let message = format!("somebody else made the DaemonSet {}", taken.name_any());
+                    let message = format!("this operator did not create the DaemonSet {}", taken.name_any());
                     Some(message)
                 }
                 (_, Ok(sources)) => match self.obstacle(config, summary, &sources) {
                     Some(finding) => Some(finding.message),
                     None => missing(config, summary),
                 },
-                (_, Err(error)) => Some(format!("reading its settings failed: {error}")),
+                (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
             };
             claims[index].withheld = obstacle;
         }
@@ -74,7 +74,7 @@ impl Context {
 /// same: one that somebody deletes is made again in a moment, and until then they keep what they have.
 fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
     if summary.marked == 0 {
-        return Some("its DaemonSet is not made yet".to_owned());
+        return Some("the operator has not created the DaemonSet yet".to_owned());
     }
     let failed = |condition: &&Condition| {
         condition.type_ == Kind::AdaptorReady.as_str()
@@ -84,7 +84,7 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
             && condition.observed_generation == config.metadata.generation
     };
     let failure = config.status.as_ref()?.conditions.iter().find(failed)?;
-    Some(format!("its DaemonSet cannot be made: {}", failure.message))
+    Some(format!("the operator cannot create the DaemonSet: {}", failure.message))
 }
 
 /// Whether the DaemonSet was made for the configuration, whatever became of its labels.

@@ -147,8 +147,10 @@ struct Limited {
 impl Limited {
     async fn limit<T>(&self, answer: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
         if let Some(retry_after) = self.limits.closed_for() {
-            let message =
-                format!("{} asked for fewer calls; the next one is made in {retry_after:.0?}", self.cloud);
+            let message = format!(
+                "{} asked for fewer calls; the operator makes the next call in {retry_after:.0?}",
+                self.cloud
+            );
             return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
         }
         let within = self.limits.within(answer, self.cloud, &self.metrics);

@@ -39,19 +39,26 @@ impl ErrorClass {
     pub const fn doc(self) -> &'static str {
         match self {
             Self::NotFound => {
-                "what was asked for does not exist: a machine's deletion is done, and else it is tried again"
+                "it does not exist: the deletion of a VM is done; any other call is tried again"
             }
-            Self::Transient => "it may work later: tried again with pauses from 1 s to 5 min",
+            Self::Transient => {
+                "the call may work later: the operator tries again with pauses from 1 s to 5 min"
+            }
             Self::Throttled { .. } => {
-                "the cloud asked for fewer calls: it is left alone as a whole for the time it named"
+                "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it \
+                 asked for"
             }
             Self::Unauthorized => {
-                "credentials or rights: tried again every 30 s (more than 300 PeerPods: up to 5 min), and at once when settings \
+                "the cloud refuses the credentials, or they lack a right: the operator tries again every 30 s \
+                 (with more than 300 PeerPods: up to 5 min), and at once when the settings change"
+            }
+            Self::Invalid => {
+                "the settings cannot work: the operator tries again every 5 min, and at once when the settings \
                  change"
             }
-            Self::Invalid => "settings: looked at every 5 min, and at once when they change",
             Self::NotSupported => {
-                "this operator cannot do it: refused until the PeerPod or the settings change"
+                "this operator does not support it: the operator does nothing until the PeerPod or the settings \
+                 change"
             }
         }
     }

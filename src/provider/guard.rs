@@ -40,7 +40,7 @@ pub enum NotOwn {
         expected: String,
     },
     /// It bears the name but not the provider's sign of a pod VM.
-    #[error("the VM {id} bears no sign that cloud-api-adaptor made it")]
+    #[error("the VM {id} has no sign that cloud-api-adaptor made it")]
     Unmarked {
         /// Its identifier.
         id: String,

@@ -13,7 +13,7 @@ pub struct InstanceId(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdProblem {
     /// Nothing was recorded.
-    #[error("spec.instanceID is empty: cloud-api-adaptor did not record which machine it made")]
+    #[error("spec.instanceID is empty: cloud-api-adaptor did not record which VM it made")]
     Empty,
     /// What was recorded cannot be an identifier of that cloud.
     #[error("spec.instanceID is not {expected}{}", hint.map(|hint| format!(": {hint}")).unwrap_or_default())]
@@ -52,7 +52,8 @@ fn domain_uuid(raw: &str) -> Result<InstanceId, IdProblem> {
     Uuid::try_parse(raw).map(|uuid| InstanceId(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
         expected: "a domain's UUID",
         hint: number.then_some(
-            "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those, so it proves nothing",
+            "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those numbers, \
+             so they do not identify a VM",
         ),
     })
 }

@@ -59,7 +59,7 @@ impl Clouds {
             return Ok(provider);
         }
         let message = format!(
-            "the PeerPod is on {wanted}, and this operator's settings are for {served} (CLOUD_PROVIDER)"
+            "the PeerPod is on {wanted}, but this operator's settings are for {served} (CLOUD_PROVIDER)"
         );
         Err(Error::new(ErrorClass::NotSupported, Message::public(message)))
     }

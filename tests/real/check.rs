@@ -118,7 +118,10 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
     });
     assert_eq!(*setting(&report, "LIBVIRT_URI"), uri);
     assert_eq!(finding(&report, "read machines")["outcome"], "untried");
-    assert_eq!(finding(&report, "look up machines")["text"], "1 domain is shown, 0 named podvm-…");
+    assert_eq!(
+        finding(&report, "look up machines")["text"],
+        "libvirt shows 1 domain, 0 of them named podvm-…"
+    );
 
     host.start_pod_vm("podvm-web-1a2b3c4d").await?;
     let (domains, volumes) = (host.virsh().domains().await?, host.virsh().volumes("default").await?);
@@ -127,9 +130,13 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
     for (subject, outcome, text) in [
         ("hypervisor", "works", "TEST 0.0.2, libvirt "),
         ("pool", "works", "default is active, with 3 volumes and the folder /pool"),
-        ("look up machines", "works", "2 domains are shown, 1 named podvm-…"),
-        ("read machines", "works", "podvm-web-1a2b3c4d was read; it bears cloud-api-adaptor's sign"),
-        ("look up volumes", "works", "/pool/podvm-web-1a2b3c4d-root.qcow2 was found"),
+        ("look up machines", "works", "libvirt shows 2 domains, 1 of them named podvm-…"),
+        (
+            "read machines",
+            "works",
+            "check read the definition of podvm-web-1a2b3c4d; it has cloud-api-adaptor's sign",
+        ),
+        ("look up volumes", "works", "libvirt found /pool/podvm-web-1a2b3c4d-root.qcow2"),
         ("write", "works", "libvirt looked for it"),
         ("delete machines and volumes", "untried", "no dry run"),
     ] {
@@ -156,7 +163,7 @@ async fn a_qemu_host_is_examined_without_touching_its_machines() -> Result<()> {
         Folders::new(&Settings::libvirt(&libvirtd.host().uri().to_string()))?.report().await?;
     assert_eq!(code, 0, "{report:#}");
     assert!(finding(&report, "hypervisor")["text"].as_str().is_some_and(|it| it.starts_with("QEMU ")));
-    assert_eq!(finding(&report, "look up volumes")["text"], format!("{} was found", vm.root.key));
+    assert_eq!(finding(&report, "look up volumes")["text"], format!("libvirt found {}", vm.root.key));
     assert_eq!(finding(&report, "write")["outcome"], "works");
     assert_eq!(libvirtd.host().virsh().run(&["domstate", "podvm-web-1a2b3c4d"]).await?.trim(), "running");
     Ok(())

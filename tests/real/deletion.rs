@@ -161,7 +161,7 @@ fn volumes_that_an_access_rule_hides_are_not_taken_for_deleted() -> Result<()> {
         let by_name = provider.examine().await?;
         let found =
             by_name.iter().find(|it| it.subject == "look up volumes").context("they are looked for")?;
-        ensure!(format!("{found:?}").contains("was found"), "{found:?}");
+        ensure!(format!("{found:?}").contains("libvirt found "), "{found:?}");
 
         ruled.refuse(STORAGE_VOL_LOOKUP_BY_NAME, &[], ACCESS_DENIED);
         let error = provider.delete(&own).await.err().context("it was deleted")?;

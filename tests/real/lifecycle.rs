@@ -72,7 +72,7 @@ fn every_log_line_is_json_that_names_the_peerpod_it_is_about() -> Result<()> {
         scene.released(&vm.name()).await?;
         let lines = wait::eventually("the release is logged", DEADLINE, async || {
             let log = alone.operator.log()?;
-            ensure!(log.contains("finalizer released"));
+            ensure!(log.contains("removed the finalizer"));
             Ok(log)
         })
         .await?;
@@ -81,7 +81,7 @@ fn every_log_line_is_json_that_names_the_peerpod_it_is_about() -> Result<()> {
             .map(|line| serde_json::from_str(line).with_context(|| format!("{line:?} is no JSON")))
             .collect::<Result<_>>()?;
         let released =
-            lines.iter().find(|line| line["message"] == "finalizer released").context("it is logged")?;
+            lines.iter().find(|line| line["message"] == "removed the finalizer").context("it is logged")?;
         let span = &released["span"];
         assert_eq!(span["peerpod"], vm.name(), "{released}");
         assert_eq!(span["namespace"], scene.namespace, "{released}");

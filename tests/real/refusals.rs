@@ -23,7 +23,7 @@ pub async fn is_refused_until_abandoned(
     is_refused(scene, &name, reason, words).await?;
     scene.abandon(&name).await?;
     scene.released(&name).await?;
-    event(scene, &name, "Abandoned", "Normal", "not touched").await
+    event(scene, &name, "Abandoned", "Normal", "did not touch the VM").await
 }
 
 async fn is_refused(scene: &Scene<'_>, name: &str, reason: &str, words: &str) -> Result<()> {

@@ -54,7 +54,11 @@ fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -
         if newest.len() > 1 {
             for vm in &newest {
                 let condition = scene.held(&vm.name(), "AmbiguousSiblings").await?;
-                assert!(condition.message.contains("cannot be told"), "{}", condition.message);
+                assert!(
+                    condition.message.contains("cannot tell which one is the newest"),
+                    "{}",
+                    condition.message
+                );
             }
         }
 

@@ -90,12 +90,13 @@ impl Context {
         match self.refusal(config, authorities.as_ref()) {
             Some(problem) => {
                 let missing = match self.shared.authorities() {
-                    None => "put its authority there as ca.crt, which is missing, ",
+                    None => "add the missing ca.crt with its authority, ",
                     Some(_) => "",
                 };
                 let message = format!(
-                    "the certificate in the Secret {SECRET}, which somebody else made, {problem}; {missing}have another one \
-                     issued, or delete the Secret, then a certificate is made"
+                    "the operator did not create the certificate in the Secret {SECRET}, and the \
+                     certificate {problem}; {missing}issue another certificate, or delete the Secret: the \
+                     webhook then creates a certificate"
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }
@@ -140,17 +141,18 @@ fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, age: Option<
     match (available(deployment.as_ref()), trusted) {
         (0, _) => starting(&format!("no Pod of the webhook is available yet; {remedy}")),
         (_, false) if foreign => starting(&format!(
-            "the Secret {SECRET}, which somebody else filled, has no ca.crt; put the authorities there that API servers are to \
-             trust, or delete the Secret, then a certificate is made"
+            "the operator did not create the certificate in the Secret {SECRET}, and the Secret has no \
+             ca.crt; add a ca.crt with the authorities that API servers trust, or delete the Secret: the \
+             webhook then creates a certificate"
         )),
-        (_, false) => {
-            starting(&format!("the Secret {SECRET} has no ca.crt yet, whose authorities are to be trusted"))
-        }
+        (_, false) => starting(&format!("the Secret {SECRET} has no ca.crt yet")),
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
-            starting(&format!("not all Pods of the webhook are up to date yet; {remedy}"))
+            starting(&format!("not all Pods of the webhook are up to date; {remedy}"))
         }
         // What of it changes later, API servers need not hear of at once: old and new authorities are both good for a while.
-        (_, true) if !age.is_some_and(Age::is_known) => starting("the webhook was registered a moment ago"),
+        (_, true) if !age.is_some_and(Age::is_known) => {
+            starting("the operator registered the webhook a moment ago")
+        }
         (pods, true) => {
             Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
         }

@@ -28,11 +28,12 @@ pub(super) fn is_told(config: &PeerPodConfig, reason: Reason) -> bool {
 pub(super) fn shared_state(older: &PeerPodConfig) -> Finding {
     let name = older.name_any();
     if is_ready(older) {
-        let message = format!("the admission of PeerPodConfig {name} is for this runtime class, too");
+        let message = format!("PeerPodConfig {name} provides the admission for this runtime class");
         Finding::new(Reason::AdmissionShared, message)
     } else {
         let message = format!(
-            "the admission of PeerPodConfig {name}, which is for this runtime class, too, is not ready; its status says why"
+            "PeerPodConfig {name} provides the admission for this runtime class, but is not ready; its \
+             status says why"
         );
         Finding::new(Reason::SharedNotReady, message)
     }
@@ -55,8 +56,8 @@ pub(super) fn at_odds(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<F
     .collect();
     (!fields.is_empty()).then(|| {
         let message = format!(
-            "PeerPodConfig {} decides how Pods of the runtime class {} become peer pods, and has another {}; make them equal, \
-             or use another runtimeClassName here",
+            "PeerPodConfig {} provides the admission for the runtime class {}, and differs in {}; use the \
+             same values, or another runtimeClassName here",
             older.name_any(),
             own.runtime_class_name,
             fields.join(", ")
@@ -70,8 +71,8 @@ pub(super) fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOp
     let [min_version, ciphers] = in_force.values();
     let or_default = |value: String| if value.is_empty() { "its default".to_owned() } else { value };
     let message = format!(
-        "the ConfigMap {config_map} cannot be used by the webhook: {problem}; until it is mended TLS_MIN_VERSION is {}, and \
-         TLS_CIPHER_SUITES {}",
+        "the webhook cannot use the ConfigMap {config_map}: {problem}; until it is corrected, \
+         TLS_MIN_VERSION is {}, and TLS_CIPHER_SUITES is {}",
         or_default(min_version),
         or_default(ciphers)
     );
@@ -81,7 +82,10 @@ pub(super) fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOp
 /// Whether the policy is in force, and what it does not do. `is_settling`: API servers may not have taken it up yet.
 pub(super) fn policy_state(inputs: &Inputs<'_>, is_settling: bool) -> Finding {
     if is_settling {
-        return Finding::new(Reason::PolicyStarting, "the policy was made, or changed, a moment ago");
+        return Finding::new(
+            Reason::PolicyStarting,
+            "the operator created or changed the policy a moment ago",
+        );
     }
     let gaps = policy::unsupported(&inputs.config.spec);
     let gaps = gaps.iter().map(|gap| format!("the webhook {}, the policy {}", gap.webhook, gap.policy));
@@ -129,6 +133,6 @@ mod tests {
         );
         let message = message.unwrap();
         assert!(message.contains("PeerPodConfig older"), "{message}");
-        assert!(message.contains("another admission.extendedResource, admission.sizing;"), "{message}");
+        assert!(message.contains("differs in admission.extendedResource, admission.sizing;"), "{message}");
     }
 }

@@ -40,7 +40,7 @@ impl fmt::Display for Foreign {
         write!(f, "the DaemonSet {namespace}/{name}")?;
         match of_config {
             Some(config) => write!(f, " of PeerPodConfig {config}")?,
-            None => f.write_str(", which this operator did not make,")?,
+            None => f.write_str(", which this operator did not create,")?,
         }
         f.write_str(" runs cloud-api-adaptor on ")?;
         match &nodes[..] {
@@ -53,22 +53,23 @@ impl fmt::Display for Foreign {
         if let Some(config) = of_config {
             return write!(
                 f,
-                "; change the selectors so that no node is selected twice. If {config} is being deleted, it goes when its Pods \
-                 have ended; if there is no {config} any more, run: kubectl --namespace {namespace} delete daemonset {name}"
+                "; change the selectors so that no node is selected twice. If {config} is being deleted, \
+                 the DaemonSet is deleted when its Pods have ended. If {config} no longer exists, run: \
+                 kubectl --namespace {namespace} delete daemonset {name}"
             );
         }
         if *for_this {
             f.write_str(
-                "; the controller that made it for this PeerPodConfig took limit for the VMs on each node since its v0.8.0, \
-                 and here it is for all nodes together, unless distribution is PerNode. To take over, stop that \
-                 controller, which would make it again, end",
+                "; the controller that created it for this PeerPodConfig applies limit to each node since \
+                 its v0.8.0; this operator applies limit to all nodes together, unless distribution is \
+                 PerNode. To take over, stop that controller, otherwise it creates the DaemonSet again; end",
             )?;
         } else {
             f.write_str(". To take over, end")?;
         }
         write!(
             f,
-            " the peer pods there, since their VMs lose the cloud-api-adaptor that serves them, and then run: kubectl \
+            " the peer pods there, because their VMs lose their cloud-api-adaptor; then run: kubectl \
              --namespace {namespace} delete daemonset {name}"
         )
     }

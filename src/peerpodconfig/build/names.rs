@@ -92,7 +92,7 @@ impl Part {
         };
         let labels = self.selector_labels(config);
         let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        format!("`kubectl -n {namespace} describe --show-events {kinds} -l {}` says why", labels.join(","))
+        format!("`kubectl -n {namespace} describe --show-events {kinds} -l {}` shows why", labels.join(","))
     }
 
     /// The labels of every object of this part.

@@ -12,15 +12,19 @@ const SHOWN: usize = 40;
 pub enum BadLimit {
     /// It is below 0.
     #[error(
-        "spec.limit is {0}: it must be a whole number from 0 to {MOST_VMS}; nodes keep what they advertise until then"
+        "spec.limit is {0}: it must be a whole number from 0 to {MOST_VMS}; until then the operator does \
+         not change nodes"
     )]
     Negative(String),
     /// It is above [`MOST_VMS`].
-    #[error("spec.limit is {0}: it must be {MOST_VMS} at most; nodes keep what they advertise until then")]
+    #[error(
+        "spec.limit is {0}: it must be at most {MOST_VMS}; until then the operator does not change nodes"
+    )]
     TooLarge(String),
     /// It is a text that is no whole number.
     #[error(
-        "spec.limit is \"{0}\": it must be a whole number from 0 to {MOST_VMS}, such as 10; nodes keep what they advertise until then"
+        "spec.limit is \"{0}\": it must be a whole number from 0 to {MOST_VMS}, such as 10; until then the operator \
+         does not change nodes"
     )]
     NotANumber(String),
 }

@@ -100,7 +100,7 @@ pub struct Pass {
 
 /// It is not known how many peer pods run on nodes whose numbers are to change: nothing was written.
 #[derive(Debug, thiserror::Error)]
-#[error("counting the peer pods that run: {0}")]
+#[error("counting the running peer pods failed: {0}")]
 pub struct CountError(#[from] ApiError);
 
 impl Capacity {

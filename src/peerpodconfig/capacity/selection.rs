@@ -41,7 +41,7 @@ pub enum BadSelector {
         operator: String,
     },
     /// In or `NotIn` without a value.
-    #[error("spec.labelSelector: {operator} of the key \"{key}\" needs a value at least")]
+    #[error("spec.labelSelector: {operator} of the key \"{key}\" needs at least one value")]
     NoValues {
         /// The expression's key.
         key: String,
@@ -100,7 +100,7 @@ impl Selection {
         let label = match self.labels() {
             None => String::new(),
             Some(labels) => format!(
-                "label those that are to run peer pods, by `kubectl label node NAME {}`, or ",
+                "label the nodes for peer pods with `kubectl label node NAME {}`, or ",
                 labels.join(" ")
             ),
         };
@@ -213,7 +213,7 @@ mod tests {
         let told = |spec| selection(spec).unwrap().unmatched();
         assert_eq!(
             told(json!({})),
-            "no node matches node.kubernetes.io/worker=; label those that are to run peer pods, by `kubectl label node NAME \
+            "no node matches node.kubernetes.io/worker=; label the nodes for peer pods with `kubectl label node NAME \
              node.kubernetes.io/worker=`, or change nodeSelector or labelSelector"
         );
         let expressions = json!([

@@ -121,7 +121,7 @@ impl Summary {
             (Err(problem), _) => {
                 return told(
                     Reason::InvalidSelector,
-                    format!("{problem}; nodes stay as they are until then"),
+                    format!("{problem}; until then the operator does not change nodes"),
                 );
             }
             (_, Err(problem)) => return told(Reason::InvalidLimit, problem.to_string()),
@@ -142,34 +142,36 @@ impl Summary {
         if let Some(why) = &self.withheld {
             return told(
                 Reason::NoAdaptor,
-                format!("nothing is advertised, as no cloud-api-adaptor is deployed: {why}"),
+                format!("no node advertises VMs, because no cloud-api-adaptor is deployed: {why}"),
             );
         }
         if !self.pending.is_empty() {
             let (reason, why) = self.hindrance();
-            let message = format!("{} nodes do not advertise yet what they should{why}", self.pending.len());
+            let message = format!("the operator has not yet written to {} nodes{why}", self.pending.len());
             return told(reason, message);
         }
         if limit == 0 {
             return told(
                 Reason::LimitIsZero,
-                "spec.limit is 0: no node advertises VMs; peer pods that run go on".into(),
+                "spec.limit is 0: no node advertises VMs; running peer pods keep running".into(),
             );
         }
         if self.closed == owned {
             let message = self.kept_off().unwrap_or_default();
-            return told(Reason::AllTainted, format!("no node is to start peer pods: {message}"));
+            return told(Reason::AllTainted, format!("no node may start peer pods: {message}"));
         }
         let mut counted = match self.distribution {
             Distribution::Total => format!("{} VMs on {owned} nodes", self.advertised),
             Distribution::PerNode => format!("{limit} VMs on each of {} nodes", owned - self.closed),
         };
         if let Some(message) = self.kept_off() {
-            counted = format!("{counted} (of those with such a taint as many as run there: {message})");
+            counted =
+                format!("{counted} (nodes with such a taint advertise as many as run there: {message})");
         }
         if self.beyond > 0 {
             let message = format!(
-                "{counted}: {} peer pods more than the limit run, and their nodes advertise them while they do",
+                "{counted}: {} more peer pods run than the limit allows; their nodes advertise as many VMs \
+                 until these peer pods have ended",
                 self.beyond
             );
             return told(Reason::MoreInUse, message);
@@ -178,7 +180,10 @@ impl Summary {
             0 => told(Reason::Advertised, counted),
             without => told(
                 Reason::FewerThanNodes,
-                format!("{counted}: {without} of them have none, as the limit is lower than their number"),
+                format!(
+                    "{counted}: {without} of these nodes advertise none, because the limit is lower than \
+                     the number of nodes"
+                ),
             ),
         }
     }
@@ -190,8 +195,8 @@ impl Summary {
         }
         let Some(node) = self.contested.first() else { return (Reason::Advertising, String::new()) };
         let why = format!(
-            "; {} of them are reset by somebody else again and again, {node} among them: find what writes the extended resource \
-             there, such as another cloud-api-adaptor, and end it",
+            "; another program resets {} of them again and again, for example {node}: find the program \
+             that writes the extended resource there, such as another cloud-api-adaptor, and stop it",
             self.contested.len()
         );
         (Reason::Contested, why)
@@ -201,8 +206,9 @@ impl Summary {
     pub fn kept_off(&self) -> Option<String> {
         let (node, taint) = self.tainted.first()?;
         Some(format!(
-            "{} of {} selected nodes do not take cloud-api-adaptor's Pods, {node} with the taint {taint} among them; tolerate it \
-             in adaptor.tolerations, or change the selectors",
+            "{} of {} selected nodes have taints that cloud-api-adaptor's Pods do not tolerate, for \
+             example {node} with {taint}; tolerate the taints in adaptor.tolerations, or change the \
+             selectors",
             self.tainted.len(),
             self.nodes
         ))
@@ -214,7 +220,8 @@ impl Summary {
             self.overlaps.iter().map(|(name, nodes)| format!("{nodes} to PeerPodConfig {name}")).collect();
         (!others.is_empty()).then(|| {
             format!(
-                "of {} selected nodes, {} belong to older ones: {}; change the selectors so that no node is selected twice",
+                "of {} selected nodes, {} belong to older PeerPodConfigs: {}; change the selectors so that \
+                 no node is selected twice",
                 self.nodes,
                 self.overlaps.values().sum::<usize>(),
                 others.join(", ")

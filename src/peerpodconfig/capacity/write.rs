@@ -93,7 +93,7 @@ impl Writer {
             let Some((answer, write)) = running.next().await else { break };
             match answer {
                 Ok(node) => {
-                    info!(node = %write.node, resources = ?write.resources, "the node's VMs were written");
+                    info!(node = %write.node, resources = ?write.resources, "wrote the node's number of VMs");
                     nodes.wrote(&node);
                     self.failures.succeeded(&write.node);
                     outcome.written += 1;
@@ -107,7 +107,7 @@ impl Writer {
                     in_a_row = 0;
                 }
                 Err(error) => {
-                    warn!(node = %write.node, %error, "the node's VMs could not be written");
+                    warn!(node = %write.node, %error, "writing the node's number of VMs failed");
                     self.holds.not_written(&write.node);
                     self.failures.failed(&write.node, error.to_string(), Instant::now());
                     failures += 1;

@@ -143,7 +143,7 @@ where
         + Send
         + 'static,
 {
-    steady("what the webhooks share", watcher::watch_object(api, name)).filter_map(move |object| {
+    steady("objects that the webhooks share", watcher::watch_object(api, name)).filter_map(move |object| {
         let changed = object.is_ok_and(|object| {
             let seen = object.as_ref().map_or(Seen::Absent, &see);
             known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)

@@ -13,8 +13,8 @@ use crate::{
 const POD_VM: &str = "podvm-";
 
 /// What libvirt has no dry run for.
-const NO_DRY_RUN: &str = "libvirt has no dry run, so nothing was deleted to try it; where the connection may write, only an \
-                          access rule of the daemon's (polkit) could still forbid it";
+const NO_DRY_RUN: &str = "libvirt has no dry run, so check deletes nothing; if the connection may write, only an access rule of the \
+     daemon (polkit) can forbid the deletion";
 
 impl Libvirt {
     /// Reads what deletions read, and asks for a change to a machine that is not there.
@@ -32,7 +32,7 @@ impl Libvirt {
             Ok(listed) => self.read_one(listed).await,
             Err(_) => (
                 None,
-                Finding::untried("read machines", "no machine can be read where none can be looked up"),
+                Finding::untried("read machines", "check cannot read a VM because it cannot look VMs up"),
             ),
         };
         let volume = match (machine, &pool) {
@@ -44,8 +44,8 @@ impl Libvirt {
         };
         let machines = machines.map(|listed| {
             let pod_vms = listed.iter().filter(|domain| domain.name.starts_with(POD_VM)).count();
-            let (all, plural) = (listed.len(), if listed.len() == 1 { " is" } else { "s are" });
-            format!("{all} domain{plural} shown, {pod_vms} named {POD_VM}…")
+            let (all, plural) = (listed.len(), if listed.len() == 1 { "" } else { "s" });
+            format!("libvirt shows {all} domain{plural}, {pod_vms} of them named {POD_VM}…")
         });
         Ok(vec![
             Finding::tried("hypervisor", daemon),
@@ -54,7 +54,7 @@ impl Libvirt {
             definition,
             match volume {
                 Some(path) => Finding::tried("look up volumes", self.found(&path).await),
-                None => Finding::untried("look up volumes", "there is no folder of volumes to look in"),
+                None => Finding::untried("look up volumes", "the pool has no folder of volumes"),
             },
             Finding::tried("write", self.write().await),
             Finding::untried("delete machines and volumes", NO_DRY_RUN),
@@ -78,20 +78,26 @@ impl Libvirt {
         let Some(domain) = listed.iter().find(|domain| domain.name.starts_with(POD_VM)) else {
             return (
                 None,
-                Finding::untried(subject, "there is no pod VM yet whose definition could be read"),
+                Finding::untried(subject, "there is no pod VM yet, so check cannot read its definition"),
             );
         };
         let xml = match self.client.domain_xml(domain).await {
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => {
-                return (None, Finding::untried(subject, "the pod VM that was to be read went meanwhile"));
+                return (
+                    None,
+                    Finding::untried(
+                        subject,
+                        "the pod VM was deleted before check could read its definition",
+                    ),
+                );
             }
             xml => xml.map_err(|error| self.explain("reading the domain's definition", &error)),
         };
         let definition = xml.and_then(|xml| parse(domain, &xml));
         let disk = definition.as_ref().ok().and_then(|read| read.own_disks(&domain.name).into_iter().next());
         let text = definition.map(|read| {
-            let sign = if read.is_pod_vm() { "bears" } else { "does not bear" };
-            format!("the definition of {} was read; it {sign} cloud-api-adaptor's sign", domain.name)
+            let sign = if read.is_pod_vm() { "has" } else { "does not have" };
+            format!("check read the definition of {}; it {sign} cloud-api-adaptor's sign", domain.name)
         });
         (disk, Finding::tried(subject, text))
     }
@@ -125,8 +131,8 @@ impl Libvirt {
     /// Looks a volume up as before its deletion.
     async fn found(&self, path: &str) -> Result<String, Error> {
         Ok(match self.find_volume(path).await? {
-            Some(_) => format!("{path} was found"),
-            None => format!("{path} was looked for, and is not there"),
+            Some(_) => format!("libvirt found {path}"),
+            None => format!("libvirt looked for {path} and did not find it"),
         })
     }
 
@@ -135,10 +141,10 @@ impl Libvirt {
     async fn write(&self) -> Result<String, Error> {
         let uuid = uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
         let nobody = Domain { name: format!("{POD_VM}check"), uuid, id: -1 };
-        let doing = "asking for the destruction of a machine that does not exist";
+        let doing = "asking libvirt to destroy a VM that does not exist";
         match self.client.domain_lookup_by_uuid(nobody.uuid).await {
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => {}
-            Err(error) => return Err(self.explain("looking up a machine that does not exist", &error)),
+            Err(error) => return Err(self.explain("looking up a VM that does not exist", &error)),
             Ok(domain) => {
                 let full = format!(
                     "the domain {} has the UUID that check drew at random: run check again",
@@ -155,7 +161,8 @@ impl Libvirt {
                 Err(self.explain(doing, &error).advising(advice))
             }
             Err(error) if error.code() != Some(ErrorCode::NoDomain) => Err(self.explain(doing, &error)),
-            _ => Ok("asked to destroy a machine that does not exist, libvirt looked for it".to_owned()),
+            _ => Ok("check asked libvirt to destroy a VM that does not exist, and libvirt looked for it"
+                .to_owned()),
         }
     }
 }

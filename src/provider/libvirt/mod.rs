@@ -206,8 +206,8 @@ impl Provider for Libvirt {
         };
         if definition.name != vm.name || !definition.is_pod_vm() {
             let message = format!(
-                "the domain {} changed: its name is not {} any more, or it lost cloud-api-adaptor's sign; the operator looks \
-                 again",
+                "the domain {} changed: its name is no longer {}, or it lost cloud-api-adaptor's sign; the \
+                 operator checks it again",
                 vm.id, vm.name
             );
             return Err(Error::new(ErrorClass::Transient, Message::public(message)));

@@ -291,7 +291,7 @@ fn a_younger_configuration_shares_the_admission_of_an_older_one_as_far_as_that_i
         let otherwise = json!({ "limit": 2, "admission": { "mode": "Policy", "sizing": "Sum" } });
         stage.configure("sharing", otherwise).await?;
         let message = stage.until("sharing", "Conflict", "AdmissionDiffers").await?;
-        ensure!(message.contains("another admission.sizing;"), "{message}");
+        ensure!(message.contains("differs in admission.sizing;"), "{message}");
         stage.until("sharing", "Ready", "AdmissionDiffers").await?;
         stage.configure("sharing", mode("Policy")).await?;
         stage.until("sharing", "Ready", "AllReady").await?;

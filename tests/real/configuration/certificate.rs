@@ -106,7 +106,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         alone_there.remove("ca.crt");
         write_as_cert_manager(client, &alone_there).await?;
         let message = stage.until("config", "AdmissionReady", "CertificateUnfit").await?;
-        ensure!(message.contains("put its authority there as ca.crt"), "{message}");
+        ensure!(message.contains("add the missing ca.crt with its authority, "), "{message}");
         write_as_cert_manager(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.configure("config", mode("None")).await?;

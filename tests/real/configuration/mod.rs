@@ -140,7 +140,7 @@ fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
         }
         let message = stage.until("config", "AdaptorReady", "AdaptorStarting").await?;
         ensure!(message.contains("neither the ConfigMap peer-pods-cm nor"), "{message}");
-        ensure!(message.contains(" has LIBVIRT_URI, "), "{message}");
+        ensure!(message.contains(" has LIBVIRT_URI; "), "{message}");
         // That is no refusal: once its Pods are made they may start all the same.
         quotas.delete("no-more", &DeleteParams::default()).await?;
         let running = stage.until("config", "AdaptorReady", "AdaptorRunning").await?;

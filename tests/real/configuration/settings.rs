@@ -83,7 +83,7 @@ fn settings_that_the_operator_does_not_have_are_told_of() -> Result<()> {
         stage.configure("config", json!({ "limit": 2, "configMapName": "others" })).await?;
         let message = stage.until("config", "SettingsDiverge", "NotMounted").await?;
         assert!(
-            message.starts_with("configMapName is others, and the operator has peer-pods-cm;"),
+            message.starts_with("configMapName is others, but the operator has peer-pods-cm mounted;"),
             "{message}"
         );
         // It is no obstacle.

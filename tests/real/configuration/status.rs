@@ -185,7 +185,7 @@ fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Re
         stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;
         // A peer pod would find nobody there.
         let message = stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
-        ensure!(message.ends_with("its DaemonSet is not made yet"), "{message}");
+        ensure!(message.ends_with("the operator has not created the DaemonSet yet"), "{message}");
         stage.look_again(alone).await?;
         stage.shares(&[None]).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;

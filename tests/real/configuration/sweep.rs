@@ -92,9 +92,9 @@ fn what_may_be_for_a_configuration_elsewhere_stays_until_that_is_gone() -> Resul
         remove_by_force(&stage.configs, "config").await?;
         alone.operator.start_again()?;
         wait::eventually("it is said to be kept", DEADLINE, async || {
-            ensure!(
-                alone.operator.log()?.contains("kept: a PeerPodConfig config exists in another namespace")
-            );
+            ensure!(alone.operator.log()?.contains(
+                "the operator keeps this object: a PeerPodConfig config exists in another namespace"
+            ));
             Ok(())
         })
         .await?;

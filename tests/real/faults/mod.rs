@@ -207,7 +207,7 @@ impl Cost {
     async fn add(&mut self, operator: &Operator) -> Result<()> {
         let log = operator.log()?;
         let lines = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-        for line in lines.iter().filter(|line| line["message"] == "deleting the machine") {
+        for line in lines.iter().filter(|line| line["message"] == "deleting the VM") {
             let machine = line["machine"].as_str().context("the log names the machine")?;
             *self.begun.entry(machine.to_owned()).or_default() += 1;
         }

@@ -12,7 +12,7 @@ use crate::leadership::{elected, ensure_given, standby, until_leads, until_stand
 /// What an operator has begun and finished, by its log.
 fn deeds(operator: &Operator) -> Result<usize> {
     let log = operator.log()?;
-    let is_deed = |line: &&str| line.contains("deleting the machine") || line.contains("finalizer released");
+    let is_deed = |line: &&str| line.contains("deleting the VM") || line.contains("removed the finalizer");
     Ok(log.lines().filter(is_deed).count())
 }
 

@@ -102,40 +102,43 @@ pub struct Unsupported {
 
 /// CEL has numbers of 64 bits, and what cannot be added up in them is an error, for which the Pod would be refused.
 const HUGE: Unsupported = Unsupported {
-    webhook: "counts amounts up to 2^63, of cpu as of memory",
-    policy: "takes one beyond 100T (of cpu, or of bytes) for 100T",
+    webhook: "counts amounts of cpu and memory up to 2^63",
+    policy: "counts more than 100T (of cpu, or of bytes) as 100T",
 };
 
 /// The API server bounds what a policy may cost.
 const MANY: Unsupported = Unsupported {
-    webhook: "takes a Pod with 500 containers and as many init containers, each with 64 resources",
-    policy: "takes one with 100, and refuses one with several hundred, since the API server bounds what a policy may cost",
+    webhook: "accepts a Pod with 500 containers and as many init containers, each with 64 resources",
+    policy: "accepts a Pod with 100, and rejects a Pod with several hundred, because the API server limits the \
+         cost of a policy",
 };
 
 const REFILLED: Unsupported = Unsupported {
-    webhook: "warns whoever makes the Pod when a LimitRange filled in again what had become the VM's",
-    policy: "takes it away without a word",
+    webhook: "returns a warning when a LimitRange added resources again that are the VM's",
+    policy: "removes them without a warning",
 };
 
 /// The API server asks all policies before all webhooks, and those again only that matched before.
 const CLASS_BY_WEBHOOK: Unsupported = Unsupported {
-    webhook: "changes a Pod that gets its runtime class from another webhook, if that one's configuration sorts before its own by name",
-    policy: "does not see this runtime class: the Pod's VM has the default size, and no node is asked for room for it",
+    webhook: "changes a Pod that gets its runtime class from another webhook, if the name of that webhook's \
+         configuration sorts before its own",
+    policy: "does not see this runtime class: the Pod's VM has the default size, and the Pod requests no VM of \
+         the node",
 };
 
 const ONE_ALONE: Unsupported = Unsupported {
-    webhook: "warns whoever makes the Pod when it asks for cpu or memory and not for both",
-    policy: "says nothing",
+    webhook: "returns a warning when a Pod asks for only one of cpu and memory",
+    policy: "returns no warning",
 };
 
 const MARKER: Unsupported = Unsupported {
-    webhook: "warns whoever makes the Pod when its marker annotation was written by somebody else",
-    policy: "ignores the annotation without a word",
+    webhook: "returns a warning when another program wrote the Pod's marker annotation",
+    policy: "ignores the annotation without a warning",
 };
 
 const POD_LEVEL_STAYS: Unsupported = Unsupported {
-    webhook: "warns whoever makes the Pod that the resources of the Pod as a whole stay with the node",
-    policy: "leaves them there without a word",
+    webhook: "returns a warning that Pod-level resources stay with the node",
+    policy: "leaves them there without a warning",
 };
 
 /// What this configuration does not get where its admission is a policy, for a condition to tell.

@@ -222,7 +222,7 @@ fn what_keeps_nodes_from_being_written_to_is_told() {
     let told = summary.capacity();
     assert_eq!(told.reason.as_str(), "Contested");
     assert!(
-        told.message.contains("; 2 of them are reset") && told.message.contains("node-1 among"),
+        told.message.contains("; another program resets 2 of them again and again, for example node-1: "),
         "{}",
         told.message
     );
@@ -269,7 +269,7 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     assert_eq!((summary.nodes, summary.closed, summary.uneven), (3, 1, true));
     let told = summary.capacity();
     assert_eq!(told.reason.as_str(), "Advertised");
-    assert!(told.message.contains("node-1 with the taint for=db:NoSchedule"), "{}", told.message);
+    assert!(told.message.contains("node-1 with for=db:NoSchedule"), "{}", told.message);
     cluster.of("node-1").runs = 0;
     let each = claim("config", &json!({ "limit": 2, "distribution": "PerNode" }));
     for (claims, expected) in [(&claims[..], [5, 0, 4]), (&[each], [2, 0, 2])] {
