@@ -156,6 +156,14 @@ mod tests {
     }
 
     #[test]
+    fn the_help_names_what_chooses_the_log() {
+        use crate::runtime::telemetry::{DEFAULT_FILTER, FILTER_VARIABLES};
+        for named in [FILTER_VARIABLES[0], FILTER_VARIABLES[1], &format!("[default: {DEFAULT_FILTER}]")] {
+            assert!(LOGGING_HELP.contains(named), "{named}");
+        }
+    }
+
+    #[test]
     fn a_duration_is_read_as_people_write_it_and_what_is_none_is_explained() {
         for (text, seconds) in
             [("5m", 300), ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), ("2 minutes", 120)]

@@ -103,7 +103,7 @@ The webhook and the [admission policy](../admission/policy.md) differ in these p
 }
 
 fn reasons() -> String {
-    let rows = Reason::ALL.into_iter().map(|reason| {
+    let rows = Reason::ALL.iter().map(|reason| {
         let (condition, event) = (reason.kind().as_str().to_owned(), format!("{:?}", reason.event()));
         [condition, code(reason.as_str()), event, reason.doc().to_owned()]
     });
@@ -120,7 +120,7 @@ A PeerPod without problems has no condition. See [Monitoring](../operations/moni
 }
 
 fn config_reasons() -> String {
-    let rows = peerpodconfig::verdict::Reason::ALL.into_iter().map(|reason| {
+    let rows = peerpodconfig::verdict::Reason::ALL.iter().map(|reason| {
         let status = if reason.status() { "True" } else { "False" };
         let (condition, event) = (reason.kind().as_str().to_owned(), format!("{:?}", reason.event()));
         [condition, status.to_owned(), code(reason.as_str()), event, reason.doc().to_owned()]
