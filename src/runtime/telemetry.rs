@@ -28,7 +28,7 @@ pub const DEFAULT_FILTER: &str = "info";
 /// For `--help`.
 pub(crate) const HELP: &str = "\
 Logging:
-  PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
+  PEERPOD_OPERATOR_LOG, or else RUST_LOG, is the filter for log lines, as in info,peerpod_operator=debug [default: info]";
 
 /// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
 /// Secrets of a namespace; the error that it gives says what was wrong with it. Whoever wants to see it names this very target.
@@ -56,8 +56,8 @@ fn filter(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<Strin
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
-                "{name} is {text:?}, which is no filter ({error}); logging {DEFAULT_FILTER:?}: write it as in \
-                 info,peerpod_operator=debug"
+                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
+                 as in info,peerpod_operator=debug"
             );
             (without_answers(DEFAULT_FILTER), Some(problem))
         }
