@@ -26,9 +26,9 @@ use crate::{
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-  0  the PeerPodConfig says what the file says
-  1  it does not: the file cannot be used, or the API server refuses it or could not be asked in time
-  2  the arguments cannot work";
+  0  the PeerPodConfig is applied
+  1  it is not: the file is invalid, or the API server refuses it or does not answer in time
+  2  the arguments are invalid";
 
 /// What it may do in the operator's namespace, with the PeerPodConfig of its file. Not among the operator's own rights.
 ///
@@ -48,7 +48,7 @@ pub struct ApplyArgs {
     /// File with one PeerPodConfig, as YAML or JSON
     pub file: PathBuf,
 
-    /// How long it may take, such as 5m, 90s or 1h 30m
+    /// Time limit, such as 5m, 90s or 1h 30m
     #[arg(
         long,
         value_name = "DURATION",
@@ -58,7 +58,7 @@ pub struct ApplyArgs {
     )]
     pub timeout: Duration,
 
-    /// The namespace of the PeerPodConfig, where the file names none
+    /// The namespace of the PeerPodConfig, if the file names none
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 }
@@ -86,7 +86,7 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
         let obstacle = match timeout_at(deadline, attempt(&api, &config)).await {
             Ok(Ok(())) => {
                 // Whoever does not read has the exit code.
-                let _ = writeln!(io::stdout(), "{config} is as {} has it.", args.file.display());
+                let _ = writeln!(io::stdout(), "Applied {config} from {}.", args.file.display());
                 return Ok(());
             }
             Ok(Err(obstacle)) => obstacle,
@@ -139,7 +139,8 @@ async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstac
     if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
         // How it was is how the nodes are put back.
         return Err(Obstacle::Later(
-            "it is being deleted, and comes back when the operator has put the nodes back".to_owned(),
+            "the PeerPodConfig is being deleted; apply creates it again when the operator has finished that"
+                .to_owned(),
         ));
     }
     let params = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER).validation_strict() };
@@ -165,10 +166,10 @@ impl Config {
         let object: Value = serde_saphyr::from_str(text).map_err(|problem| problem.to_string())?;
         let (version, kind) = (PeerPodConfig::api_version(&()), PeerPodConfig::kind(&()));
         if object["apiVersion"] != *version || object["kind"] != *kind {
-            return Err(format!("it is no {kind} of {version}"));
+            return Err(format!("the file does not contain a {kind} of {version}"));
         }
         let metadata = |field: &str| object["metadata"][field].as_str();
-        let name = metadata("name").ok_or("it has no metadata.name")?.to_owned();
+        let name = metadata("name").ok_or("the file has no metadata.name")?.to_owned();
         let namespace = metadata("namespace").unwrap_or(namespace).to_owned();
         Ok(Self { name, namespace, object })
     }
@@ -201,12 +202,12 @@ mod tests {
         for (text, told) in [
             (
                 text.replace("PeerPodConfig", "PeerPod"),
-                "no PeerPodConfig of confidentialcontainers.org/v1alpha1",
+                "does not contain a PeerPodConfig of confidentialcontainers.org/v1alpha1",
             ),
-            (text.replace("v1alpha1", "v1"), "no PeerPodConfig"),
+            (text.replace("v1alpha1", "v1"), "does not contain a PeerPodConfig"),
             (text.replace("name: a", "nam: a"), "no metadata.name"),
             (format!("{text}---\n{text}"), "multiple"),
-            (String::new(), "no PeerPodConfig"),
+            (String::new(), "does not contain a PeerPodConfig"),
             ("{".to_owned(), ""),
         ] {
             let problem = Config::parse(&text, "here").err().unwrap();

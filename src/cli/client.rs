@@ -30,7 +30,7 @@ pub(super) async fn client() -> Result<Client, String> {
     if let Some(proxy) = &config.proxy_url {
         let host = proxy.host().unwrap_or_default();
         return Err(format!(
-            "the API server is to be reached through the proxy {host}, which is not supported"
+            "the kubeconfig names the proxy {host} for the API server: proxies are not supported"
         ));
     }
     let unusable = |problem| format!("the cluster's credentials cannot be used: {problem}");

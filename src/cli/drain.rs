@@ -33,9 +33,9 @@ use crate::{
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-  0  the operator may go: there are no PeerPods and no PeerPodConfigs
-  1  some are left, or it could not be found out
-  2  the arguments cannot work";
+  0  the operator can be removed: there are no PeerPods and no PeerPodConfigs
+  1  some exist, or the API server could not be asked
+  2  the arguments are invalid";
 
 /// What it may do in the operator's namespace, beside what the controllers may.
 pub const PERMISSIONS: &[Permission] = &[
@@ -49,7 +49,7 @@ const END_PATIENCE: Duration = Duration::from_secs(40);
 /// What `drain` is told.
 #[derive(Clone, Debug, Args)]
 pub struct DrainArgs {
-    /// How long it may take, such as 5m, 90s or 1h 30m
+    /// Time limit, such as 5m, 90s or 1h 30m
     #[arg(
         long,
         value_name = "DURATION",
@@ -59,11 +59,11 @@ pub struct DrainArgs {
     )]
     pub timeout: Duration,
 
-    /// The namespace that the operator runs in
+    /// The operator's namespace
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 
-    /// End the operators as well, by a Deployment of no replicas
+    /// Also stop the operator: scale its Deployment to 0
     #[arg(long, env = "PEERPOD_OPERATOR_STOP")]
     pub stop: bool,
 }
@@ -87,18 +87,18 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let (client, mut retry) = (client().await?, Retry::new(tell));
     no_peerpods(&client, &mut retry, deadline)
         .await
-        .map_err(|problem| format!("{problem}. Nothing was removed"))?;
+        .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
     say("There are no PeerPods.");
     no_configurations(&client, &args.namespace, &mut retry, deadline).await?;
     say("There are no PeerPodConfigs.");
     // A peer pod that was made meanwhile is not to be forgotten.
     no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
-        format!("{problem}. The PeerPodConfigs, and cloud-api-adaptor with them, are removed already")
+        format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")
     })?;
     if args.stop {
         stop(&client, &args.namespace, &mut retry, deadline).await?;
     }
-    say("The operator may go.");
+    say("The operator can be removed.");
     Ok(())
 }
 
@@ -108,7 +108,7 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = PatchParams::default();
     let scaled = retry.call(deadline, || deployments.patch_scale(NAME, &params, &none)).await;
-    if scaled.map_err(|problem| format!("the Deployment {NAME} cannot be scaled: {problem}"))?.is_none() {
+    if scaled.map_err(|problem| format!("scaling the Deployment {NAME} failed: {problem}"))?.is_none() {
         // Whoever runs them ends them.
         return Ok(());
     }
@@ -121,7 +121,7 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     match left.as_slice() {
         [] => say("The operators have ended."),
         // Not on a node that is lost, for one.
-        left => say(&format!("The operators are to end, and have not yet: {}.", names(left))),
+        left => say(&format!("These operators are ending: {}.", names(left))),
     }
     Ok(())
 }
@@ -136,13 +136,14 @@ async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> R
     let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
     if !going.is_empty() {
         return Err(format!(
-            "the time is over, and PeerPods are still being deleted: {}. `kubectl get peerpods -A` says why",
+            "the time limit is over, and these PeerPods are still being deleted: {}. `kubectl get peerpods \
+             -A` shows why",
             names(&going)
         ));
     }
     Err(format!(
-        "there are PeerPods of running Pods: {}. Delete these Pods first, and drain again: without the operator nobody might \
-         delete their machines",
+        "there are PeerPods of running Pods: {}. Delete these Pods first, then run drain again: without \
+         the operator their VMs may never be deleted",
         names(&left)
     ))
 }
@@ -160,15 +161,15 @@ async fn no_configurations(
         say(&format!("Deleting the PeerPodConfig {name}."));
         let params = DeleteParams::default();
         let deleted = retry.call(deadline, || api.delete(&name, &params)).await;
-        deleted.map_err(|problem| format!("the PeerPodConfig {name} cannot be deleted: {problem}"))?;
+        deleted.map_err(|problem| format!("deleting the PeerPodConfig {name} failed: {problem}"))?;
     }
     let left = until(api, retry, deadline, |_| false).await?;
     if left.is_empty() {
         return Ok(());
     }
     Err(format!(
-        "the time is over, and the operator has not put the nodes back for {}. Its log says why; it must run with the controller \
-         peerpodconfig",
+        "the time limit is over, and the operator has not finished the deletion of {}. Its log says why. \
+         The operator must run with the controller peerpodconfig",
         names(&left)
     ))
 }
@@ -183,7 +184,7 @@ async fn until<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let unreadable = |problem| format!("{} cannot be read: {problem}", K::plural(&()));
+    let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
     // A watch would go on for ever where the API server has no such objects, or will not show them.
     let params = ListParams::default().limit(1);
     if retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?.is_none() {

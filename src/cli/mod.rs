@@ -33,28 +33,28 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the controllers until told to stop.
+    /// Run the controllers.
     // The last of several counts: whoever installs adds flags to those that are there.
     #[command(after_help = LOGGING_HELP, args_override_self = true)]
     Run(Box<RunArgs>),
-    /// Serve the admission that turns Pods into peer pods, until told to stop.
+    /// Serve the admission webhook that turns Pods into peer pods.
     #[command(after_help = LOGGING_HELP)]
     Webhook(Box<WebhookArgs>),
-    /// Check what `run` would use: the settings key by key, the cloud, and what may be done there.
+    /// Check what `run` would use: each setting, the connection to the cloud, and the rights there.
     ///
-    /// Nothing is changed, and Kubernetes is not asked.
+    /// It changes nothing and does not connect to Kubernetes.
     #[command(after_help = check::EXIT_CODES)]
     Check(CheckArgs),
-    /// Prepare the operator's removal: wait for deletions that are under way, and delete every PeerPodConfig.
+    /// Prepare the operator's removal: wait for deletions in progress, then delete every PeerPodConfig.
     ///
-    /// Where PeerPods of running Pods are left it says so, and deletes nothing: without the operator nobody might delete
-    /// their machines.
+    /// If there are PeerPods of running Pods, it names them and deletes nothing: without the operator their VMs may never
+    /// be deleted.
     #[command(after_help = drain::EXIT_CODES)]
     Drain(DrainArgs),
-    /// Bring a PeerPodConfig to the cluster as a file has it, also where its definition is being made.
+    /// Apply a PeerPodConfig from a file, also while its CRD is being installed.
     ///
-    /// The fields that the file names become what it says, whoever wrote them; those that others wrote besides stay. One that
-    /// is being deleted is made anew.
+    /// It sets the fields that the file names, whichever program wrote them before, and keeps all other fields. If the
+    /// PeerPodConfig is being deleted, it waits and creates the PeerPodConfig again.
     #[command(after_help = apply::EXIT_CODES)]
     Apply(ApplyArgs),
 }
@@ -62,11 +62,11 @@ enum Command {
 /// Where settings are: the same for all subcommands that use them.
 #[derive(Clone, Debug, Args)]
 pub struct FolderArgs {
-    /// Folder with the provider's settings: the mounted ConfigMap `peer-pods-cm`, a file for each key
+    /// Folder with the provider's settings: the mounted ConfigMap `peer-pods-cm`, one file per key
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_SETTINGS_DIR", default_value = SETTINGS_DIR)]
     pub settings_dir: PathBuf,
 
-    /// Folder with the provider's credentials: the mounted Secret `peer-pods-secret`, a file for each key
+    /// Folder with the provider's credentials: the mounted Secret `peer-pods-secret`, one file per key
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_CREDENTIALS_DIR", default_value = CREDENTIALS_DIR)]
     pub credentials_dir: PathBuf,
 }
@@ -95,7 +95,7 @@ fn duration(text: &str, least: SignedDuration, most: SignedDuration) -> Result<D
 /// The end of `--help`.
 const LOGGING_HELP: &str = "\
 Logging:
-  PEERPOD_OPERATOR_LOG, or else RUST_LOG, says what is logged, as in info,peerpod_operator=debug [default: info]";
+  PEERPOD_OPERATOR_LOG, or else RUST_LOG, is the filter for log lines, as in info,peerpod_operator=debug [default: info]";
 
 /// Where the generated Deployment mounts the settings.
 pub const SETTINGS_DIR: &str = "/etc/peerpod-operator/settings";

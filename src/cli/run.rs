@@ -118,7 +118,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     tokio::select! {
         _ = join(controller, election) => info!("stopped"),
         // The lease is not given up: something of this process may still act.
-        () = abandoned => info!("stopped; what was under way goes on where it was at the next start"),
+        () = abandoned => info!("stopped; the next start continues the work in progress"),
     }
     servers.stopped().await;
     Ok(())

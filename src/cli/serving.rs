@@ -9,15 +9,15 @@ use crate::runtime::{ListenAt, telemetry::LogFormat};
 /// Where a process tells how it is, and how it logs.
 #[derive(Clone, Debug, Args)]
 pub struct ServingArgs {
-    /// Where /healthz and /readyz are served, without TLS; :PORT is at every address, by IPv6 and IPv4
+    /// Address of /healthz and /readyz, without TLS. :PORT means every address, IPv6 and IPv4
     #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_HEALTH_ADDR", default_value = ":8081")]
     pub health_addr: ListenAt,
 
-    /// Where /metrics is served
+    /// Address of /metrics, without TLS
     #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_METRICS_ADDR", default_value = ":8080")]
     pub metrics_addr: ListenAt,
 
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
 }

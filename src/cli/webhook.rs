@@ -36,11 +36,12 @@ use crate::{
 /// What `webhook` is told.
 #[derive(Clone, Debug, Args)]
 pub struct WebhookArgs {
-    /// Where reviews are served, by TLS; :PORT is at every address, by IPv6 and IPv4
+    /// Address for admission reviews, with TLS. :PORT means every address, IPv6 and IPv4
     #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_ADDR", default_value = ":9443")]
     pub addr: ListenAt,
 
-    /// File with the certificate to show, in PEM; read again when it changes. Without it, the Secret's is shown
+    /// File with the server's certificate, in PEM. The webhook reads it again when it changes. Without this flag, the
+    /// webhook uses the Secret
     #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
@@ -48,7 +49,8 @@ pub struct WebhookArgs {
     #[arg(long, value_name = "FILE", env = "PEERPOD_OPERATOR_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Secret with the certificate to show. One that was made to be filled is filled and renewed; any other is used as it is
+    /// Secret with the server's certificate. The webhook creates and renews the certificate in a Secret that the operator
+    /// created; it uses any other Secret unchanged
     #[arg(
         long,
         value_name = "NAME",
@@ -58,11 +60,11 @@ pub struct WebhookArgs {
     )]
     pub tls_secret: String,
 
-    /// Names and addresses that a certificate made here is for [default: those of every Service in the namespace]
+    /// Names and addresses in a certificate that the webhook creates [default: those of every Service in the namespace]
     #[arg(long, value_name = "NAMES", env = "PEERPOD_OPERATOR_TLS_NAMES", value_delimiter = ',')]
     pub tls_names: Vec<String>,
 
-    /// How long a certificate made here is good; another one takes its place after two thirds
+    /// How long a certificate that the webhook creates is valid. The webhook replaces it after two thirds of that time
     #[arg(
         long,
         value_name = "DURATION",
@@ -72,7 +74,8 @@ pub struct WebhookArgs {
     )]
     pub tls_lifetime: Duration,
 
-    /// Labels of the webhook configurations that must trust a certificate made here before it is shown
+    /// Labels of the webhook configurations that must trust a certificate that the webhook created before the webhook
+    /// uses it
     #[arg(
         long,
         value_name = "SELECTOR",
@@ -82,15 +85,15 @@ pub struct WebhookArgs {
     )]
     pub configurations: String,
 
-    /// The namespace that the webhook runs in, where its Secret and its lease are
+    /// The webhook's namespace, with its Secret and its lease
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 
-    /// Oldest version of TLS: `VersionTLS12` or `VersionTLS13` [default: `VersionTLS12`]
+    /// Lowest TLS version: `VersionTLS12` or `VersionTLS13` [default: `VersionTLS12`]
     #[arg(long, value_name = "NAME", env = "TLS_MIN_VERSION", default_value = "", hide_default_value = true)]
     pub tls_min_version: String,
 
-    /// Ciphers of TLS 1.2 by Go's names, with commas between [default: all that are safe]
+    /// Ciphers of TLS 1.2 by Go's names, separated by commas [default: all safe ones]
     #[arg(
         long,
         value_name = "NAMES",
@@ -100,7 +103,7 @@ pub struct WebhookArgs {
     )]
     pub tls_cipher_suites: String,
 
-    /// The runtime class of peer pods; other Pods stay as they are
+    /// The runtime class of peer pods. The webhook does not change other Pods
     #[arg(
         long,
         value_name = "NAME",
@@ -110,7 +113,7 @@ pub struct WebhookArgs {
     )]
     pub runtime_class: String,
 
-    /// The extended resource of which each peer pod asks for one
+    /// The extended resource. Each peer pod requests one
     #[arg(
         long,
         value_name = "NAME",
@@ -120,7 +123,7 @@ pub struct WebhookArgs {
     )]
     pub extended_resource: String,
 
-    /// How the size of a VM follows from the containers' resources
+    /// How to compute a VM's size from the containers' resources
     #[arg(
         long,
         value_name = "RULE",
@@ -138,9 +141,9 @@ pub struct WebhookArgs {
 /// The rules that `--sizing` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SizingName {
-    /// Kubernetes' own: init containers run one after another, before the containers
+    /// As Kubernetes does: init containers run one after another, before the containers
     Kubernetes,
-    /// The plain sum over all containers, as cloud-api-adaptor's own webhook has it
+    /// The plain sum over all containers, as cloud-api-adaptor's own webhook does
     Sum,
 }
 

@@ -32,9 +32,7 @@ pub enum ListenAt {
 
 /// A text that says no address to listen at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "write :PORT for every address of the machine, or IP:PORT for one, as in 10.0.0.1:80 or [fd00::1]:80"
-)]
+#[error("write :PORT for every address of the host, or IP:PORT for one, as in 10.0.0.1:80 or [fd00::1]:80")]
 pub struct ListenAtError;
 
 impl FromStr for ListenAt {
@@ -104,7 +102,7 @@ impl Listener {
             match self.listener.accept().await {
                 Ok((stream, _)) => return stream,
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
+                    warn!(%error, "accepting a connection failed");
                     sleep(PAUSE).await;
                 }
             }
@@ -119,7 +117,7 @@ fn everywhere<T>(port: u16, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::R
         if problem.kind() == io::ErrorKind::AddrInUse {
             return Err(problem);
         }
-        info!(port, %problem, "no IPv6 here: listening by IPv4 alone");
+        info!(port, %problem, "the host has no IPv6: listening on IPv4 only");
         open((Ipv4Addr::UNSPECIFIED, port).into())
     })
 }

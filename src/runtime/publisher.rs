@@ -99,9 +99,9 @@ impl Publisher {
         };
         match api_call::bounded(self.recorder.publish(&event, &object.object_ref(&()))).await {
             Err(error) if error.is_of_terminating_namespace() => {
-                debug!(%error, "the namespace takes no events any more");
+                debug!(%error, "the namespace is terminating, so it accepts no event");
             }
-            Err(error) => warn!(%error, "an event could not be published"),
+            Err(error) => warn!(%error, "publishing an event failed"),
             Ok(()) => {}
         }
     }

@@ -23,10 +23,10 @@ pub fn on_signals() -> io::Result<CancellationToken> {
                 _ = interrupt.recv() => ("SIGINT", SignalKind::interrupt()),
             };
             if cancelled.is_cancelled() {
-                warn!(signal = name, "ending at once");
+                warn!(signal = name, "exiting immediately");
                 exit(128 + kind.as_raw_value());
             }
-            info!(signal = name, "stopping; a second signal ends at once");
+            info!(signal = name, "stopping; a second signal exits immediately");
             cancelled.cancel();
         }
     });

@@ -51,8 +51,8 @@ fn filter(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<Strin
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
-                "{name} is {text:?}, which is no filter ({error}); logging {DEFAULT_FILTER:?}: write it as in \
-                 info,peerpod_operator=debug"
+                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
+                 as in info,peerpod_operator=debug"
             );
             (without_answers(DEFAULT_FILTER), Some(problem))
         }

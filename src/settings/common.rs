@@ -7,8 +7,8 @@ settings! {
     pub struct Common {
         /// The provider that this pair of folders serves, spelled as in `spec.cloudProvider` of a `PeerPod`.
         cloud_provider: Option<String> = CLOUD_PROVIDER.required().concerns_deletion(),
-        /// Number of peer-pod VMs that cloud-api-adaptor advertises per node. No effect where a PeerPodConfig deploys
-        /// cloud-api-adaptor: there `limit` says it.
+        /// Number of peer-pod VMs that cloud-api-adaptor advertises per node. No effect if a PeerPodConfig deploys
+        /// cloud-api-adaptor: then `limit` applies.
         peerpods_limit_per_node: String = PEERPODS_LIMIT_PER_NODE.default("10"),
         /// Kind of tunnel between a worker node and its pod VMs.
         tunnel_type: String = TUNNEL_TYPE.default("vxlan"),
@@ -23,15 +23,15 @@ settings! {
         /// Socket on the node at which cloud-api-adaptor serves Kata's remote hypervisor.
         remote_hypervisor_endpoint: String =
             REMOTE_HYPERVISOR_ENDPOINT.default("/run/peerpod/hypervisor.sock"),
-        /// Image of the pause container inside the pod VM; empty takes the one built in.
+        /// Image of the pause container inside the pod VM. If empty, the built-in one.
         pause_image: Option<String> = PAUSE_IMAGE,
-        /// Default initdata for Pods that bring none: compressed and base64-encoded.
+        /// Default initdata for Pods without initdata: compressed and base64-encoded.
         initdata: Option<String> = INITDATA,
         /// Whether the pod VM's cloud-config is verified.
         cloud_config_verify: bool = CLOUD_CONFIG_VERIFY.default("false"),
         /// Whether pod VMs get encrypted scratch space.
         enable_scratch_space: bool = ENABLE_SCRATCH_SPACE.default("false"),
-        /// Whether a pod's traffic to the outside leaves from its VM rather than through the worker node.
+        /// Whether a Pod's traffic to the outside leaves from its VM instead of the worker node.
         external_network_via_podvm: bool = EXTERNAL_NETWORK_VIA_PODVM.default("false"),
         /// The cluster's pod networks as comma-separated CIDRs, used with external network through the pod VM.
         pod_subnet_cidrs: Option<String> = POD_SUBNET_CIDRS,
@@ -41,22 +41,22 @@ settings! {
         cert_file: Option<String> = CERT_FILE,
         /// File with the client certificate's private key.
         cert_key: Option<String> = CERT_KEY,
-        /// Whether the certificate of the pod VM's agent goes unchecked.
+        /// Whether the certificate of the pod VM's agent is not verified.
         tls_skip_verify: bool = TLS_SKIP_VERIFY.default("false"),
-        /// Lowest TLS version that cloud-api-adaptor speaks.
+        /// Lowest TLS version that cloud-api-adaptor accepts.
         tls_min_version: Option<String> = TLS_MIN_VERSION,
         /// TLS cipher suites that cloud-api-adaptor offers, separated by commas.
         tls_cipher_suites: Option<String> = TLS_CIPHER_SUITES,
-        /// Runtime class of peer pods. No effect where a PeerPodConfig deploys cloud-api-adaptor: there
-        /// `admission.runtimeClassName` says it.
+        /// Runtime class of peer pods. No effect if a PeerPodConfig deploys cloud-api-adaptor: then
+        /// `admission.runtimeClassName` applies.
         runtimeclass_name: String = RUNTIMECLASS_NAME.default("kata-remote"),
         /// TCP port on the node at which cloud-api-adaptor answers its startup probe.
         probe_port: String = PROBE_PORT.default("8000"),
-        /// Socket of the node's container runtime; empty looks in the usual places.
+        /// Socket of the node's container runtime. If empty, cloud-api-adaptor searches the usual places.
         cri_runtime_endpoint: Option<String> = CRI_RUNTIME_ENDPOINT,
         /// Whether cloud-api-adaptor loads its provider from a plugin file.
         enable_external_plugin: bool = ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN.default("false"),
-        /// The plugin's file on the node.
+        /// Plugin file on the node.
         external_plugin_path: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_PATH,
         /// SHA-256 that the plugin's file must have.
         external_plugin_hash: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_HASH,

@@ -35,20 +35,21 @@ pub enum SettingsError {
         problem: io::ErrorKind,
     },
     /// A pipe, a socket or a device.
-    #[error("{} is not a regular file: settings are files, so remove it", path.display())]
+    #[error("{} is not a regular file: remove it", path.display())]
     NotAFile {
         /// What is in the way.
         path: PathBuf,
     },
     /// A file's name or content is not text.
-    #[error("{} is not UTF-8 text: settings are text, so remove the file or mend it", path.display())]
+    #[error("{} is not UTF-8 text: correct or remove the file", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
     },
     /// With this file the folder holds more than a `ConfigMap` or `Secret` can.
     #[error(
-        "with {} the folder exceeds {FOLDER_LIMIT} bytes, more than a ConfigMap or Secret holds: is it the right folder?",
+        "with {} the folder exceeds {FOLDER_LIMIT} bytes, more than a ConfigMap or Secret can hold: is it \
+         the right folder?",
         path.display()
     )]
     TooLarge {
@@ -56,7 +57,7 @@ pub enum SettingsError {
         path: PathBuf,
     },
     /// The folder changed each time it was read.
-    #[error("{} changed each time it was read: it is read again once it rests", path.display())]
+    #[error("{} changed each time the operator read it: the operator reads it again when it stops changing", path.display())]
     Unsteady {
         /// The folder.
         path: PathBuf,
@@ -81,8 +82,8 @@ pub enum SettingsError {
     },
     /// A provider of cloud-api-adaptor that this version does not speak to.
     #[error(
-        "CLOUD_PROVIDER {provider}: this version of the operator does not delete on that provider; \
-         its PeerPods are left as they are"
+        "CLOUD_PROVIDER {provider}: this version of the operator does not delete VMs of that provider; it \
+         leaves their PeerPods unchanged"
     )]
     UnsupportedProvider {
         /// The provider.
@@ -102,7 +103,9 @@ impl SettingsError {
             Self::NotAFile { .. } => "a file of the settings is not a regular file".to_owned(),
             Self::NotText { .. } => "a file of the settings is not UTF-8 text".to_owned(),
             Self::TooLarge { .. } => "a folder of the settings is too large".to_owned(),
-            Self::Unsteady { .. } => "a folder of the settings changed each time it was read".to_owned(),
+            Self::Unsteady { .. } => {
+                "a folder of the settings changed each time the operator read it".to_owned()
+            }
             Self::NoProvider { .. } | Self::UnknownProvider { .. } | Self::UnsupportedProvider { .. } => {
                 full.clone()
             }

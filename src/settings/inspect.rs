@@ -199,7 +199,8 @@ impl Remarks {
         };
         if key.required && source == Source::Default && !key.default.is_empty() && accepted {
             let text = format!(
-                "{} is not given; its default counts here, but cloud-api-adaptor does not start without it",
+                "{} is not set; this operator uses the default, but cloud-api-adaptor does not start \
+                 without it",
                 key.name
             );
             self.add(key.name, Verdict::Missing, false, &text);

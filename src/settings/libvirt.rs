@@ -20,15 +20,15 @@ settings! {
         network: String = LIBVIRT_NET.default("default"),
         /// Base volume in the pool, of which every root volume is a copy-on-write layer.
         base_volume: String = LIBVIRT_VOL_NAME.default("podvm-base.qcow2"),
-        /// Firmware file on the libvirt host with which pod VMs start.
+        /// Firmware file of pod VMs on the libvirt host.
         efi_firmware: String = LIBVIRT_EFI_FIRMWARE.default("/usr/share/OVMF/OVMF_CODE_4M.fd"),
-        /// Kind of confidential VM; empty finds out what the host can do.
+        /// Kind of confidential VM. If empty, cloud-api-adaptor detects what the host supports.
         launch_security: Option<String> = LIBVIRT_LAUNCH_SECURITY,
         /// Number of virtual CPUs of a pod VM.
         cpus: String = LIBVIRT_CPU.default("2"),
         /// Memory of a pod VM in MiB.
         memory: String = LIBVIRT_MEMORY.default("8192"),
-        /// CPUs of the host that pod VMs may run on, such as `0-3,8`; empty means any.
+        /// CPUs of the host that pod VMs may use, such as `0-3,8`. If empty, all.
         cpuset: Option<String> = LIBVIRT_CPUSET,
         /// Size of the root volume in GiB.
         root_disk_size: String = LIBVIRT_ROOT_DISK_SIZE.default("10"),

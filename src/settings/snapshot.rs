@@ -192,7 +192,7 @@ fn infer_provider(raw: &Raw) -> Result<CloudProvider, SettingsError> {
     let given = files.filter(|(_, value)| !value.expose_secret().is_empty());
     let mut providers = given.filter_map(|(name, _)| catalogue::only_reader(name));
     let Some(provider) = providers.next() else {
-        return Err(SettingsError::NoProvider { hint: "no other setting tells the provider" });
+        return Err(SettingsError::NoProvider { hint: "no other setting identifies the provider" });
     };
     if providers.all(|other| other == provider) {
         Ok(provider)
@@ -229,8 +229,8 @@ impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the ConfigMap and the Secret give different values for {}: nothing is deleted on {} until one of the two \
-             is removed",
+            "the ConfigMap and the Secret have different values for {}: the operator deletes nothing on {} \
+             until one of the two is removed",
             self.keys.join(", "),
             self.provider
         )
@@ -256,25 +256,28 @@ impl fmt::Display for Warning {
             Self::ProviderInferred { provider } => {
                 write!(
                     f,
-                    "CLOUD_PROVIDER is not set; taken for {provider}, to which the other settings belong"
+                    "CLOUD_PROVIDER is not set; the operator uses {provider}, to which the other settings \
+                     belong"
                 )
             }
             Self::UnknownKey { name } => {
-                write!(f, "{name} is not a setting of any provider; it is ignored")?;
+                write!(f, "{name} is not a setting of any provider; the operator ignores it")?;
                 catalogue::nearest(name).map_or(Ok(()), |meant| write!(f, "; did you mean {meant}?"))
             }
             Self::DifferentValues { name } => {
                 write!(
                     f,
-                    "the ConfigMap and the Secret give different values for {name}; the ConfigMap's counts"
+                    "the ConfigMap and the Secret have different values for {name}; the operator uses the \
+                     ConfigMap's"
                 )
             }
             Self::EmptyWins { name } => write!(
                 f,
-                "{name} is empty in the ConfigMap, so its default counts and the Secret's value does not"
+                "{name} is empty in the ConfigMap; the operator uses the default and ignores the Secret's \
+                 value"
             ),
             Self::NotABoolean { key } => {
-                write!(f, "{key} is neither true nor false; it counts as false")
+                write!(f, "{key} is neither true nor false; the operator uses false")
             }
         }
     }

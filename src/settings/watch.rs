@@ -118,7 +118,8 @@ impl Keeper {
         if let Some(problem) = deafness.as_ref().filter(|problem| self.deafness.as_ref() != Some(problem)) {
             warn!(
                 problem,
-                "changes of settings are not heard from the system; reading them every {UNWATCHED_READ:?}"
+                "the system does not report changes of the settings; the operator reads them every \
+                 {UNWATCHED_READ:?}"
             );
         }
         self.deafness = deafness;
@@ -167,17 +168,18 @@ impl Keeper {
         let State { current, rejected, generation, earlier } = &self.state;
         match (rejected, current) {
             (Some(error), Some(_)) => {
-                error!(%folder, generation, %error, "settings rejected; the last good ones stay in force");
+                error!(%folder, generation, %error, "the settings are invalid; the operator keeps the last good ones");
             }
-            (Some(error), None) => error!(%folder, %error, "settings rejected; none are in force"),
+            (Some(error), None) => error!(%folder, %error, "the settings are invalid; the operator has none"),
             (None, Some(snapshot)) => {
-                info!(%folder, generation, provider = %snapshot.provider.provider(), "settings in force");
+                info!(%folder, generation, provider = %snapshot.provider.provider(), "the operator uses these settings");
                 if let Some(Earlier { place: before, until, .. }) = earlier.first().filter(|_| elsewhere) {
                     let now = snapshot.provider.place().map(|place| place.name);
                     warn!(
                         %folder, %until, setting = before.setting, before = before.name, now,
-                        "the settings named another place before: machines that are there are not deleted, and hold their \
-                         PeerPods until it is named again; after a restart nobody knows of it"
+                        "the settings now name another place: the operator does not delete VMs in the \
+                         place before, and keeps their PeerPods until the settings name that place again; \
+                         after a restart it no longer knows that place"
                     );
                 }
                 for warning in &snapshot.warnings {

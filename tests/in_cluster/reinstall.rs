@@ -38,7 +38,7 @@ fn the_manifests_alone_install_what_passes_its_check_and_reaps_a_machine() -> Re
     alone(async |installation| {
         installation.install(Way::Manifests).await?;
         let report = installation.shell.documented("check").await?;
-        ensure!(report.contains("The settings are right, and the cloud answers."), "{report}");
+        ensure!(report.contains("The settings are correct, and the cloud answers."), "{report}");
         let host = installation.host();
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
     })

@@ -144,7 +144,7 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
         let (_libvirtd, elsewhere) = another(dir.path()).await?;
         alone.operator.mount(&elsewhere)?;
         alone.operator.reloaded(2, 0).await?;
-        ensure!(alone.operator.log()?.contains("the settings named another place before"));
+        ensure!(alone.operator.log()?.contains("the settings now name another place"));
 
         let scene = alone.scene();
         scene.caa.delete_machine(&gone, scene.host).await?;

@@ -26,11 +26,11 @@ use crate::{
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-  0  all is well; there may be warnings
-  1  the settings are wrong, by themselves or as the cloud sees them
-  2  the arguments cannot work
-  3  the settings are right, and the cloud is not reached or refuses
-  4  the report could not be made or written";
+  0  the settings are correct, and the cloud answers; there may be warnings
+  1  the settings are wrong, or the cloud says that they are
+  2  the arguments are invalid
+  3  the settings are correct, but the cloud cannot be reached or refuses
+  4  the report cannot be created or written";
 
 /// What `check` is told.
 #[derive(Clone, Debug, Args)]
@@ -39,7 +39,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub folders: FolderArgs,
 
-    /// How the report looks
+    /// Format of the report
     #[arg(
         short,
         long,
@@ -54,7 +54,7 @@ pub struct CheckArgs {
 /// How a report looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// Text for people, in colour on a terminal
+    /// Text, in colour on a terminal
     Text,
     /// One JSON document
     Json,
@@ -102,9 +102,8 @@ async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
     let provider = provider::open(snapshot, CALLS)?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.provider.provider();
-        let message = format!(
-            "{cloud} did not answer everything within {CLOUD_DEADLINE:?}: it hangs, or is overloaded"
-        );
+        let message =
+            format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
     })
 }
@@ -121,7 +120,7 @@ fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
     };
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(io::Error::other(format!("the report cannot be written: {error}"))),
+        Err(error) => Err(io::Error::other(format!("writing the report failed: {error}"))),
         Ok(()) => Ok(()),
     }
 }

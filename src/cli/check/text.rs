@@ -25,9 +25,9 @@ pub(super) fn render(document: &Document) -> String {
     // Writing to a String cannot fail.
     let _ = document.providers.iter().try_for_each(|provider| section(&mut out, provider));
     let (style, conclusion) = match document.result {
-        Outcome::Ok => (GOOD, "The settings are right, and the cloud answers."),
-        Outcome::Settings => (BAD, "The settings are wrong: deletions would not work."),
-        Outcome::Cloud => (BAD, "The settings are right, but the cloud is not reached or refuses."),
+        Outcome::Ok => (GOOD, "The settings are correct, and the cloud answers."),
+        Outcome::Settings => (BAD, "The settings are wrong: deletions will not work."),
+        Outcome::Cloud => (BAD, "The settings are correct, but the cloud cannot be reached or refuses."),
     };
     let _ = writeln!(out, "{style}{conclusion}{style:#}");
     out
@@ -47,7 +47,7 @@ fn section(out: &mut String, provider: &Provider) -> std::fmt::Result {
     table(out, settings)?;
     writeln!(out)?;
     match cloud {
-        Cloud::NotTried => writeln!(out, "  cloud: not asked; mend the settings first")?,
+        Cloud::NotTried => writeln!(out, "  cloud: not asked; correct the settings first")?,
         Cloud::Unreached { error, .. } => {
             writeln!(out, "  {BAD}cloud: not reached{BAD:#}\n    {}", clean(error))?;
         }
@@ -87,7 +87,10 @@ fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
         writeln!(out, "  and {} more: is it the right folder?", shown.len() - ROWS)?;
     }
     if hidden > 0 {
-        writeln!(out, "  {DIM}{hidden} more are cloud-api-adaptor's alone, and at their defaults{DIM:#}")?;
+        writeln!(
+            out,
+            "  {DIM}not shown: {hidden} that only cloud-api-adaptor uses, with their defaults{DIM:#}"
+        )?;
     }
     Ok(())
 }

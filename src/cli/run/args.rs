@@ -18,11 +18,11 @@ pub struct RunArgs {
     #[command(flatten)]
     pub folders: FolderArgs,
 
-    /// The namespace that the operator runs in
+    /// The operator's namespace
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
     pub namespace: String,
 
-    /// Act only while holding the lease; without, one replica alone may run
+    /// Act only while holding the lease. If false, run only one replica
     #[arg(
         long,
         value_name = "true|false",
@@ -32,7 +32,7 @@ pub struct RunArgs {
     )]
     pub leader_elect: bool,
 
-    /// Name of the lease. That of another reaper keeps the two from acting at once
+    /// Name of the lease. With the lease of another program that deletes pod VMs, only one of the two acts at a time
     #[arg(
         long,
         value_name = "N",
@@ -42,7 +42,7 @@ pub struct RunArgs {
     )]
     pub lease_name: String,
 
-    /// Namespace of the lease [default: that of --namespace]
+    /// Namespace of the lease [default: the value of --namespace]
     #[arg(
         long,
         value_name = "NS",
@@ -61,19 +61,19 @@ pub struct RunArgs {
     )]
     pub controllers: Vec<ControllerName>,
 
-    /// Name of the Pod that it runs in
+    /// Name of the operator's own Pod
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub pod_name: Option<String>,
 
-    /// The image that the webhook of a PeerPodConfig runs [default: that of its own Pod]
+    /// Image of the webhook of a PeerPodConfig [default: the image of the operator's own Pod]
     #[arg(long, value_name = "IMAGE", env = "PEERPOD_OPERATOR_IMAGE")]
     pub image: Option<String>,
 
-    /// cloud-api-adaptor's image where a PeerPodConfig names none; empty for its public one
+    /// Image of cloud-api-adaptor if a PeerPodConfig names none. If empty, the public image
     #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
     pub adaptor_image: String,
 
-    /// Name of the ConfigMap that --settings-dir is mounted from: of a PeerPodConfig that names another a condition says so
+    /// Name of the ConfigMap that is mounted at --settings-dir. A PeerPodConfig that names another one gets a condition
     #[arg(
         long,
         value_name = "NAME",
@@ -82,7 +82,7 @@ pub struct RunArgs {
     )]
     pub settings_config_map: String,
 
-    /// Name of the Secret that --credentials-dir is mounted from, likewise
+    /// Name of the Secret that is mounted at --credentials-dir. A PeerPodConfig that names another one gets a condition
     #[arg(
         long,
         value_name = "NAME",
@@ -91,7 +91,7 @@ pub struct RunArgs {
     )]
     pub credentials_secret: String,
 
-    /// Name of the Secret with the key for ssh that cloud-api-adaptor mounts
+    /// Name of the Secret with the ssh key that cloud-api-adaptor mounts
     #[arg(
         long,
         value_name = "NAME",
@@ -100,7 +100,7 @@ pub struct RunArgs {
     )]
     pub ssh_key_secret: String,
 
-    /// Name of the Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts
+    /// Name of the Secret that cloud-api-adaptor mounts with certificates for the connection to pod VMs
     #[arg(
         long,
         value_name = "NAME",
@@ -109,8 +109,8 @@ pub struct RunArgs {
     )]
     pub adaptor_tls_secret: String,
 
-    /// How many calls to one cloud may be under way at once, from 1 to 160. Half as many more may have gone unanswered for
-    /// a second and wait on without keeping others from being made
+    /// Largest number of concurrent calls to one cloud, from 1 to 160. Calls without an answer for 1 s free their place
+    /// for others; there may be half as many of these
     #[arg(
         long,
         value_name = "N",
@@ -120,7 +120,7 @@ pub struct RunArgs {
     )]
     pub concurrency: u16,
 
-    /// How long a deletion may take until condition, event and log say where it stands, such as 5m, 90s or 1h 30m
+    /// After this time, a condition, an event and the log say what a deletion waits for, such as 5m, 90s or 1h 30m
     #[arg(
         long,
         value_name = "DURATION",
@@ -154,7 +154,7 @@ impl RunArgs {
 /// The controllers that `--controllers` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ControllerName {
-    /// Deletes machines whose Pods are gone
+    /// Deletes the VMs of Pods that no longer exist
     #[value(name = crate::peerpod::NAME)]
     PeerPod,
     /// Deploys cloud-api-adaptor and the admission, and advertises VMs on nodes

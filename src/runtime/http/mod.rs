@@ -139,7 +139,7 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, seat: Arc<Seat>, stop:
         result = served => if let Err(error) = result {
             debug!(%error, "a connection failed");
         },
-        () = seat.has_to_leave(PATIENCE) => debug!("a connection took too long, or its place was needed"),
+        () = seat.has_to_leave(PATIENCE) => debug!("closed a connection that took too long, or whose place was needed"),
     }
 }
 
@@ -182,7 +182,7 @@ fn scrape(registry: &Registry) -> (StatusCode, &'static str, String) {
     let mut text = String::new();
     match encode(&mut text, registry) {
         Ok(()) => (StatusCode::OK, OPEN_METRICS, text),
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, "a metric cannot be written\n".to_owned()),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding the metrics failed\n".to_owned()),
     }
 }
 

@@ -51,11 +51,11 @@ pub(super) enum Step {
 /// Why a lease was lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Loss {
-    #[error("it could not be renewed for {RENEW_DEADLINE:?}")]
+    #[error("renewing the lease failed for {RENEW_DEADLINE:?}")]
     Expired,
     #[error("{0} took it")]
     Taken(String),
-    #[error("somebody took it away")]
+    #[error("another process took the lease")]
     Cleared,
 }
 

@@ -155,7 +155,7 @@ impl Election {
         match self.write_claim().await {
             Ok(()) => true,
             Err(Failure::Outdated) => {
-                debug!(lease = %self.store, "somebody else wrote the lease first");
+                debug!(lease = %self.store, "another process wrote the lease first");
                 if let Err((done, failure)) = self.claim_anew().await {
                     self.candidate.failed(started);
                     self.trouble(done, failure);
@@ -213,7 +213,7 @@ impl Election {
     fn begin(&self, until: Instant, before: &str) {
         let reason = match before {
             "" => "it was free".to_owned(),
-            own if own == self.candidate.identity() => "nobody took it meanwhile".to_owned(),
+            own if own == self.candidate.identity() => "this process held it before".to_owned(),
             other => format!("{other} let it expire"),
         };
         self.leadership.begin(until);
@@ -225,7 +225,7 @@ impl Election {
         self.candidate.step_down();
         self.leadership.end();
         self.tell(false);
-        warn!(lease = %self.store, reason = %loss, "leading no more; what was under way is dropped");
+        warn!(lease = %self.store, reason = %loss, "lost the leadership; dropped the work in progress");
     }
 
     /// Gives the lease up, if it is held, so that nobody has to wait for it.
@@ -240,7 +240,7 @@ impl Election {
         if dropped {
             warn!(
                 lease = %self.store,
-                "what was under way took too long and is dropped; giving the lease up in {SETTLE:?}"
+                "dropped the work in progress, which took too long; releasing the lease in {SETTLE:?}"
             );
             work_ended.cancelled().await;
             sleep(SETTLE).await;
@@ -258,10 +258,10 @@ impl Election {
             };
         }
         match outcome {
-            Ok(()) => info!(lease = %self.store, "gave the lease up"),
+            Ok(()) => info!(lease = %self.store, "released the lease"),
             Err(failure) => warn!(
                 lease = %self.store,
-                "could not give the lease up ({failure}); it is free after {} s", DURATION.as_secs()
+                "releasing the lease failed ({failure}); it expires after {} s", DURATION.as_secs()
             ),
         }
     }
@@ -276,11 +276,11 @@ impl Election {
     /// Says that requests fail, once until one succeeds or they fail otherwise.
     fn trouble(&mut self, done: &str, failure: Failure) {
         if self.trouble.as_ref().is_some_and(|told| told.status() == failure.status()) {
-            debug!(lease = %self.store, "the lease could still not be {done}: {failure}");
+            debug!(lease = %self.store, "the lease still cannot be {done}: {failure}");
         } else {
             warn!(
                 lease = %self.store,
-                "the lease could not be {done}; trying again every {} s: {failure}{}",
+                "the lease cannot be {done}; the operator tries again every {} s: {failure}{}",
                 RETRY_PERIOD.as_secs(), self.store.advice(&failure)
             );
         }

@@ -38,14 +38,15 @@ pub(super) type Watch = Pin<Box<dyn Stream<Item = Result<Option<Lease>, Failure>
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The Lease is not as it was read last.
-    #[error("somebody else wrote it")]
+    #[error("another process wrote it")]
     Outdated,
     /// The Lease does not exist, and is not made here.
     #[error(
-        "it does not exist; whoever set this program up makes it, which for a PeerPodConfig is the operator"
+        "it does not exist; the operator creates it for the webhook of a PeerPodConfig, otherwise your \
+         installation must create it"
     )]
     Missing,
-    #[error("the API server refused it: {0}")]
+    #[error("the API server refused: {0}")]
     Refused(Box<Status>),
     #[error("{0}")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
@@ -148,12 +149,12 @@ impl Store {
                 let create =
                     if self.creates { "`create` on `leases` (coordination.k8s.io), and " } else { "" };
                 format!(
-                    "; let a role of this ServiceAccount in the namespace {namespace} grant {create}`get`, `list`, `watch` and \
-                     `update` on the Lease (coordination.k8s.io) named {name}"
+                    "; grant this ServiceAccount in the namespace {namespace} {create}`get`, `list`, \
+                     `watch` and `update` on the Lease (coordination.k8s.io) named {name}"
                 )
             }
             Some(NOT_FOUND) => {
-                format!("; create the namespace {namespace}, or name another one by --lease-namespace")
+                format!("; create the namespace {namespace}, or set --lease-namespace to another one")
             }
             _ => String::new(),
         }

@@ -7,7 +7,7 @@ pub(super) const DISABLE_CVM: Key =
         .default("false");
 
 pub(super) const USE_PUBLIC_IP: Key =
-    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address and are reached at it.")
+    Key::switch("USE_PUBLIC_IP", "Whether pod VMs get a public address, which cloud-api-adaptor uses.")
         .default("false");
 
 pub(super) const TAGS: Key = Key::text("TAGS", "Tags of pod VMs, as in a=b,c=d.");

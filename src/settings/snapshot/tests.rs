@@ -110,7 +110,7 @@ fn a_missing_provider_is_inferred_only_when_nothing_speaks_against_it() {
     assert_eq!(snapshot.warnings, [Warning::ProviderInferred { provider: CloudProvider::Libvirt }]);
     for settings in [&[][..], &[("DISABLECVM", "true")], &[("LIBVIRT_URI", ""), ("CLOUD_PROVIDER", "")]] {
         let error = parse(settings, &[]).unwrap_err().to_string();
-        assert!(error.contains("no other setting tells"), "{error}");
+        assert!(error.contains("no other setting identifies"), "{error}");
     }
     let error = parse(&[("LIBVIRT_URI", "a")], &[("GCP_CREDENTIALS", "hush")]).unwrap_err().to_string();
     assert!(error.contains("more than one provider") && !error.contains("hush"), "{error}");

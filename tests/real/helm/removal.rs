@@ -51,7 +51,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         let (status, told) = drained?;
         ensure!(status.code() == Some(1) && refused.is_err(), "{told}");
         ensure!(told.contains(&stays.name()) && !told.contains(&goes.name()), "{told}");
-        ensure!(told.contains("Nothing was removed"), "{told}");
+        ensure!(told.contains("Drain removed nothing"), "{told}");
         ensure!(scene.peerpods.get_opt(&goes.name()).await?.is_none(), "it did not wait for what goes");
         scene.vanished(&goes).await?;
         scene.lives(&stays).await?;
@@ -74,7 +74,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         let (refused, drained, late) = tokio::join!(helm.run(&uninstall), drain, comes);
         let ((status, told), late) = (drained?, late?);
         ensure!(status.code() == Some(1) && refused.is_err(), "{told}");
-        ensure!(told.contains(&late.name()) && !told.contains("Nothing was removed"), "{told}");
+        ensure!(told.contains(&late.name()) && !told.contains("Drain removed nothing"), "{told}");
         ensure!(stage.configs.get_opt("config").await?.is_none());
         stage.shares(&[None, None]).await?;
         scene.lives(&late).await?;

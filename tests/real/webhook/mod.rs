@@ -224,7 +224,7 @@ fn without_its_secret_it_waits_as_it_may_make_none() -> Result<()> {
         let webhook = Webhook::spawn(scene, &[]).await?;
         wait::eventually("it says what it waits for", DEADLINE, async || {
             let log = webhook.process.log_tail();
-            for words in ["the Secret does not exist", "the lease could not be written"] {
+            for words in ["the Secret does not exist", "the lease cannot be written"] {
                 ensure!(log.contains(words), "{words:?} is not in:\n{log}");
             }
             Ok(())

@@ -56,13 +56,13 @@ fn what_matters_is_shown_in_columns_and_the_rest_is_counted() {
   TUNNEL_TYPE   ConfigMap  vxlan           not used here
   X             Secret     (set)           unknown
     X is not a setting
-  1 more are cloud-api-adaptor's alone, and at their defaults
+  not shown: 1 that only cloud-api-adaptor uses, with their defaults
 
   cloud: reached
     works      pool    it is active
     not tried  delete  no dry run
 
-The settings are right, and the cloud answers.
+The settings are correct, and the cloud answers.
 "
     );
 }
@@ -80,7 +80,7 @@ fn a_folder_that_cannot_be_read_and_a_cloud_that_is_not_reached_say_why() {
         report.starts_with("no provider\n") && report.contains("  wrong        /s/A is not text\n"),
         "{report}"
     );
-    assert!(report.ends_with("The settings are wrong: deletions would not work.\n"), "{report}");
+    assert!(report.ends_with("The settings are wrong: deletions will not work.\n"), "{report}");
 }
 
 #[test]
