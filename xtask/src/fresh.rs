@@ -10,11 +10,16 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 use cluster::{folders, packages, progress::Progress};
+use tokio::{
+    select,
+    signal::unix::{SignalKind, signal},
+};
 
 use crate::repository;
 
@@ -34,10 +39,12 @@ enum Readme {
 }
 
 impl Readme {
-    fn name(self) -> &'static str {
+    /// The arguments of `cargo xtask`.
+    fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Demo => "demo",
-            Self::Test => "test",
+            // Without a node its packages would not be tried.
+            Self::Demo => &["demo", "--node"],
+            Self::Test => &["test"],
         }
     }
 }
@@ -45,9 +52,12 @@ impl Readme {
 /// The release of Debian that the README asks for.
 const SUITE: &str = "bookworm";
 /// The packages that the README asks for, beside Rust and Go.
-const PREREQUISITES: [&str; 4] = ["ca-certificates", "gcc", "git", "libc6-dev"];
+const PREREQUISITES: [&str; 4] = ["gcc", "libc6-dev", "git", "ca-certificates"];
 /// What builds the root file system.
 const PACKAGES: [&str; 1] = ["mmdebstrap"];
+
+/// How long another run may take for which this one waits.
+const LOCK_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// Where the root file system has the clone of this repository.
 const CLONE: &str = "/src/peerpod-operator";
@@ -56,32 +66,45 @@ const CLONE: &str = "/src/peerpod-operator";
 const CLIENT_FILES: [&str; 4] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/apt/auth.conf.d", "/usr/local/share/ca-certificates"];
 /// Beginnings of the names of environment variables with which package clients reach their registries.
-const CLIENT_VARIABLES: [&str; 6] = ["CARGO_", "RUSTUP_", "GO", "SSL_CERT_", "GIT_SSL_", "CURL_CA_"];
-/// Variables of that kind under their whole names, and those that say how to print.
-const FURTHER_VARIABLES: [&str; 9] = [
+const CLIENT_PREFIXES: [&str; 5] =
+    ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_SOURCE_", "SSL_CERT_"];
+/// Further such variables; where the caches are; and how to print. No other one comes into the root.
+const VARIABLES: [&str; 21] = [
     "http_proxy",
     "https_proxy",
     "no_proxy",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "RUSTUP_AUTO_INSTALL",
+    "GOPROXY",
+    "GOSUMDB",
+    "GONOSUMDB",
+    "GONOPROXY",
+    "GOPRIVATE",
+    "GOINSECURE",
+    "GOTOOLCHAIN",
+    "GOMODCACHE",
+    "GOCACHE",
+    "XDG_CACHE_HOME",
     "TERM",
     "NO_COLOR",
-    "CI",
 ];
-/// What cargo tells the programs that it runs, and settings that would lead out of the root.
-const DROPPED_VARIABLES: [&str; 3] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_TARGET_"];
 
-/// Makes `$1` the root of this mount namespace, with the folders that follow `--` bound into it, and runs the command.
+/// Makes `$1` the root of this mount namespace, binds the next `$3` folders into it and runs the task that follows in `$2`.
 /// `pivot_root` and not `chroot`: the demo's own namespaces need a root that is a mount point.
 const ENTER: &str = r#"set -e
-root=$1 clone=$2 command=$3
+root=$1 clone=$2 folders=$3
 shift 3
 mount --make-rprivate /
 mount --bind "$root" "$root"
-for dir; do
-  mkdir -p "$root$dir"
-  mount --bind "$dir" "$root$dir"
+while [ "$folders" -gt 0 ]; do
+  mkdir -p "$root$1"
+  mount --bind "$1" "$root$1"
+  shift
+  folders=$((folders - 1))
 done
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
@@ -91,33 +114,34 @@ mkdir -p "$root/outside"
 cd "$root"
 pivot_root . outside
 umount --lazy /outside
-update-ca-certificates >/dev/null
+update-ca-certificates >/dev/null 2>&1
 cd "$clone"
-exec cargo xtask "$command"
+exec cargo xtask "$@"
 "#;
 
-pub(crate) fn run(task: &Task) -> Result<()> {
+pub(crate) async fn run(task: &Task) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "only root can make a root file system: run this command as root"
     );
     packages::ensure(&PACKAGES)?;
     let folder = repository::root().join("target/fresh");
-    remove(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let _lock = folders::lock(&folder.join("lock"), LOCK_DEADLINE, || {}).await?;
     let root = folder.join("root");
+    remove(&root)?;
 
-    let command = task.command.name();
+    let arguments = task.command.arguments();
     let mut progress = Progress::new(3);
     progress.step(format!("Debian {SUITE} with {}", PREREQUISITES.join(", ")));
     build(&root, &folder)?;
     progress.step("cloning the last commit into it");
     clone(&root)?;
-    progress.step(format!("cargo xtask {command}, in there"));
-    enter(&root, command)?;
+    progress.step(format!("cargo xtask {}, in there", arguments.join(" ")));
+    enter(&root, arguments).await?;
     progress.finish();
     // After a failure it stays, for a look at it.
-    remove(&folder)
+    remove(&root)
 }
 
 /// Builds the root file system from the package sources of this machine, if these are of the same release.
@@ -168,17 +192,27 @@ fn clone(root: &Path) -> Result<()> {
     succeed(&mut git)
 }
 
-/// Runs the command in the root. It ends with this program.
-fn enter(root: &Path, command: &str) -> Result<()> {
-    let toolchains = Toolchains::find()?;
-    let mut unshare = Command::new("setpriv");
+/// Runs the task in the root. It ends with this program.
+async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
+    let Toolchains { folders, path } = Toolchains::find()?;
+    let mut unshare = tokio::process::Command::new("setpriv");
     unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
-    unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, command]).args(&toolchains.folders);
-    unshare.env_clear().env("PATH", &toolchains.path).env("HOME", home()?).envs(client_variables());
-    let status = unshare.status().context("running unshare")?;
+    unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, &folders.len().to_string()]);
+    unshare.args(&folders).args(arguments);
+    unshare.env_clear().env("PATH", &path).env("HOME", home()?).envs(client_variables());
+    let mut running = unshare.spawn().context("running unshare")?;
+    // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
+    let status = loop {
+        select! {
+            status = running.wait() => break status?,
+            _ = interrupt.recv() => {}
+        }
+    };
     ensure!(
         status.success(),
-        "`cargo xtask {command}` failed on a fresh machine: see above; its root file system is {}",
+        "`cargo xtask {}` failed on a fresh machine: see above; its root file system is {}",
+        arguments.join(" "),
         root.display()
     );
     Ok(())
@@ -225,8 +259,7 @@ fn home() -> Result<PathBuf> {
 fn client_variables() -> impl Iterator<Item = (OsString, OsString)> {
     env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
-        FURTHER_VARIABLES.contains(&&*name) || begins(&CLIENT_VARIABLES) && !begins(&DROPPED_VARIABLES)
+        VARIABLES.contains(&&*name) || CLIENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     })
 }
 
@@ -243,4 +276,20 @@ fn remove(folder: &Path) -> Result<()> {
         return Ok(());
     }
     fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_names_the_packages_of_the_root_and_no_others() -> Result<()> {
+        let named = format!("packages `{}`", PREREQUISITES.join(" "));
+        for page in ["README.md", "docs/src/development.md"] {
+            let text = fs::read_to_string(repository::root().join(page))?;
+            let text: Vec<_> = text.split_whitespace().collect();
+            ensure!(text.join(" ").contains(&named), "{page} does not say: {named}");
+        }
+        Ok(())
+    }
 }

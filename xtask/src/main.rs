@@ -38,7 +38,7 @@ async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Demo(task) => demo::run(&task).await,
-        Task::Fresh(task) => fresh::run(&task),
+        Task::Fresh(task) => fresh::run(&task).await,
         Task::Image(task) => image::run(&task),
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,

@@ -1,6 +1,7 @@
 //! A real node: what runs on it, and that nothing of it is left. All of this needs root.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -136,7 +137,7 @@ fn processes(cluster: &Cluster) -> Result<Vec<Identity>> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse::<i32>().ok()) else { continue };
         let cgroup = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        if cgroup.contains(&format!("peerpod-operator.{}.", namespaces.pid)) {
+        if cgroup.contains(&cgroup_of(namespaces.pid)?) {
             let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
             let started =
                 stat.rsplit_once(')').and_then(|(_, it)| it.split_ascii_whitespace().nth(19)?.parse().ok());
@@ -146,6 +147,12 @@ fn processes(cluster: &Cluster) -> Result<Vec<Identity>> {
     }
     ensure!(found.len() >= 2, "a Pod has a pause container and its own, and {found:?} are there");
     Ok(found)
+}
+
+/// The beginning of the name of the cgroup that is there for this process.
+fn cgroup_of(pid: i32) -> Result<String> {
+    let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
+    Ok(format!("peerpod-operator.{namespace}.{pid}."))
 }
 
 /// What there is of nodes on this machine: network interfaces, cgroups, mounts and rules of the packet filter.
@@ -161,7 +168,7 @@ fn traces() -> Result<Vec<String>> {
 fn traces_of(cluster: &Cluster) -> Result<impl Fn() -> Result<Vec<String>> + use<>> {
     let host = cluster.host_address().context("a real node's network")?.octets();
     let pid = cluster.process(Component::Namespaces).context("its namespaces")?.identity().pid;
-    let names = [format!("node-{}-{}", host[1], host[2]), format!("peerpod-operator.{pid}.")];
+    let names = [format!("node-{}-{}", host[1], host[2]), cgroup_of(pid)?];
     Ok(move || {
         let all = traces()?;
         Ok(all.into_iter().filter(|it| names.iter().any(|name| it.contains(name))).collect())

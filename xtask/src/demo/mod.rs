@@ -32,6 +32,7 @@ use self::{
 
 /// What to do with the demo.
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools, reason = "these are flags of a command line")]
 pub(crate) struct Task {
     /// Leaves everything up at the end, to look around
     #[arg(long)]
@@ -39,6 +40,9 @@ pub(crate) struct Task {
     /// Runs the operator as a process of this machine, beside fake nodes alone: the way where there is no root
     #[arg(long, conflicts_with = "down")]
     no_node: bool,
+    /// Fails where there can be no real node, instead of running without one
+    #[arg(long, conflicts_with_all = ["no_node", "down"])]
+    node: bool,
     /// Ends what --keep left up
     #[arg(long, conflicts_with = "keep")]
     down: bool,
@@ -70,6 +74,9 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     let paint = Paint::for_stdout();
     writeln!(io::stdout(), "{}\n", paint.paint(Style::Bold, "peerpod-operator: the demo"))?;
     let obstacle = if task.no_node { Some("--no-node".to_owned()) } else { node::obstacle() };
+    if let Some(obstacle) = obstacle.as_ref().filter(|_| task.node) {
+        bail!("{obstacle}");
+    }
     let with_node = obstacle.is_none();
     let real = if with_node { WITH_NODE } else { WITHOUT_NODE };
     paragraphs(&[INTRODUCTION, real, PLAYED].join("\n"))?;

@@ -1,7 +1,7 @@
 //! Runs the test binaries, two at a time.
 //!
 //! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle.
-//! What a binary prints is shown when it ends, in one piece.
+//! Each has a log. One that fails is shown in full, one that passes by its result.
 
 use std::{
     fs::{self, File},
@@ -26,29 +26,53 @@ const LONGEST: [&str; 3] = ["tests/real/main.rs", "tests/in_cluster/main.rs", "x
 /// How often the logs are read to say how far it is.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tests that ended.
+/// What Rust's test harness says of a binary whose tests all passed.
+const PASSED: &str = "test result: ok.";
+
+/// What a log of Rust's test harness says, so far.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
+struct Log {
     passed: usize,
-    failed: usize,
+    ignored: usize,
+    failed: Vec<String>,
+    results: Vec<String>,
 }
 
-impl Count {
-    /// Those of a log of Rust's test harness.
-    fn of(log: &str) -> Self {
-        let mut count = Self::default();
-        for line in log.lines().filter(|line| line.starts_with("test ")) {
-            count.passed += usize::from(line.ends_with(" ... ok"));
-            count.failed += usize::from(line.ends_with(" ... FAILED"));
+impl Log {
+    /// Reads the log; a test may print anything into it.
+    fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        Ok(Self::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut log = Self::default();
+        for line in text.lines() {
+            if line.starts_with("test result: ") {
+                log.results.push(line.to_owned());
+            } else if let Some((name, end)) =
+                line.strip_prefix("test ").and_then(|line| line.rsplit_once(" ... "))
+            {
+                match end {
+                    "ok" => log.passed += 1,
+                    "FAILED" => log.failed.push(name.to_owned()),
+                    _ => log.ignored += usize::from(end.starts_with("ignored")),
+                }
+            }
         }
-        count
+        log
+    }
+
+    /// Whether the harness came to its end and liked it. A test that ends the process may well end it with success.
+    fn is_success(&self) -> bool {
+        !self.results.is_empty() && self.results.iter().all(|result| result.starts_with(PASSED))
     }
 }
 
 /// A binary that ended.
 struct Outcome {
     name: String,
-    log: PathBuf,
+    path: PathBuf,
     status: ExitStatus,
     took: Duration,
 }
@@ -72,62 +96,80 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
         select! {
             outcome = outcomes.next() => {
                 let Some(outcome) = outcome.transpose()? else { break };
-                show(&outcome)?;
                 ended += 1;
-                if !outcome.status.success() {
+                if !show(&outcome)? {
                     failed.push(outcome.name);
                 }
             }
             _ = ticks.tick() => {
-                let count = count(&logs)?;
-                progress.detail(&format!("{ended} of {total} binaries, {} tests passed, {} failed", count.passed, count.failed));
+                let Log { passed, failed, .. } = sum(&logs)?;
+                let failed = failed.len();
+                progress.detail(&format!("{ended} of {total} binaries, {passed} tests passed, {failed} failed"));
             }
         }
     }
-    let count = count(&logs)?;
-    writeln!(io::stdout(), "{} passed, {} failed", count.passed, count.failed)?;
+    let Log { passed, ignored, failed: tests, .. } = sum(&logs)?;
+    let mut out = io::stdout().lock();
+    for test in &tests {
+        writeln!(out, "FAILED {test}")?;
+    }
+    writeln!(out, "{passed} passed, {} failed, {ignored} skipped", tests.len())?;
     ensure!(failed.is_empty(), "these failed: {}; see above, or in {}", failed.join(", "), logs.display());
     Ok(())
 }
 
-/// Runs one, which ends with this program.
+/// Runs one, which ends with this program, however that ends.
 async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     let Binary { name, command } = binary;
-    let log = logs.join(format!("{}.log", name.replace('/', "-")));
-    let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+    let path = logs.join(format!("{}.log", name.replace('/', "-")));
+    let output = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
     let started = Instant::now();
-    let status = Command::from(command)
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--pdeathsig=KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        setpriv.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => setpriv.env(name, value),
+            None => setpriv.env_remove(name),
+        };
+    }
+    let status = setpriv
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
-        .kill_on_drop(true)
         .status()
         .await
         .with_context(|| format!("running the tests of {name}"))?;
-    Ok(Outcome { name, log, status, took: started.elapsed() })
+    Ok(Outcome { name, path, status, took: started.elapsed() })
 }
 
-fn show(outcome: &Outcome) -> Result<()> {
-    let log = read(&outcome.log)?;
-    let seconds = outcome.took.as_secs_f64();
-    Ok(writeln!(io::stdout(), "\n{} ({seconds:.0} s, {})\n{}", outcome.name, outcome.status, log.trim())?)
+/// Shows what became of one; says whether all its tests passed.
+fn show(outcome: &Outcome) -> Result<bool> {
+    let Outcome { name, path, status, took } = outcome;
+    let log = Log::read(path)?;
+    let success = status.success() && log.is_success();
+    let mut out = io::stdout().lock();
+    if !success {
+        let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        writeln!(out, "\n{}", String::from_utf8_lossy(&text).trim())?;
+    }
+    writeln!(out, "{name}: {status}, {:.0} s; {}", took.as_secs_f64(), log.results.join("; "))?;
+    Ok(success)
 }
 
-/// All tests that ended until now.
-fn count(logs: &Path) -> Result<Count> {
-    let mut sum = Count::default();
+/// All logs until now.
+fn sum(logs: &Path) -> Result<Log> {
+    let mut sum = Log::default();
     for entry in fs::read_dir(logs).with_context(|| format!("reading {}", logs.display()))? {
-        let Count { passed, failed } = Count::of(&read(&entry?.path())?);
+        let Log { passed, ignored, failed, results } = Log::read(&entry?.path())?;
         sum.passed += passed;
-        sum.failed += failed;
+        sum.ignored += ignored;
+        sum.failed.extend(failed);
+        sum.results.extend(results);
     }
     Ok(sum)
-}
-
-/// A test may print anything.
-fn read(log: &Path) -> Result<String> {
-    let text = fs::read(log).with_context(|| format!("reading {}", log.display()))?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
@@ -135,9 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_that_ended_are_counted() {
-        let log = "\nrunning 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored\ntest e ... ok\n\
-                   test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(Count::of(log), Count { passed: 2, failed: 1 });
+    fn a_log_says_which_tests_ended_how() {
+        let text = "\nrunning 4 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, takes long\n\
+                    test e - should panic ... ok\ntest result: FAILED. 2 passed; 1 failed\n";
+        let log = Log::parse(text);
+        assert_eq!((log.passed, log.ignored, &log.failed[..]), (2, 1, &["c".to_owned()][..]));
+        assert!(!log.is_success());
+    }
+
+    #[test]
+    fn a_binary_passes_only_if_its_harness_came_to_an_end() {
+        let begun = "running 2 tests\ntest a ... ok\n";
+        assert!(!Log::parse(begun).is_success(), "a test ended the process");
+        assert!(Log::parse(&format!("{begun}test b ... ok\n{PASSED} 2 passed\n")).is_success());
     }
 }

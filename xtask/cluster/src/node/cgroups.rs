@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ impl Cgroup {
     pub(super) fn create(process: &Identity) -> Result<Self> {
         let hierarchies = hierarchies()?;
         remove_stale(&hierarchies);
-        let cgroup = Self { name: format!("{PREFIX}.{}.{}", process.pid, process.started) };
+        let cgroup = Self { name: name_of(process, pid_namespace()?) };
         for Hierarchy { root, version } in &hierarchies {
             let dir = root.join(&cgroup.name);
             fs::create_dir(&dir).with_context(|| format!("creating the cgroup {}", dir.display()))?;
@@ -186,9 +187,10 @@ fn delegate(root: &Path) -> Result<()> {
 
 /// Removes what programs left that were killed before they could.
 fn remove_stale(hierarchies: &[Hierarchy]) {
+    let Ok(namespace) = pid_namespace() else { return };
     for Hierarchy { root, .. } in hierarchies {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(is_stale) {
+            if entry.file_name().to_str().is_some_and(|name| is_stale(name, namespace)) {
                 // Where a process is left in it after all, it is somebody's, and stays.
                 let _ = remove_tree(&entry.path());
             }
@@ -196,13 +198,26 @@ fn remove_stale(hierarchies: &[Hierarchy]) {
     }
 }
 
-/// Whether a cgroup of this name was there for a process that has ended.
-fn is_stale(name: &str) -> bool {
-    let process = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
-    let numbers = process.and_then(|(pid, started)| Some((pid.parse().ok()?, started.parse().ok()?)));
-    numbers.is_some_and(|(pid, started): (i32, u64)| {
-        Identity::of_running(pid).is_none_or(|it| it.started != started)
-    })
+/// The name of the cgroup that is there for this process of a process namespace.
+fn name_of(process: &Identity, namespace: u64) -> String {
+    format!("{PREFIX}.{namespace}.{}.{}", process.pid, process.started)
+}
+
+/// The process namespace of this process: a number that no other one has at the same time.
+fn pid_namespace() -> Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/pid").context("looking at /proc/self/ns/pid")?.ino())
+}
+
+/// Whether a cgroup of this name was there for a process that has ended. A process of another namespace may run unseen.
+fn is_stale(name: &str, namespace: u64) -> bool {
+    let numbers = || {
+        let mut numbers = name.strip_prefix(PREFIX)?.strip_prefix('.')?.split('.');
+        let numbers = [numbers.next()?, numbers.next()?, numbers.next()?].map(str::parse::<u64>);
+        Some(numbers)
+    };
+    let Some([Ok(of), Ok(pid), Ok(started)]) = numbers() else { return false };
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    of == namespace && Identity::of_running(pid).is_none_or(|it| it.started != started)
 }
 
 /// Removes a cgroup and those below it, which have no processes.
@@ -243,10 +258,12 @@ mod tests {
     #[test]
     fn a_cgroup_is_stale_if_its_process_is_gone() {
         let own = Identity::of_running(std::process::id().try_into().unwrap()).unwrap();
-        assert!(!is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started)));
-        assert!(is_stale(&format!("{PREFIX}.{}.{}", own.pid, own.started + 1)), "another with the same pid");
-        for name in ["system.slice", PREFIX, "peerpod-operator.mine", "peerpod-operator-1.2"] {
-            assert!(!is_stale(name), "{name} is somebody else's");
+        let another_with_the_same_pid = Identity { started: own.started + 1, ..own.clone() };
+        assert!(!is_stale(&name_of(&own, 7), 7));
+        assert!(is_stale(&name_of(&another_with_the_same_pid, 7), 7));
+        assert!(!is_stale(&name_of(&another_with_the_same_pid, 8), 7), "its process may run unseen");
+        for name in ["system.slice", PREFIX, "peerpod-operator.7.mine", "peerpod-operator-7.1.2"] {
+            assert!(!is_stale(name, 7), "{name} belongs to another program");
         }
     }
 
@@ -254,11 +271,11 @@ mod tests {
     fn a_cgroup_is_stale_though_nobody_has_asked_yet_how_its_process_ended() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = Identity::of_running(child.id().try_into().unwrap()).unwrap();
-        let name = format!("{PREFIX}.{}.{}", process.pid, process.started);
-        assert!(!is_stale(&name));
+        let name = name_of(&process, 7);
+        assert!(!is_stale(&name, 7));
         child.kill().unwrap();
         let until = Instant::now() + REMOVE_DEADLINE;
-        while !is_stale(&name) {
+        while !is_stale(&name, 7) {
             assert!(Instant::now() < until, "it is a zombie");
             sleep(LOOK_INTERVAL);
         }
