@@ -1,4 +1,4 @@
-//! Deletes the virtual machines of peer pods that are gone, and installs what makes them.
+//! Deletes the VMs of peer pods that no longer exist, and deploys cloud-api-adaptor, which creates them.
 //!
 //! # A tour of the house
 //!

@@ -23,7 +23,7 @@ pub use webhook::{SizingName, WebhookArgs};
 
 use crate::settings::Folders;
 
-/// Deletes the virtual machines of peer pods that are gone.
+/// Deletes the VMs of peer pods that no longer exist.
 #[derive(Debug, Parser)]
 #[command(name = "peerpod-operator", version, propagate_version = true)]
 pub struct Cli {

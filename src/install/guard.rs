@@ -198,39 +198,40 @@ fn variables() -> Vec<Variable> {
 fn validations() -> Vec<Validation> {
     let may = |verb: &str| format!("authorizer.requestResource.check('{verb}').allowed()");
     let who_else = format!(
-        "cloud-api-adaptor has it by the ClusterRole {RECORDER}: if this is cloud-api-adaptor under an account of its \
-         own, bind that role to it."
+        "The ClusterRole {RECORDER} grants it: if this is cloud-api-adaptor with another account, bind \
+         that role to the account."
     );
-    let people = format!("The ClusterRole {ADMINISTRATOR} gives it.");
+    let people = format!("The ClusterRole {ADMINISTRATOR} grants it.");
     let delete_pods =
         "authorizer.group('').resource('pods').namespace(request.namespace).check('delete').allowed()";
     [
         (
             format!("!variables.records || {}", may(RECORD_VERB)),
             format!(
-                "may not create a PeerPod or change its spec or owner, since the machine that it names will be deleted: \
-                 this takes the right to {RECORD_VERB} peerpods. {who_else}"
+                "may not create a PeerPod or change its spec or owner, because the operator deletes the VM \
+                 that it names: this needs the right to {RECORD_VERB} peerpods. {who_else}"
             ),
         ),
         (
             format!("!variables.disowns || {} || {delete_pods}", may(RECORD_VERB)),
             format!(
-                "may not take a PeerPod from its Pod, since nobody would delete its machine then: this takes the right \
-                 to {RECORD_VERB} peerpods or to delete pods. {who_else}"
+                "may not remove the owner of a PeerPod, because its VM would never be deleted: this needs \
+                 the right to {RECORD_VERB} peerpods or to delete pods. {who_else}"
             ),
         ),
         (
             format!("!variables.releases || {}", may(RELEASE_VERB)),
             format!(
-                "may not take the finalizer {FINALIZER} from a PeerPod, since nobody would delete its machine then: \
-                 this takes the right to {RELEASE_VERB} peerpods. {who_else}"
+                "may not remove the finalizer {FINALIZER} of a PeerPod, because its VM would never be \
+                 deleted: this needs the right to {RELEASE_VERB} peerpods. {who_else}"
             ),
         ),
         (
             format!("!variables.abandons || {}", may(ABANDON_VERB)),
             format!(
-                "may not abandon the machine of a PeerPod ({RELEASE_ANNOTATION}={RELEASE_ABANDON}), since it would \
-                 stay and cost: this takes the right to {ABANDON_VERB} peerpods. {people}"
+                "may not abandon the VM of a PeerPod ({RELEASE_ANNOTATION}={RELEASE_ABANDON}), because the \
+                 VM would keep running and cost money: this needs the right to {ABANDON_VERB} peerpods. \
+                 {people}"
             ),
         ),
     ]

@@ -25,40 +25,44 @@ pub const ALERTS: [Alert; 6] = [
     Alert {
         name: "PeerPodDeletionOverdue",
         expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
-        meaning: "a machine, or its PeerPod, is there 15 minutes after its deletion, and no Pod keeps it",
-        action: "`kubectl get peerpods -A`: STATE and the condition's message say why",
+        meaning: "a PeerPod still exists 15 minutes after its deletion, although its Pod has ended",
+        action: "`kubectl get peerpods -A` shows the STATE; the condition's message says why",
     },
     Alert {
         name: "PeerPodsNeedHelp",
         expression: "sum by (reason) (peerpod_operator_peerpods_held{reason!~\"WaitingForPod|Cloud.*\"}) > 0",
-        meaning: "PeerPods wait for somebody's help, or are slow",
-        action: "the table of reasons; `kubectl get events -A --field-selector type=Warning`",
+        meaning: "PeerPods need a person to act, or their deletion is slow",
+        action: "`kubectl get events -A --field-selector type=Warning` shows the reasons; the table of reasons \
+             says what to do",
     },
     Alert {
         name: "PeerPodCloudFails",
         expression: "sum by (provider) (rate(peerpod_operator_provider_errors_total[10m])) > 0 unless sum by (provider) \
                      (rate(peerpod_operator_provider_calls_total{result=\"ok\"}[10m])) > 0",
         meaning: "no call to the cloud succeeds",
-        action: "the message in any held PeerPod's condition; the cloud itself; `class` and `result` say how calls end",
+        action: "the operator's log and the condition of any PeerPod that waits have the error; the labels \
+             `class` and `result` say how calls end",
     },
     Alert {
         name: "PeerPodOperatorNotLed",
         expression: "(sum(peerpod_operator_leader) or vector(0)) != 1",
-        meaning: "nobody acts, or two do",
-        action: "the Lease `peerpod-operator` and the logs of both replicas",
+        meaning: "no operator leads, or two do",
+        action: "check the Lease `peerpod-operator` and the logs of both replicas",
     },
     Alert {
         name: "PeerPodSettingsRefused",
         expression: "min(peerpod_operator_settings_valid) == 0",
-        meaning: "the mounted settings cannot be used: deletions wait, or go by the last good ones",
+        meaning: "the operator cannot use the mounted settings: deletions wait, or use the last good settings",
         action: "`/readyz` and the log name the key",
     },
     Alert {
         name: "PeerPodWebhookCertificateOverdue",
         expression: "min(peerpod_operator_webhook_certificate_overdue_timestamp_seconds) < time()",
-        meaning: "the webhook's certificate should have been replaced; once it has expired no peer pod is admitted",
-        action: "the webhook's log says where it comes from; whoever filled that replaces it, or the replica that holds the \
-                 Lease `peerpod-webhook`, whose log says why it does not",
+        meaning: "the webhook's certificate is overdue for replacement; when it expires, API servers refuse all \
+             peer pods",
+        action: "the webhook's log names the certificate's source; replace the certificate there; if the \
+             webhook created it, the log of the replica that holds the Lease `peerpod-webhook` says why it \
+             did not replace it",
     },
 ];
 
@@ -83,7 +87,7 @@ pub fn prometheus_rule(options: &Options) -> Value {
             "expr": expression,
             "for": PATIENCE,
             "labels": { "severity": "warning" },
-            "annotations": { "summary": meaning, "description": format!("Look at: {action}") },
+            "annotations": { "summary": meaning, "description": format!("What to do: {action}") },
         })
     });
     json!({

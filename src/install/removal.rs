@@ -46,9 +46,9 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
                     "oldObject.metadata.?annotations[?'{ALLOW_ANNOTATION}'].orValue('') == 'true'"
                 ),
                 message: Some(format!(
-                    "PeerPods record the machines of running Pods, and the operator deletes these. Where the whole \
-                     installation was being deleted, this protection went with it: install it again before anything else. \
-                     Then make sure that `kubectl get peerpods,peerpodconfigs -A` shows none, and annotate this object with \
+                    "PeerPods record the VMs of running Pods, and only the operator deletes these VMs. If \
+                     you deleted the whole installation, install it again first. Then make sure that \
+                     `kubectl get peerpods,peerpodconfigs -A` shows none, and annotate this object with \
                      {ALLOW_ANNOTATION}=true"
                 )),
                 reason: Some("Forbidden".to_owned()),
@@ -88,8 +88,9 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
             validations: Some(vec![Validation {
                 expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
                 message_expression: Some(
-                    "'the PeerPodConfig ' + params.metadata.name + ' is there, and only the operator can put back what was \
-                     made for it: delete it, or run `peerpod-operator drain`, and wait until it is gone'"
+                    "'the PeerPodConfig ' + params.metadata.name + ' exists, and only the operator can \
+                     clean up after it: delete it, or run `peerpod-operator drain`, and wait until it is \
+                     deleted'"
                         .to_owned(),
                 ),
                 reason: Some("Forbidden".to_owned()),

@@ -14,29 +14,30 @@ const REVIEWS: Description = Description {
     name: "peerpod_operator_admission_reviews_total",
     kind: "counter",
     labels: &["outcome"],
-    help: "Reviews that were answered: Pods that are mutated, left unchanged or refused, and what was malformed.",
+    help: "Answered reviews, by outcome: the Pod was mutated, left unchanged or refused, or the review was \
+         malformed.",
 };
 
 const DURATION: Description = Description {
     name: "peerpod_operator_admission_review_duration_seconds",
     kind: "histogram",
     labels: &[],
-    help: "How long it took to read and answer a review.",
+    help: "Time to read and answer a review.",
 };
 
 const EXPIRY: Description = Description {
     name: "peerpod_operator_webhook_certificate_expiry_timestamp_seconds",
     kind: "gauge",
     labels: &[],
-    help: "When the certificate that is shown expires, in seconds since 1970; absent while there is none.",
+    help: "When the webhook's certificate expires, in seconds since 1970. Absent while there is none.",
 };
 
 const OVERDUE: Description = Description {
     name: "peerpod_operator_webhook_certificate_overdue_timestamp_seconds",
     kind: "gauge",
     labels: &[],
-    help: "From when on that certificate should have been replaced, in seconds since 1970: in the last quarter of its life, \
-           at most 30 days long.",
+    help: "When the webhook's certificate becomes overdue for replacement, in seconds since 1970: for the \
+         last quarter of its life, at most 30 days.",
 };
 
 /// Every metric, in the order in which they are scraped.

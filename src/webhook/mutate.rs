@@ -95,7 +95,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
         if counted.is_none() {
             changes
                 .warnings
-                .push(format!("the annotation {COUNTED} is not as it was written, and is ignored"));
+                .push(format!("the webhook ignores the annotation {COUNTED}: another program changed it"));
         }
         counted
     });
@@ -142,14 +142,15 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
 
 // Clients show 256 characters of a warning. Of limits and quotas a webhook sees nothing else than what is filled in, and a
 // namespace whose Pods must ask for cpu has mostly defaults, too: a warning in all others would only be in the way.
-const REFILLED: &str = "a LimitRange gave containers of this peer pod cpu or memory again after these became its VM's size: taken \
-    away, not counted. A LimitRange with min, max or ratio, and a ResourceQuota of cpu or memory, refuse peer pods: use another namespace";
+const REFILLED: &str = "a LimitRange added cpu or memory to containers after they became the VM's size; the webhook removed \
+     them and did not count them. A LimitRange with min, max or ratio, or a ResourceQuota of cpu or \
+     memory, rejects peer pods: use another namespace";
 
-const ONE_ALONE: &str = "this peer pod says how much cpu or memory it needs, and not both: a cloud with instance types starts it on its \
-    default instance type, whatever it asks for";
+const ONE_ALONE: &str = "this peer pod requests only one of cpu and memory: a cloud with instance types ignores it and uses \
+     its default instance type; request both";
 
-const POD_LEVEL_STAYS: &str = "the resources of the Pod as a whole (spec.resources) are not counted where sizes are plain sums, \
-    and are still charged to the node";
+const POD_LEVEL_STAYS: &str = "with the sizing Sum, Pod-level resources (spec.resources) do not count for the VM's size, and stay \
+     charged to the node";
 
 fn list_of(containers: Option<&Containers>) -> &[Container] {
     containers.map_or(&[], |Containers(list)| list)

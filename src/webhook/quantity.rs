@@ -23,7 +23,7 @@ pub enum InvalidQuantity {
     #[error("is not a quantity, such as 500m, 2 or 4Gi")]
     Malformed,
     /// It is below zero.
-    #[error("is below zero")]
+    #[error("is negative")]
     Negative,
 }
 

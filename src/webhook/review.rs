@@ -138,18 +138,18 @@ pub fn review(body: &[u8], options: &Options) -> Answer {
                 admit(&request, options)
             } else {
                 let problem =
-                    format!("this is no {KIND} of {API_VERSION}, which is what this webhook speaks");
+                    format!("the body is not an {KIND} of {API_VERSION}, which this webhook requires");
                 refuse(&request.uid, 400, "BadRequest", &problem)
             }
         }
-        Ok(Review { request: None, .. }) => malformed(&format!("this is no {KIND} with a request")),
+        Ok(Review { request: None, .. }) => malformed(&format!("the {KIND} has no request")),
         Err(error) => match serde_json::from_slice::<Review<Identity>>(body) {
             Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
             Ok(Review { request: Some(request), .. }) => {
                 let problem = Told::of(format_args!("the request cannot be read: {error}"));
                 refuse(&request.uid, 400, "BadRequest", &problem)
             }
-            Ok(_) | Err(_) => malformed(&Told::of(format_args!("this is no {KIND}: {error}"))),
+            Ok(_) | Err(_) => malformed(&Told::of(format_args!("the body is not an {KIND}: {error}"))),
         },
     }
 }
@@ -175,7 +175,7 @@ fn admit(request: &Request, options: &Options) -> Answer {
             let (patch_type, patch) = (Some("JSONPatch"), Some(ByteString(patch)));
             answer(Response { patch_type, patch, warnings, ..unchanged }, Outcome::Mutated)
         }
-        Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch: {error}")),
+        Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch failed: {error}")),
     }
 }
 
@@ -188,7 +188,7 @@ fn answer(response: Response, outcome: Outcome) -> Answer {
     let reviewed = Reviewed { api_version: API_VERSION, kind: KIND, response };
     match serde_json::to_vec(&reviewed) {
         Ok(body) => Answer { status: 200, body, outcome },
-        Err(error) => status(500, "InternalError", &format!("writing the answer: {error}"), outcome),
+        Err(error) => status(500, "InternalError", &format!("writing the answer failed: {error}"), outcome),
     }
 }
 
@@ -301,7 +301,7 @@ mod tests {
         let mut beta = of(&peer_pod(&json!({})));
         beta["apiVersion"] = "admission.k8s.io/v1beta1".into();
         for (review, code, words) in [
-            (of(&negative), 422, "is below zero"),
+            (of(&negative), 422, "is negative"),
             (of(&strange), 400, "cannot be read"),
             (beta, 400, "admission.k8s.io/v1,"),
         ] {
@@ -327,7 +327,7 @@ mod tests {
             (uid, 400, "uid"),
             (unread, 400, "uid"),
             (text, 200, "cannot be read"),
-            (json!({ "request": long }), 400, "no AdmissionReview"),
+            (json!({ "request": long }), 400, "not an AdmissionReview"),
         ] {
             let answer = answer_to(review.to_string().as_bytes());
             let told = String::from_utf8(answer.body).unwrap();

@@ -161,7 +161,7 @@ fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> hyper::Resp
 }
 
 fn not_allowed(allowed: &'static str) -> hyper::Response<Full<Bytes>> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "this method is not for this path\n");
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "this path does not allow this method\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
@@ -210,7 +210,7 @@ async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, sto
     }
     drop(listener);
     if !crowd.all_leave(LONGEST_STOP).await {
-        debug!("connections that did not end were cut");
+        debug!("cut the connections that did not end");
     }
 }
 
@@ -231,8 +231,8 @@ async fn converse(
     };
     let ended = match handshake {
         Ok(Ok(stream)) => speak(stream, webhook, seat, stop).await,
-        Ok(Err(error)) => return debug!(%error, "a client and this server do not agree on TLS"),
-        Err(_) => return debug!("a client took too long to agree on TLS"),
+        Ok(Err(error)) => return debug!(%error, "the TLS handshake with a client failed"),
+        Err(_) => return debug!("the TLS handshake with a client took too long"),
     };
     if let Err(error) = ended {
         debug!(%error, "a connection failed");

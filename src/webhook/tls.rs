@@ -43,13 +43,10 @@ pub struct TlsOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The version has another name, or is too old.
-    #[error("TLS_MIN_VERSION is {0:?}: write VersionTLS12 or VersionTLS13, older ones are not safe")]
+    #[error("TLS_MIN_VERSION is {0:?}: set it to VersionTLS12 or VersionTLS13; older versions are not safe")]
     Version(String),
     /// No cipher has this name, or it is not safe.
-    #[error(
-        "TLS_CIPHER_SUITES names {name:?}, which is not known here or not safe: choose among {}",
-        names()
-    )]
+    #[error("TLS_CIPHER_SUITES contains {name:?}, which is unknown or not safe: choose from {}", names())]
     Cipher {
         /// The name.
         name: String,
@@ -160,7 +157,7 @@ mod tests {
         for (version, ciphers, words) in [
             ("VersionTLS11", "", "VersionTLS12 or VersionTLS13"),
             ("1.2", "", "VersionTLS12 or VersionTLS13"),
-            ("", "TLS_RSA_WITH_AES_128_CBC_SHA", "choose among TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, "),
+            ("", "TLS_RSA_WITH_AES_128_CBC_SHA", "choose from TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, "),
             ("VersionTLS13", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "no effect"),
         ] {
             let problem = TlsOptions::parse(version, ciphers).unwrap_err().to_string();

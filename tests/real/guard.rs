@@ -113,14 +113,14 @@ fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
         (
             "disowns",
             json!({ "metadata": { "ownerReferences": null } }).to_string(),
-            "take a PeerPod from its Pod",
+            "remove the owner of a PeerPod",
         ),
         (
             "strips",
             json!({ "metadata": { "finalizers": ["x/y"] } }).to_string(),
-            "take the finalizer peer.pod/finalizer",
+            "remove the finalizer peer.pod/finalizer",
         ),
-        ("abandons", json!({ "metadata": { "annotations": release } }).to_string(), "abandon the machine"),
+        ("abandons", json!({ "metadata": { "annotations": release } }).to_string(), "abandon the VM"),
         // The schema forbids another spec, and none at all is the first step to it.
         ("empties", json!({ "spec": null }).to_string(), "change its spec or owner"),
     ]
@@ -129,7 +129,7 @@ fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
 async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) -> Result<()> {
     let (vm, other) = (scene.pod_with_vm("web").await?, scene.pods.run("other").await?);
     let told = stranger.create(scene, &unblocking(peerpod_object(&other, "libvirt", "17")), &[]).await?;
-    for words in [NAMED, "create a PeerPod", "record peerpods", "bind that role to it"] {
+    for words in [NAMED, "create a PeerPod", "record peerpods", "bind that role to the account"] {
         assert!(told.contains(words), "{words:?} is not in {told}");
     }
     for (attack, patch, words) in attacks(&other.uid().context("an uid")?) {

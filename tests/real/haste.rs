@@ -50,7 +50,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
             "namespaces \"confidential-containers-system\" is forbidden",
             "\"peerpods.confidentialcontainers.org\" is forbidden",
             "\"peerpodconfigs.confidentialcontainers.org\" is forbidden",
-            "install it again before anything else",
+            "install it again first",
             "kubectl get peerpods,peerpodconfigs -A",
             "allow-removal=true",
         ] {

@@ -53,7 +53,7 @@ fn labels() -> BTreeMap<String, String> {
     let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
     let mut labels = BTreeMap::from([
         label("version", env!("CARGO_PKG_VERSION").to_owned()),
-        label("description", "Deletes the virtual machines of peer pods that are gone".to_owned()),
+        label("description", "Deletes the VMs of peer pods that no longer exist".to_owned()),
     ]);
     let root = repository::root();
     let revision = git(&root, &["rev-parse", "HEAD"]).zip(git(&root, &["status", "--porcelain"]));

@@ -14,10 +14,10 @@ pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
-    /// What turns Pods into peer pods: `Webhook`, a mutating webhook that the operator deploys; `Policy`, a mutating admission
-    /// policy, inside the API server (Kubernetes 1.36 and later); `Auto`, a policy where the API server knows them, else a
-    /// webhook, which is replaced when API servers were heard of policies alone for an hour; `None`, something that somebody
-    /// else looks after.
+    /// What turns Pods into peer pods. `Webhook`: a mutating webhook that the operator deploys. `Policy`: a mutating
+    /// admission policy inside the API server (Kubernetes 1.36 and later). `Auto`: a policy if the API server supports
+    /// it, otherwise a webhook; a policy replaces the webhook when all API servers have supported policies for an hour.
+    /// `None`: another program does.
     #[serde(default)]
     pub mode: AdmissionMode,
 
@@ -26,25 +26,25 @@ pub struct Admission {
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: String,
 
-    /// The extended resource that stands for one VM. Nodes advertise it, and each peer pod asks for one.
+    /// The extended resource of which one unit is one VM. Nodes advertise it, and each peer pod requests one.
     #[serde(default = "default_extended_resource")]
     #[schemars(length(min = 3, max = 308))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$') && self.indexOf('/') <= 244 && !self.contains('kubernetes.io/') && !self.startsWith('requests.')")
         .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
     pub extended_resource: String,
 
-    /// How many webhook Pods there are.
+    /// Number of webhook Pods.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 10))]
     pub replicas: i32,
 
-    /// Namespaces whose Pods are left as they are, beside `kube-system` and the operator's own.
+    /// Namespaces whose Pods are never changed, in addition to `kube-system` and the operator's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded_namespaces: Vec<String>,
 
-    /// How the size of a VM follows from the resources of a Pod's containers: `Kubernetes`, by Kubernetes' own rule, in which
-    /// init containers run one after another, before the containers; `Sum`, by the plain sum over all containers, as
-    /// cloud-api-adaptor's own webhook has it.
+    /// How to compute a VM's size from the resources of a Pod's containers. `Kubernetes`: as Kubernetes does; init
+    /// containers run one after another, before the containers. `Sum`: the plain sum over all containers, as
+    /// cloud-api-adaptor's own webhook does.
     #[serde(default)]
     pub sizing: Sizing,
 }
@@ -70,20 +70,20 @@ pub enum AdmissionMode {
     Webhook,
     /// A mutating admission policy, inside the API server (Kubernetes 1.36 and later).
     Policy,
-    /// A policy where the API server knows them, else a webhook, which is replaced when API servers were heard of policies
-    /// alone for an hour.
+    /// A policy if the API server supports it, otherwise a webhook. A policy replaces the webhook when all API servers
+    /// have supported policies for an hour.
     Auto,
-    /// Nothing: somebody else does.
+    /// Nothing: another program does.
     None,
 }
 
 /// How the size of a VM follows from a Pod's resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Sizing {
-    /// By Kubernetes' own rule: init containers run one after another, before the containers.
+    /// As Kubernetes does: init containers run one after another, before the containers.
     #[default]
     Kubernetes,
-    /// By the plain sum over all containers, as cloud-api-adaptor's own webhook has it.
+    /// The plain sum over all containers, as cloud-api-adaptor's own webhook does.
     Sum,
 }
 

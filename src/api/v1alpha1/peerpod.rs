@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::api::metadata;
 
-/// Records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod
-/// is gone and cloud-api-adaptor did not do it. Owned by the Pod, created by cloud-api-adaptor; users do not make any.
+/// Records the VM that cloud-api-adaptor created for a Pod. The operator deletes the VM when the Pod is deleted and
+/// cloud-api-adaptor has not deleted it. cloud-api-adaptor creates PeerPods, and the Pod owns its PeerPod. Users do not
+/// create PeerPods.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[kube(
     group = "confidentialcontainers.org",
@@ -34,18 +35,18 @@ use crate::api::metadata;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(validation = Rule::new("self == oldSelf").message(
-    "spec cannot be changed: it records the machine that was made; delete the PeerPod instead"
+    "spec cannot be changed: it records a VM that exists; delete the PeerPod instead"
 ))]
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodSpec {
-    /// The cloud that runs the machine, as in cloud-api-adaptor's `CLOUD_PROVIDER`: libvirt, aws, azure, …
+    /// The cloud that runs the VM, as in cloud-api-adaptor's `CLOUD_PROVIDER`: libvirt, aws, azure, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("cloudProvider must not contain white space"))]
     pub cloud_provider: Option<String>,
 
-    /// The machine's identifier in that cloud, for instance a libvirt domain's UUID. Empty where cloud-api-adaptor
-    /// did not learn it.
+    /// The VM's identifier in that cloud, for instance a libvirt domain's UUID. Empty if cloud-api-adaptor did not learn
+    /// it.
     #[serde(default, rename = "instanceID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("instanceID must not contain white space"))]
@@ -87,12 +88,12 @@ impl From<StoredPeerPod> for PeerPod {
     }
 }
 
-/// What stands in the way of a PeerPod's deletion. Absent where nothing ever did.
+/// What delays a PeerPod's deletion. Absent if nothing ever did.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodStatus {
-    /// `Reconciling`: True while the operator waits for something that goes by itself. `Stalled`: True while it needs
-    /// somebody's help. Their reasons and messages say more.
+    /// `Reconciling`: True while the operator waits and no person needs to act. `Stalled`: True while a person needs to
+    /// act. The reason and the message say why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

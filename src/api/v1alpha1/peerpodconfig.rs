@@ -25,8 +25,8 @@ use crate::api::metadata;
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
 
-/// What makes the nodes of a cluster run peer pods: cloud-api-adaptor on them, the admission that turns Pods of a runtime
-/// class into peer pods, and the number of VMs that they may have.
+/// Lets the nodes of a cluster run peer pods. The operator deploys cloud-api-adaptor on the nodes, deploys the admission
+/// that turns Pods of a runtime class into peer pods, and advertises how many VMs each node may run.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize)]
 #[kube(
     group = "confidentialcontainers.org",
@@ -40,7 +40,7 @@ pub const MOST_VMS: u32 = 1_000_000;
     attr = "cfg_attr(all(), serde(from = \"StoredPeerPodConfig\"), schemars(!from))",
     doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Whoever may create or change one decides what runs privileged on these nodes: grant that to administrators of the cluster alone.",
     validation = Rule::new("size(self.metadata.name) <= 40").message(
-        "the name of a PeerPodConfig may have 40 characters at most: other objects are named after it"
+        "the name of a PeerPodConfig may have at most 40 characters: other objects are named after it"
     ),
     printcolumn(
         name = "Ready",
@@ -63,14 +63,14 @@ pub const MOST_VMS: u32 = 1_000_000;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodConfigSpec {
-    /// Size or type of the VMs, in the cloud's own words. It reaches cloud-api-adaptor as the default of aws, azure, gcp,
-    /// ibmcloud and alibabacloud; on other clouds it has no effect, and a condition says so.
+    /// Default size or type of VMs, as the cloud names it. It has an effect on aws, azure, gcp, ibmcloud and
+    /// alibabacloud. On other clouds a condition says that it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub instance_type: Option<String>,
 
-    /// How many peer-pod VMs there may be: on all selected nodes together, spread as evenly as possible, or on each
-    /// node, by `distribution`. A number, or one as text. Without it no node advertises any.
+    /// How many peer-pod VMs may run: on all selected nodes together, spread as evenly as possible, or on each node; see
+    /// `distribution`. A number, or a number as text. Without `limit`, no node advertises VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(
         "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^[0-9]{1,7}$') && int(self) <= 1000000"
@@ -91,12 +91,12 @@ pub struct PeerPodConfigSpec {
     #[schemars(length(min = 1, max = 253))]
     pub config_map_name: String,
 
-    /// The nodes that have all of these labels. Where there is no `labelSelector` either, those with
-    /// `node.kubernetes.io/worker: ""`.
+    /// Selects nodes that have all of these labels. Without `nodeSelector` and `labelSelector`, nodes with
+    /// `node.kubernetes.io/worker: ""` are selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<BTreeMap<String, String>>,
 
-    /// The nodes that match this. Where there is a `nodeSelector` too, a node must match both.
+    /// Selects nodes by their labels. With a `nodeSelector`, a node must match both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_selector: Option<LabelSelector>,
 
@@ -191,32 +191,32 @@ pub struct Adaptor {
     #[schemars(length(min = 1))]
     pub image: Option<String>,
 
-    /// When a node pulls the image: `Always`, at every start, `IfNotPresent`, if it does not have it, or `Never`. The default
-    /// is the cluster's.
+    /// When a node pulls the image. `Always`: at every start. `IfNotPresent`: if the node does not have it. `Never`: not
+    /// at all. The default is Kubernetes' own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
 
-    /// Secrets that the image is pulled with.
+    /// Secrets for pulling the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
-    /// What the container asks of its node.
+    /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 
-    /// Taints of nodes that it runs on all the same.
+    /// Taints of nodes that cloud-api-adaptor tolerates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
 
-    /// How a new version takes the place of an old one. The default replaces one node's Pod at a time.
+    /// How a new version replaces an old one. The default replaces the Pod of one node at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<DaemonSetUpdateStrategy>,
 
-    /// Further labels of its Pods, such as `azure.workload.identity/use`.
+    /// Additional labels of the Pods, such as `azure.workload.identity/use`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_labels: BTreeMap<String, String>,
 
-    /// Further annotations of its Pods.
+    /// Additional annotations of the Pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_annotations: BTreeMap<String, String>,
 
@@ -224,9 +224,9 @@ pub struct Adaptor {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_account_annotations: BTreeMap<String, String>,
 
-    /// Whether its Pods are replaced when their `ConfigMap` or Secret changed, once for each change. A cloud-api-adaptor that restarts loses
-    /// sight of the VMs that it runs, so without this the change waits, and a condition names the Pods that wait. A Secret that is
-    /// made anew is a change, even if it says the same.
+    /// Whether the operator replaces the Pods when their `ConfigMap` or Secret changes. A restarted cloud-api-adaptor
+    /// does not find the VMs that it runs. So, by default, the Pods keep running with the old settings, and a condition
+    /// names them. A Secret that is deleted and created again counts as changed.
     #[serde(default)]
     pub restart_on_settings_change: bool,
 }
@@ -238,18 +238,18 @@ pub struct Adaptor {
 pub enum ImagePullPolicy {
     /// At every start.
     Always,
-    /// If the node does not have it.
+    /// If the node does not have the image.
     IfNotPresent,
     /// Not at all.
     Never,
 }
 
-/// What has been done for a PeerPodConfig.
+/// The state of a PeerPodConfig.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodConfigStatus {
-    /// `Ready`, and what it consists of: `AdaptorReady`, `AdmissionReady`, `CapacityAdvertised`. `Conflict`,
-    /// `SettingsPending`, `SettingsRefused` and `SettingsDiverge` are there while they are True.
+    /// `Ready`, and its parts `AdaptorReady`, `AdmissionReady` and `CapacityAdvertised`. `Conflict`, `SettingsPending`,
+    /// `SettingsRefused` and `SettingsDiverge` are present only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -258,15 +258,15 @@ pub struct PeerPodConfigStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Whether everything has been ready at least once.
+    /// Whether the PeerPodConfig has been ready at least once.
     #[serde(default)]
     pub setup_completed: bool,
 
-    /// How many nodes are selected.
+    /// Number of selected nodes.
     #[serde(default)]
     pub nodes: i64,
 
-    /// How many VMs they advertise together.
+    /// Number of VMs that these nodes advertise together.
     #[serde(default)]
     pub advertised: i64,
 }

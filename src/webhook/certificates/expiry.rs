@@ -58,12 +58,13 @@ async fn warn_in_time(term: Option<Term>, source: &str) -> Infallible {
     if Timestamp::now() < expires {
         warn!(
             source, %expires,
-            "the certificate should have been replaced by now; once it has expired no peer pod is admitted. Whoever filled \
-             its source has to replace it; where the webhook itself did, the log of the replica that leads says why not"
+            "the certificate is overdue for replacement; when it expires, API servers refuse all peer \
+             pods. Replace it at its source; if the webhook created it, the log of the replica that holds \
+             the lease says why it did not replace it"
         );
     }
     until(expires).await;
-    error!(source, %expires, "the certificate has expired, so API servers refuse all peer pods; replace it at its source");
+    error!(source, %expires, "the certificate has expired: API servers refuse all peer pods; replace it at its source");
     pending().await
 }
 

@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// One of them cannot be read.
-    #[error("reading {path}: {problem}", path = .path.display())]
+    #[error("reading {path} failed: {problem}", path = .path.display())]
     Read {
         /// Which.
         path: PathBuf,
@@ -72,7 +72,8 @@ impl Files {
         // It hears as long as it lives.
         let watcher = self.listen(&changed);
         if let Err(problem) = &watcher {
-            warn!(%problem, "changes of the certificate's files are not heard; reading them every {SLOW_READ:?}");
+            warn!(%problem, "the system does not report changes of the certificate's files; the webhook reads them \
+                 every {SLOW_READ:?}");
         }
         let mut trouble = None;
         loop {
@@ -80,13 +81,17 @@ impl Files {
                 Ok(news) => {
                     trouble = None;
                     if news {
-                        info!(file = %self.certificate.display(), "showing another certificate");
+                        info!(file = %self.certificate.display(), "the webhook uses a new certificate");
                     }
                 }
                 Err(problem) => {
                     let problem = problem.to_string();
                     if trouble.as_ref() != Some(&problem) {
-                        warn!(problem, "the certificate's files cannot be used; the last good one is shown");
+                        warn!(
+                            problem,
+                            "the certificate's files cannot be used; the webhook keeps the last good \
+                             certificate"
+                        );
                     }
                     trouble = Some(problem);
                 }
@@ -155,7 +160,7 @@ mod tests {
         let first = shown();
         let follower = tokio::spawn(files.clone().follow(Arc::clone(&serving), stop.clone()));
         mount(folder.path(), "broken", false);
-        assert!(files.show(&serving).unwrap_err().to_string().contains("private key is not PEM"));
+        assert!(files.show(&serving).unwrap_err().to_string().contains("no private key in PEM"));
         assert!(shown() == first, "the last good one is shown");
         mount(folder.path(), "two", true);
         // Well before the next slow reading.

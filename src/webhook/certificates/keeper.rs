@@ -138,7 +138,7 @@ impl Keeper {
             let pause = match self.look(&mut known).await {
                 Ok(pause) => pause,
                 Err(problem) => {
-                    warn!(secret = self.secret, %problem, "the certificate cannot be kept; trying again");
+                    warn!(secret = self.secret, %problem, "maintaining the certificate failed; the webhook tries again");
                     RETRY
                 }
             };
@@ -156,7 +156,8 @@ impl Keeper {
         if foreign && !known.foreign {
             info!(
                 secret = self.secret,
-                "the Secret is somebody else's: it is used as it is, and not renewed here"
+                "the operator did not create this Secret: the webhook uses its certificate and does not \
+                 renew it"
             );
         }
         known.foreign = foreign;
@@ -179,7 +180,7 @@ impl Keeper {
             Step::Settle => Ok(known.settles_in(self.wanted.settling())),
             Step::Write(kept) => {
                 let written = self.write(&kept, &secret).await?;
-                info!(secret = self.secret, "the certificate's Secret is written");
+                info!(secret = self.secret, "wrote the certificate's Secret");
                 known.kept = Some(kept);
                 known.secret = Some(written);
                 Ok(Duration::ZERO)
@@ -214,11 +215,11 @@ impl Known {
         tokio::select! {
             Some(secret) = secrets.next() => match secret {
                 Ok(secret) => self.secret = secret,
-                Err(problem) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
+                Err(problem) => warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again"),
             },
             Some(event) = configurations.next() => match event {
                 Ok(event) => self.take(event),
-                Err(problem) => warn!(%problem, "webhook configurations cannot be watched; trying again"),
+                Err(problem) => warn!(%problem, "the watch of webhook configurations failed; the webhook tries again"),
             },
         }
     }

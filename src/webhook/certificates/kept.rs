@@ -94,7 +94,7 @@ pub(super) enum Step {
 
 /// Why no certificate can be made.
 #[derive(Debug, thiserror::Error)]
-#[error("making a certificate: {0}; check the names that it is for")]
+#[error("creating a certificate failed: {0}; check the names in it")]
 pub struct IssueError(#[from] rcgen::Error);
 
 impl Kept {

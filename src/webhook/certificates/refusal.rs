@@ -24,7 +24,7 @@ pub(crate) fn refusal(
     let read = CertificateDer::from_pem_slice(certificate).ok().zip(facts::validity(certificate));
     let Some((der, (begins, expires))) = read else { return Some("cannot be read".to_owned()) };
     if now < begins {
-        return Some(format!("is good from {begins:.0} on only"));
+        return Some(format!("is not valid before {begins:.0}"));
     }
     if expires <= now {
         return Some(format!("expired at {expires:.0}"));
@@ -37,7 +37,7 @@ pub(crate) fn refusal(
         return Some(format!("is not for {name}"));
     }
     let is_strange = authorities.is_some_and(|authorities| is_strange(certificate, authorities, now));
-    is_strange.then(|| "is signed by none of the authorities that API servers trust".to_owned())
+    is_strange.then(|| "is not signed by an authority that API servers trust".to_owned())
 }
 
 /// Whether certainly none of these authorities signed the first of the certificates, be it by way of the others. In all else
@@ -92,7 +92,7 @@ mod tests {
         }
         let good = made(&["a.ns.svc"]);
         let early = at(&good, "2025-12-31T00:00:00Z");
-        assert_eq!(early.as_deref(), Some("is good from 2026-01-01T00:00:00Z on only"));
+        assert_eq!(early.as_deref(), Some("is not valid before 2026-01-01T00:00:00Z"));
         let late = at(&good, "2027-01-01T00:00:00Z");
         assert_eq!(late.as_deref(), Some("expired at 2027-01-01T00:00:00Z"));
         assert_eq!(at("", now).as_deref(), Some("cannot be read"));

@@ -38,7 +38,7 @@ pub async fn follow(
         match secret {
             Some(Ok(Some(secret))) if is_blank(&secret) => info!(
                 secret = %format_args!("{namespace}/{name}"),
-                "waiting for a certificate in the Secret; the last good one is shown, if there was one"
+                "the Secret has no certificate; the webhook waits for one, and keeps the last good one"
             ),
             Some(Ok(Some(secret))) => {
                 let data = |key| secret.data.as_ref().and_then(|data| data.get(key)).map(|data| &*data.0);
@@ -46,21 +46,23 @@ pub async fn follow(
                     Ok(news) => {
                         there.met();
                         if news {
-                            info!(secret = %format_args!("{namespace}/{name}"), "showing another certificate");
+                            info!(secret = %format_args!("{namespace}/{name}"), "the webhook uses a new certificate");
                         }
                     }
                     Err(problem) => warn!(
                         secret = %format_args!("{namespace}/{name}"), %problem,
-                        "the Secret cannot be used; the last good certificate is shown, if there was one"
+                        "the Secret cannot be used; the webhook keeps the last good certificate"
                     ),
                 }
             }
             Some(Ok(None)) => warn!(
                 secret = %format_args!("{namespace}/{name}"),
-                "the Secret does not exist; for a PeerPodConfig the operator makes it, else whoever wants another \
-                 certificate does; the last good one is shown, if there was one"
+                "the Secret does not exist; the operator creates it for the webhook of a PeerPodConfig, \
+                 otherwise your installation must create it; the webhook keeps the last good certificate"
             ),
-            Some(Err(problem)) => warn!(%problem, "the certificate's Secret cannot be watched; trying again"),
+            Some(Err(problem)) => {
+                warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again")
+            }
             None => return,
         }
     }

@@ -179,7 +179,7 @@ impl<'de, K: Fn(&str) -> bool, T: Deserialize<'de> + Into<Value>> Visitor<'de> f
             entries.insert(key, map.next_value::<T>()?.into());
             if entries.len() > MOST_RESOURCES {
                 return Err(A::Error::custom(format!(
-                    "a container asks for more than {MOST_RESOURCES} resources"
+                    "a container has more than {MOST_RESOURCES} resources"
                 )));
             }
         }

@@ -238,7 +238,7 @@ fn what_is_no_quantity_is_refused_with_its_place() {
         ),
         (
             json!({ "requests": { "memory": "-1" } }),
-            "spec.initContainers[0].resources.requests.memory is below zero: correct the Pod",
+            "spec.initContainers[0].resources.requests.memory is negative: correct the Pod",
         ),
         (
             json!({ "requests": { GPU: [] } }),

@@ -40,10 +40,7 @@ impl<S> Prompt<S> {
             self.timer.as_mut().reset(end);
         }
         ready!(self.timer.as_mut().poll(cx));
-        Poll::Ready(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "a request took too long to arrive, or its answer to be taken",
-        ))
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "a request or its answer took too long"))
     }
 
     /// Fails a write that waits for too long: what is held for the answer is short for others.

@@ -167,12 +167,12 @@ async fn odd_requests_get_an_answer() {
     let fixture = Fixture::plain();
     let mut http1 = fixture.http1().await;
     for (request, status, words) in [
-        (request(Method::GET, PATH, ""), 405, "not for this path"),
+        (request(Method::GET, PATH, ""), 405, "does not allow this method"),
         (request(Method::POST, "/", "x"), 404, "/mutate-v1-pod"),
         (request(Method::POST, PATH, "x"), 400, "Status"),
         (request(Method::POST, PATH, ""), 400, "Status"),
         (request(Method::GET, "/healthz", ""), 200, "ok"),
-        (request(Method::POST, "/healthz", ""), 405, "not for"),
+        (request(Method::POST, "/healthz", ""), 405, "does not allow this method"),
         (request(Method::GET, "/readyz", ""), 503, "not ready"),
     ] {
         let (code, text) = ask(&mut http1, request).await;

@@ -77,7 +77,7 @@ pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
 
 /// The values that helm says are without effect, in alphabetical order.
 pub fn in_vain(told: &str) -> Result<Vec<&str>> {
-    let Some((_, list)) = told.split_once("without effect here") else { return Ok(Vec::new()) };
+    let Some((_, list)) = told.split_once("have no effect here") else { return Ok(Vec::new()) };
     let (_, list) = list.split_once(": ").context("no list")?;
     let mut vain: Vec<_> = list.lines().next().context("an empty list")?.split(", ").collect();
     vain.sort_unstable();
@@ -116,7 +116,7 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
         ];
         ensure!(vain == expected, "{vain:?}");
         let told = installed(&helm, &json!({ "provider": "aws" })).await?;
-        ensure!(!told.contains("without effect here"), "{told}");
+        ensure!(!told.contains("have no effect here"), "{told}");
         ensure!(told.contains("DELETES NO VM of aws"), "{told}");
         let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
         ensure!(!told.contains("DELETES NO VM"), "{told}");

@@ -60,7 +60,7 @@ fn a_certificate_that_is_not_replaced_in_time_is_warned_of_once() -> Result<()> 
         let lines = |words: &str| -> Result<usize> {
             Ok(fs::read_to_string(webhook.log())?.lines().filter(|line| line.contains(words)).count())
         };
-        let (late, over) = ("should have been replaced by now", "the certificate has expired");
+        let (late, over) = ("the certificate is overdue for replacement", "the certificate has expired");
         // It has a quarter of its life before it from now on.
         until_told(at(8080), expires, expires - 100).await?;
         wait::eventually("it is said to be late", DEADLINE, async || {

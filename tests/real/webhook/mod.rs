@@ -42,7 +42,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         assert_eq!(sizes(&dry_run(scene, &other).await?), [None, None, None]);
         let negative = peer_pod("negative", &json!([asks("a", &json!({ "requests": { "cpu": "-1" } }))]));
         let problem = dry_run(scene, &negative).await.err().context("it is refused")?.to_string();
-        assert!(problem.contains("is below zero"), "{problem}");
+        assert!(problem.contains("is negative"), "{problem}");
 
         // What is asked of the Pod as a whole.
         let mut whole = peer_pod("whole", &json!([asks("a", &json!({ "requests": { "cpu": "1" } }))]));
@@ -109,7 +109,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         for (hard, words) in [
             (
                 json!({ "requests.cpu": "100" }),
-                ["must specify requests.cpu", "a ResourceQuota of cpu or memory, refuse"],
+                ["must specify requests.cpu", "a ResourceQuota of cpu or memory, rejects"],
             ),
             (
                 json!({ "requests.kata.peerpods.io/vm": "1" }),

@@ -97,10 +97,11 @@ fn base(objects: &[Manifest]) -> Result<Files> {
         }
     }
     let namespace = Kustomization { resources: vec!["namespace.yaml".to_owned()], ..Kustomization::new() };
-    let about = "The namespace of the installation. Its Pod security level lets cloud-api-adaptor's privileged Pods run.";
+    let about = "The namespace of the installation. Its Pod security level allows cloud-api-adaptor's privileged \
+         Pods.";
     files.insert("kustomize/namespace/kustomization.yaml".into(), namespace.print(about)?);
-    let about = "Everything but the namespace and the settings. What keeps the rest from being deleted comes last: kubectl deletes \
-                 in this order, too.";
+    let about = "Everything except the namespace and the settings. The policies that protect other objects from \
+         deletion are last, because kubectl also deletes in this order.";
     let base = Kustomization { resources, ..Kustomization::new() };
     files.insert("kustomize/base/kustomization.yaml".into(), base.print(about)?);
     Ok(files)
@@ -120,9 +121,9 @@ fn overlay(provider: CloudProvider, options: &Options) -> Result<Files> {
         ..Kustomization::new()
     };
     let about = format!(
-        "The installation for the provider {provider}: fill in settings.env and credentials.env. Options are in ../../components: \
-         add `components: [../../components/NAME]`. The namespace is {} and cannot be changed here, by `namespace:` neither; the helm \
-         chart is for any.{}",
+        "The installation for the provider {provider}: fill in settings.env and credentials.env. Options \
+         are in ../../components: add `components: [../../components/NAME]`. The namespace is {}. It \
+         cannot be changed here, not even with `namespace:`; use the helm chart for another namespace.{}",
         options.namespace,
         caveat(provider)
     );
@@ -173,51 +174,52 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
     Ok(vec![
         Choice {
             name: "cert-manager",
-            about: "The webhook's certificate is made by cert-manager, for the webhook of the PeerPodConfig `config`. Without it the \
-                    webhook makes its own.",
+            about: "cert-manager creates the webhook's certificate, for the webhook of the PeerPodConfig \
+                 `config`. Without this component the webhook creates its own.",
             objects: install::certificate(options, samples::CONFIG).into(),
             patches: Vec::new(),
         },
         Choice {
             name: "pod-monitor",
-            about: "What the Prometheus operator scrapes: operators and webhooks.",
+            about: "Lets the Prometheus operator scrape operators and webhooks.",
             objects: vec![monitoring::pod_monitor(options)],
             patches: Vec::new(),
         },
         Choice {
             name: "alerts",
-            about: "What the Prometheus operator wakes people for.",
+            about: "Alerts for the Prometheus operator.",
             objects: vec![monitoring::prometheus_rule(options)],
             patches: Vec::new(),
         },
         Choice {
             name: "disruption-budget",
-            about: "Evictions leave one of the operators. (kubectl apply takes any budget for changed each time.)",
+            about: "Evictions keep one operator running. (kubectl apply reports any budget as changed each time.)",
             objects: vec![to_value(install::disruption_budget(options))?],
             patches: Vec::new(),
         },
         Choice {
             name: "network-policies",
-            about: "Closes the ports of operators and webhooks but for metrics and reviews.",
+            about: "Closes the ports of operators and webhooks except those for metrics and reviews.",
             objects: install::network_policies(options).iter().map(to_value).collect::<Result<_, _>>()?,
             patches: Vec::new(),
         },
         Choice {
             name: "deny-guard",
-            about: "The guard refuses what it otherwise warns of.",
+            about: "The guard refuses writes that it otherwise only warns about.",
             objects: Vec::new(),
             patches: vec![json!({ "target": guard("ValidatingAdmissionPolicyBinding"), "patch": deny })],
         },
         Choice {
             name: "no-guard",
-            about: "Nobody asks who writes PeerPods.",
+            about: "Without the guard: anyone with RBAC rights may write PeerPods.",
             objects: Vec::new(),
             patches: vec![delete("ValidatingAdmissionPolicyBinding")?, delete("ValidatingAdmissionPolicy")?],
         },
         Choice {
             name: "peerpodconfig",
-            about: "The operator brings cloud-api-adaptor, the admission and the nodes' capacity to what a PeerPodConfig says, and here \
-                    is one. Its definition must be there first: apply manifests/crd before, or this twice.",
+            about: "A PeerPodConfig. For it the operator deploys cloud-api-adaptor and the admission, and \
+                 advertises the nodes' capacity. Its CRD must exist first: apply manifests/crd before, or \
+                 apply this twice.",
             objects: vec![samples::peer_pod_config(options)?],
             patches: Vec::new(),
         },

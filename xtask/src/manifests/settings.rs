@@ -50,11 +50,13 @@ pub(super) fn comment(key: &Key) -> String {
 pub(super) const fn caveat(provider: CloudProvider) -> &'static str {
     match provider {
         CloudProvider::Libvirt => {
-            " It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: that of a release knows no libvirt."
+            " It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: \
+             released images do not support libvirt."
         }
         reaped if reaped.is_reaped() => "",
         _ => {
-            " This version of the operator DELETES NO VM of this provider: PeerPods that go stay, and so do their VMs and namespaces."
+            " This version of the operator DELETES NO VM of this provider: deleted PeerPods stay, and so \
+             do their VMs and namespaces."
         }
     }
 }
@@ -81,18 +83,19 @@ pub(super) fn wrap(text: &str) -> String {
 pub(super) fn env_file(provider: CloudProvider, place: Place) -> String {
     let mut text = wrap(match place {
         Place::ConfigMap => {
-            "The ConfigMap peer-pods-cm: the settings of cloud-api-adaptor, which the operator reads as well. An empty value \
-             stands for the default. Where the Secret has a setting, too, the value here counts, also if it is empty."
+            "The ConfigMap peer-pods-cm: the settings of cloud-api-adaptor and of the operator. An empty \
+             value means the default. If the Secret has the same setting, the value here is used, even if \
+             it is empty."
         }
         Place::Secret => {
-            "The Secret peer-pods-secret: the credentials of cloud-api-adaptor, which the operator reads as well. It must exist, \
-             if need be empty. An empty value stands for none."
+            "The Secret peer-pods-secret: the credentials of cloud-api-adaptor and of the operator. It \
+             must exist, even if it is empty. An empty value means none."
         }
     });
     if place == Place::Secret && matches!(provider, CloudProvider::Libvirt | CloudProvider::Byom) {
         text.push_str(&wrap(
-            "The key for ssh is in a Secret of its own: kubectl -n confidential-containers-system create secret generic \
-             ssh-key-secret --from-file=id_rsa",
+            "The ssh key is in another Secret: kubectl -n confidential-containers-system create secret \
+             generic ssh-key-secret --from-file=id_rsa",
         ));
     }
     if place == Place::ConfigMap {

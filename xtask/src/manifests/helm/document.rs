@@ -184,7 +184,8 @@ fn let_unset(schema: &mut Value, values: &Yaml) {
 /// A values file with every setting of a provider.
 pub(super) fn provider_values(provider: CloudProvider) -> String {
     let mut text = wrap(&format!(
-        "The settings of the provider {provider}: a copy of this is your values file. An empty value stands for the default.{}",
+        "The settings of the provider {provider}. Copy this file and use the copy as your values file. An \
+         empty value means the default.{}",
         caveat(provider)
     ));
     // Writing to a String cannot fail.
@@ -196,7 +197,7 @@ pub(super) fn provider_values(provider: CloudProvider) -> String {
         }
         if place == Place::Secret {
             text.push_str(
-                "\n# Stored with the release; better make a Secret of your own: secrets.mode=reference.",
+                "\n# helm stores these values with the release. A Secret of your own is safer: secrets.mode=reference.",
             );
         }
         let _ = write!(text, "\n{name}:\n  {provider}:\n");

@@ -43,7 +43,7 @@ fn chart_yaml() -> Result<String> {
     let chart = json!({
         "apiVersion": "v2",
         "name": "peerpod-operator",
-        "description": "Deletes the virtual machines of peer pods that are gone, and installs what makes them",
+        "description": "Deletes the VMs of peer pods that no longer exist, and deploys cloud-api-adaptor, which creates them",
         "type": "application",
         // Later builds of a version, such as clouds', count as before it without the last part.
         "kubeVersion": format!(">={OLDEST_KUBERNETES}.0-0"),

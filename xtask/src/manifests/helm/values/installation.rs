@@ -5,11 +5,11 @@ use serde::Serialize;
 
 use super::{Texts, further_labels};
 
-/// The policy over those who write PeerPods.
+/// The admission policy for writes to PeerPods.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Guard {
-    /// What becomes of a write without the right to it: `Warn`, `Deny`, or `None`, so that nobody asks.
+    /// What happens to a write without the right to it: `Warn`, `Deny`, or `None` (no policy).
     action: GuardAction,
 }
 
@@ -29,7 +29,7 @@ enum GuardAction {
 pub(super) struct Crds {
     /// Whether the chart installs and upgrades them.
     install: bool,
-    /// Whether they stay when the chart is uninstalled, and with them what is known of running VMs.
+    /// Whether they stay when the chart is uninstalled, and with them the records of running VMs.
     keep: bool,
 }
 
@@ -39,13 +39,13 @@ impl Default for Crds {
     }
 }
 
-/// What Prometheus scrapes.
+/// Objects for Prometheus.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Metrics {
     /// A `PodMonitor` of the Prometheus operator.
     pod_monitor: Monitoring,
-    /// A `PrometheusRule` of the Prometheus operator: what to be woken for.
+    /// A `PrometheusRule` of the Prometheus operator, with the alerts.
     alerts: Monitoring,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Metrics {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Monitoring {
-    /// Whether there is one.
+    /// Whether the chart creates it.
     enabled: bool,
-    /// Its further labels, by which Prometheus selects it; none that `commonLabels` may not have.
+    /// Additional labels, by which Prometheus selects it. The names that `commonLabels` forbids are forbidden here, too.
     #[schemars(schema_with = "further_labels")]
     labels: Texts,
 }
@@ -64,18 +64,19 @@ struct Monitoring {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Switch {
-    /// Whether it is there.
+    /// Whether the chart creates it.
     enabled: bool,
 }
 
-/// What is waited for before the chart is uninstalled.
+/// What `helm uninstall` waits for.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Drain {
-    /// Whether it is waited for. Where PeerPods of running Pods are left, uninstalling fails and changes nothing. Without it, delete
-    /// every PeerPodConfig yourself first (`kubectl delete peerpodconfigs --all`): while there is one, helm fails at the operator.
+    /// Whether `helm uninstall` waits. If there are PeerPods of running Pods, it fails and changes nothing. If false,
+    /// delete every PeerPodConfig first (`kubectl delete peerpodconfigs --all`): while one exists, helm cannot delete the
+    /// operator.
     enabled: bool,
-    /// How long, such as `4m` or `1h 30m`, up to `24h`; helm's own `--timeout` must be a minute longer.
+    /// Time limit, such as `4m` or `1h 30m`, up to `24h`. helm's own `--timeout` must be a minute longer.
     #[schemars(schema_with = "drain_timeout")]
     timeout: String,
 }

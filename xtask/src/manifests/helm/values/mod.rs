@@ -61,60 +61,63 @@ fn further_labels(_: &mut SchemaGenerator) -> Schema {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Values {
-    /// Whether a chart that has this one as a part takes it, where that says `condition: peerpod-operator.enabled`; this chart itself
-    /// does not ask.
+    /// Whether a parent chart with `condition: peerpod-operator.enabled` includes this chart. This chart itself ignores
+    /// it.
     enabled: bool,
-    /// The cloud: with it, the chart makes `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and `providerSecrets`. Without,
-    /// both must be there already. `providers/NAME.yaml` is a values file for each, with every setting.
+    /// The cloud. If set, the chart creates `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and
+    /// `providerSecrets`. If empty, you create both. `providers/NAME.yaml` is a values file for each cloud, with every
+    /// setting.
     #[schemars(schema_with = "provider")]
     provider: String,
-    /// cloud-api-adaptor's settings, by provider: `providerConfigs.aws.PODVM_AMI_ID`. An empty value stands for the default.
+    /// cloud-api-adaptor's settings, by provider: `providerConfigs.aws.PODVM_AMI_ID`. An empty value means the default.
     #[schemars(schema_with = "provider_configs")]
     provider_configs: Object,
-    /// cloud-api-adaptor's credentials, by provider, where `secrets.mode` is `create`; `id_rsa` and `id_rsa_pub` (libvirt, byom) are the
-    /// key for ssh. They are stored with the release: better have a Secret of your own.
+    /// cloud-api-adaptor's credentials, by provider, if `secrets.mode` is `create`. `id_rsa` and `id_rsa_pub` (libvirt,
+    /// byom) are the ssh key. helm stores them with the release: a Secret of your own is safer.
     #[schemars(schema_with = "provider_secrets")]
     provider_secrets: Object,
     /// Where credentials come from.
     secrets: Secrets,
     /// Where settings come from.
     settings: Settings,
-    /// What TLS connections must be like: cloud-api-adaptor's and the webhook's.
+    /// Requirements for TLS connections of cloud-api-adaptor and the webhook.
     tls_profile: TlsProfile,
     /// cloud-api-adaptor's image.
     image: AdaptorImage,
-    /// How many peer-pod VMs there may be on all nodes together: `spec.limit` of the PeerPodConfig. 0 is none, and not any number as in
-    /// the charts of cloud-api-adaptor.
+    /// How many peer-pod VMs may run on all nodes together: `spec.limit` of the PeerPodConfig. 0 means none. (In the
+    /// charts of cloud-api-adaptor, 0 means any number.)
     #[schemars(schema_with = "limit")]
     limit: String,
-    /// cloud-api-adaptor's DaemonSet, which the operator makes for the PeerPodConfig.
+    /// cloud-api-adaptor's DaemonSet, which the operator creates for the PeerPodConfig.
     daemonset: Daemonset,
-    /// The controller that deletes VMs whose Pods are gone.
+    /// The controller that deletes the VMs of Pods that no longer exist.
     resource_ctrl: ResourceCtrl,
-    /// The admission webhook, which the operator makes for the PeerPodConfig.
+    /// The admission webhook, which the operator creates for the PeerPodConfig.
     webhook: Webhook,
-    /// What only Alibaba Cloud needs.
+    /// Settings for Alibaba Cloud.
     alibabacloud: Alibabacloud,
-    /// How Pods become peer pods, beside what `webhook` says.
+    /// How Pods become peer pods, in addition to `webhook`.
     admission: Admission,
-    /// A PeerPodConfig, which brings cloud-api-adaptor, the admission and the nodes' capacity.
+    /// A PeerPodConfig, for which the operator deploys cloud-api-adaptor and the admission, and advertises the nodes'
+    /// capacity.
     peer_pod_config: PeerPodConfig,
     /// The operator.
     operator: Operator,
-    /// The policy over those who write PeerPods.
+    /// The admission policy for writes to PeerPods.
     guard: Guard,
     /// The custom resource definitions.
     crds: Crds,
-    /// What Prometheus scrapes.
+    /// Objects for Prometheus.
     metrics: Metrics,
-    /// Whether the Pods' ports are closed but for metrics and reviews.
+    /// Whether a NetworkPolicy closes the Pods' ports except those for metrics and reviews.
     network_policy: Switch,
-    /// Whether evictions leave one of the operators.
+    /// Whether a PodDisruptionBudget keeps one operator during evictions.
     pod_disruption_budget: Switch,
-    /// What is waited for before the chart is uninstalled: deletions under way, and every PeerPodConfig.
+    /// What `helm uninstall` waits for: deletions in progress, and the deletion of every PeerPodConfig.
     drain: Drain,
-    /// Labels of every object of the release and of the Pods of its Deployment and Jobs; what the operator makes has none of them. The chart
-    /// itself has `app.kubernetes.io/name`, `app.kubernetes.io/component`, `app.kubernetes.io/part-of` and `app.kubernetes.io/version`.
+    /// Labels of every object of the release and of the Pods of its Deployment and Jobs. Objects that the operator
+    /// creates do not get them. The chart sets `app.kubernetes.io/name`, `app.kubernetes.io/component`,
+    /// `app.kubernetes.io/part-of` and `app.kubernetes.io/version` itself.
     #[schemars(schema_with = "further_labels")]
     common_labels: Texts,
     /// Without effect: this chart does not install Kata Containers; install their chart kata-deploy as a release of its own.

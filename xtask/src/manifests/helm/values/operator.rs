@@ -11,13 +11,13 @@ use serde_json::{Value, to_value};
 
 use super::{List, Object, Texts, further_labels, sources::tls_version};
 
-/// The controller that deletes VMs whose Pods are gone.
+/// The controller that deletes the VMs of Pods that no longer exist.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ResourceCtrl {
-    /// Whether it runs.
+    /// Whether the controller runs.
     enabled: bool,
-    /// Further labels of the operator's Pods; none that `commonLabels` may not have.
+    /// Additional labels of the operator's Pods. The names that `commonLabels` forbids are forbidden here, too.
     #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
     /// The operator's ServiceAccount.
@@ -26,12 +26,12 @@ pub(super) struct ResourceCtrl {
     name_prefix: String,
     /// Without effect: the operator's image is `operator.image`.
     image: Object,
-    /// Without effect: there is no proxy before the metrics.
+    /// Without effect: the metrics have no proxy.
     auth_proxy: Object,
-    /// As `tlsProfile.minVersion`, where neither that nor the webhook's values say anything.
+    /// Like `tlsProfile.minVersion`, if neither that nor the webhook's values are set.
     #[schemars(schema_with = "tls_version")]
     tls_min_version: String,
-    /// As `tlsProfile.cipherSuites`, where neither that nor the webhook's values say anything.
+    /// Like `tlsProfile.cipherSuites`, if neither that nor the webhook's values are set.
     tls_cipher_suites: String,
 }
 
@@ -54,7 +54,7 @@ impl Default for ResourceCtrl {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ServiceAccount {
-    /// Its annotations, such as a cloud's role for workload identity.
+    /// Annotations, such as a cloud's role for workload identity.
     annotations: Texts,
 }
 
@@ -62,48 +62,49 @@ pub(super) struct ServiceAccount {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Operator {
-    /// Its image.
+    /// The operator's image.
     image: OperatorImage,
-    /// Secrets that the image is pulled with: `[{name: …}]`.
+    /// Secrets for pulling the image: `[{name: …}]`.
     #[schemars(schema_with = "pull_secrets")]
     image_pull_secrets: List,
-    /// How many there are, of which one acts.
+    /// Number of replicas. One of them leads, the others stand by.
     #[schemars(range(min = 0, max = 10))]
     replicas: i32,
-    /// The controllers to run: `peerpod`, `peerpodconfig`. Empty: those that the other values need.
+    /// The controllers to run: `peerpod`, `peerpodconfig`. If empty, those that the other values need.
     controllers: Vec<Controller>,
-    /// The Lease of the operator that acts; `33f6c5d6.confidentialcontainers.org` is that of cloud-api-adaptor's own controller. Empty: its
-    /// own. It has the right to no other.
+    /// The Lease of the leader. `33f6c5d6.confidentialcontainers.org` is the Lease of cloud-api-adaptor's own controller.
+    /// If empty, the operator's own. The operator gets rights to this Lease only.
     #[schemars(schema_with = "lease_name")]
     lease_name: String,
-    /// What it asks of its node, and the most that it gets.
+    /// Resource requests and limits of the operator.
     resources: Object,
-    /// Its ServiceAccount.
+    /// The operator's ServiceAccount.
     service_account: ServiceAccount,
-    /// Further arguments of `peerpod-operator run`. One that is there already counts in place of that one.
+    /// Additional arguments of `peerpod-operator run`. They override arguments that the chart sets.
     extra_args: Vec<String>,
-    /// Further environment variables: `[{name: PEERPOD_OPERATOR_LOG, value: "info,peerpod_operator=debug"}]` has it log more.
+    /// Additional environment variables. `[{name: PEERPOD_OPERATOR_LOG, value: "info,peerpod_operator=debug"}]` makes the
+    /// operator log more.
     extra_env: List,
-    /// Further volumes.
+    /// Additional volumes.
     extra_volumes: List,
-    /// Where they are mounted.
+    /// Mounts of these volumes.
     extra_volume_mounts: List,
-    /// Further labels of its Pods; none that `commonLabels` may not have.
+    /// Additional labels of the operator's Pods. The names that `commonLabels` forbids are forbidden here, too.
     #[schemars(schema_with = "further_labels")]
     pod_labels: Texts,
-    /// Further annotations of its Pods.
+    /// Additional annotations of the operator's Pods.
     pod_annotations: Texts,
-    /// Annotations of its Deployment.
+    /// Annotations of the operator's Deployment.
     annotations: Texts,
-    /// Labels of nodes that it runs on, and the webhook.
+    /// Labels of the nodes for the operator and the webhook.
     node_selector: Texts,
-    /// Taints of nodes that it runs on all the same, and the webhook.
+    /// Taints of nodes that the operator and the webhook tolerate.
     tolerations: List,
-    /// Which nodes it needs or prefers, and which other Pods there; `nodeAffinity` is that of the webhook and of helm's Jobs, too.
+    /// Affinity of the operator's Pods. `nodeAffinity` also applies to the webhook and to helm's Jobs.
     affinity: Object,
-    /// How it is spread over nodes.
+    /// How the operator's Pods are spread over nodes.
     topology_spread_constraints: List,
-    /// Its priority class, and that of the webhook and of helm's Jobs.
+    /// Priority class of the operator, the webhook and helm's Jobs.
     priority_class_name: String,
 }
 
@@ -129,15 +130,15 @@ impl Operator {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct OperatorImage {
-    /// Its name.
+    /// The name of the image.
     #[schemars(length(min = 1))]
     repository: String,
-    /// Its tag. Empty is the chart's appVersion.
+    /// The tag. If empty, the chart's appVersion.
     tag: String,
-    /// Its digest, `sha256:` and 64 hexadecimal digits, in the place of a tag.
+    /// The digest, `sha256:` and 64 hexadecimal digits, instead of a tag.
     #[schemars(regex(pattern = r"^(sha256:[0-9a-f]{64})?$"))]
     digest: String,
-    /// When a node pulls it.
+    /// When a node pulls the image.
     pull_policy: PullPolicy,
 }
 

@@ -14,9 +14,10 @@ use peerpod_operator::install::samples::CONFIG;
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct AdaptorImage {
-    /// Its name. Empty is the public one, `quay.io/confidential-containers/cloud-api-adaptor`.
+    /// The name of the image. If empty, the public image `quay.io/confidential-containers/cloud-api-adaptor`.
     name: String,
-    /// Its tag. Empty is `latest`. libvirt needs a development image, `latest` or a tag with `dev` in it: that of a release knows no libvirt.
+    /// The tag. If empty, `latest`. libvirt needs a development image, `latest` or a tag with `dev` in it: released
+    /// images do not support libvirt.
     tag: String,
 }
 
@@ -24,12 +25,13 @@ pub(super) struct AdaptorImage {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Daemonset {
-    /// How a new version takes the place of an old one: `maxUnavailable` and `maxSurge`. Empty replaces one node's Pod at a time.
+    /// How a new version replaces an old one: `maxUnavailable` and `maxSurge`. If empty, the Pod of one node at a time is
+    /// replaced.
     #[schemars(schema_with = "update_strategy")]
     update_strategy: Object,
-    /// Further labels of its Pods, such as `azure.workload.identity/use: "true"`.
+    /// Additional labels of the Pods, such as `azure.workload.identity/use: "true"`.
     pod_labels: Texts,
-    /// Its ServiceAccount.
+    /// The ServiceAccount of cloud-api-adaptor.
     service_account: ServiceAccount,
 }
 
@@ -39,28 +41,29 @@ pub(super) struct Daemonset {
 pub(super) struct Webhook {
     /// Whether the PeerPodConfig has an admission at all.
     enabled: bool,
-    /// How many webhooks there are.
+    /// Number of webhook Pods.
     #[schemars(range(min = 1, max = 10))]
     replicas: i32,
-    /// What it looks for.
+    /// Which Pods the webhook changes, and how.
     #[serde(rename = "webhook")]
     target: WebhookTarget,
     /// Without effect: names are fixed.
     name_prefix: String,
-    /// Without effect: it runs in the namespace of the release.
+    /// Without effect: the webhook runs in the namespace of the release.
     namespace_override: String,
-    /// Without effect: it runs the operator's image.
+    /// Without effect: the webhook runs the operator's image.
     image: Object,
-    /// Without effect: the operator says what it needs.
+    /// Without effect: the operator sets the webhook's resources.
     resources: Object,
-    /// As `tlsProfile.minVersion`, where that profile says nothing.
+    /// Like `tlsProfile.minVersion`, if that is not set.
     #[schemars(schema_with = "tls_version")]
     tls_min_version: String,
-    /// As `tlsProfile.cipherSuites`, where that profile says nothing.
+    /// Like `tlsProfile.cipherSuites`, if that is not set.
     tls_cipher_suites: String,
-    /// Without effect: it makes its own certificate, and uses the Secret `webhook-server-cert` if somebody else makes it.
+    /// Without effect: the webhook creates its own certificate, or uses the Secret `webhook-server-cert` if you create
+    /// it.
     cert_manager: Object,
-    /// Without effect: there is no proxy before the metrics.
+    /// Without effect: the metrics have no proxy.
     auth_proxy: Object,
 }
 
@@ -82,22 +85,22 @@ impl Default for Webhook {
     }
 }
 
-/// What the webhook looks for.
+/// Which Pods the webhook changes, and how.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WebhookTarget {
     /// The runtime class of peer pods.
     #[schemars(length(min = 1))]
     target_runtime_class: String,
-    /// The extended resource that stands for one VM.
+    /// The extended resource of which one unit is one VM.
     #[serde(rename = "podVMExtendedResource")]
     #[schemars(length(min = 3))]
     pod_vm_extended_resource: String,
-    /// Without effect: it is `Fail`, and only peer pods ever reach the webhook.
+    /// Without effect: it is `Fail`, and only peer pods reach the webhook.
     failure_policy: String,
-    /// Without effect: the operator says what its MutatingWebhookConfiguration is annotated with.
+    /// Without effect: the operator sets the annotations of the MutatingWebhookConfiguration.
     annotations: Texts,
-    /// Without effect: the operator says what labels its MutatingWebhookConfiguration has.
+    /// Without effect: the operator sets the labels of the MutatingWebhookConfiguration.
     labels: Texts,
 }
 
@@ -113,7 +116,7 @@ impl Default for WebhookTarget {
     }
 }
 
-/// What only Alibaba Cloud needs.
+/// Settings for Alibaba Cloud.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Alibabacloud {
@@ -135,9 +138,9 @@ struct Rrsa {
 pub(super) struct Admission {
     /// `Webhook`, `Policy` (Kubernetes 1.36 and later), `Auto` or `None`.
     mode: AdmissionMode,
-    /// How the size of a VM follows from the containers' resources: `Kubernetes` or `Sum`.
+    /// How to compute a VM's size from the containers' resources: `Kubernetes` or `Sum`.
     sizing: Sizing,
-    /// Namespaces whose Pods are left as they are.
+    /// Namespaces whose Pods are never changed.
     excluded_namespaces: Vec<String>,
 }
 
@@ -148,13 +151,13 @@ const SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PeerPodConfig {
-    /// Whether there is one. An installation, an upgrade and a rollback bring it to what the values say; it is deleted when the chart
-    /// is uninstalled, and not before.
+    /// Whether the chart applies a PeerPodConfig. An installation, an upgrade and a rollback apply the values to it.
+    /// `helm uninstall` deletes it.
     create: bool,
-    /// Its name, of up to 40 characters. Another name is another PeerPodConfig: the former one stays.
+    /// The name, of up to 40 characters. If you change it, the old PeerPodConfig stays.
     #[schemars(length(max = 40), regex(pattern = SUBDOMAIN))]
     name: String,
-    /// Further fields of its `spec`, which overrule what other values say.
+    /// Additional fields of its `spec`. They override other values.
     #[schemars(schema_with = "config_spec")]
     spec: Object,
 }

@@ -7,16 +7,17 @@ use serde::Serialize;
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Secrets {
-    /// `create` makes the Secrets from these values, `reference` takes those named below.
+    /// `create`: the chart creates the Secrets from these values. `reference`: you create the Secrets that are named
+    /// below.
     mode: SecretsMode,
-    /// The Secret with the credentials, where the mode is `reference`. Empty is `peer-pods-secret`.
+    /// The Secret with the credentials, if the mode is `reference`. If empty, `peer-pods-secret`.
     existing_secret_name: String,
-    /// The Secret with the key for ssh, where the mode is `reference`. Empty is `ssh-key-secret`.
+    /// The Secret with the ssh key, if the mode is `reference`. If empty, `ssh-key-secret`.
     existing_ssh_key_secret_name: String,
-    /// The Secret with certificates for the connection to pod VMs, where the mode is `reference`. Empty is `certs-for-tls`.
+    /// The Secret with certificates for the connection to pod VMs, if the mode is `reference`. If empty, `certs-for-tls`.
     existing_tls_secret_name: String,
-    /// Certificates for the connection to pod VMs, where the mode is `create`; `CACERT_FILE`, `CERT_FILE` and `CERT_KEY` name their files in
-    /// `/etc/certificates`: `ca.crt`, `client.crt` and `client.key`.
+    /// Certificates for the connection to pod VMs, if the mode is `create`. `CACERT_FILE`, `CERT_FILE` and `CERT_KEY`
+    /// name their files in `/etc/certificates`: `ca.crt`, `client.crt` and `client.key`.
     tls_certs: TlsCerts,
 }
 
@@ -45,18 +46,18 @@ struct TlsCerts {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Settings {
-    /// A ConfigMap that is there already, in the place of `providerConfigs`. Empty is `peer-pods-cm`.
+    /// A ConfigMap of your own, instead of `providerConfigs`. If empty, `peer-pods-cm`.
     existing_config_map_name: String,
 }
 
-/// What TLS connections must be like.
+/// Requirements for TLS connections.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct TlsProfile {
-    /// The oldest version: `VersionTLS12` or `VersionTLS13`. Empty is TLS 1.2.
+    /// The lowest version: `VersionTLS12` or `VersionTLS13`. If empty, TLS 1.2.
     #[schemars(schema_with = "tls_version")]
     min_version: String,
-    /// Ciphers of TLS 1.2 by Go's names, with commas between. Empty is all that are safe.
+    /// Ciphers of TLS 1.2 by Go's names, separated by commas. If empty, all safe ones.
     cipher_suites: String,
 }
 
