@@ -142,6 +142,8 @@ pub struct Options {
     pub ssh_key_secret: String,
     /// The Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts.
     pub tls_secret: String,
+    /// The Secret with the host keys that byom trusts, which cloud-api-adaptor mounts.
+    pub byom_host_keys_secret: String,
     /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
     pub mounted: Option<Mounted>,
 }

@@ -179,7 +179,11 @@ impl Context {
             namespace: &self.options.namespace,
             settings,
             adaptor_image: &self.options.adaptor_image,
-            secrets: AdaptorSecrets { ssh_key: &self.options.ssh_key_secret, tls: &self.options.tls_secret },
+            secrets: AdaptorSecrets {
+                ssh_key: &self.options.ssh_key_secret,
+                tls: &self.options.tls_secret,
+                byom_host_keys: &self.options.byom_host_keys_secret,
+            },
         }
     }
 

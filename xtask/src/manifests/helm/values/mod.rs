@@ -72,7 +72,7 @@ pub(super) struct Values {
     #[schemars(schema_with = "provider_configs")]
     provider_configs: Object,
     /// cloud-api-adaptor's credentials, by provider, where `secrets.mode` is `create`; `id_rsa` and `id_rsa_pub` (libvirt, byom) are the
-    /// key for ssh. They are stored with the release: better have a Secret of your own.
+    /// key for ssh, and `hostKeys` (byom) is a map of the host keys that are trusted. They are stored with the release: better have a Secret of your own.
     #[schemars(schema_with = "provider_secrets")]
     provider_secrets: Object,
     /// Where credentials come from.

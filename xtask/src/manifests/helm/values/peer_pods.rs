@@ -95,9 +95,9 @@ struct WebhookTarget {
     pod_vm_extended_resource: String,
     /// Without effect: it is `Fail`, and only peer pods ever reach the webhook.
     failure_policy: String,
-    /// Without effect: the operator says what its MutatingWebhookConfiguration is annotated with.
+    /// Further annotations of the MutatingWebhookConfiguration: `admissions.enforcer/disabled: "true"` keeps AKS from changing it.
     annotations: Texts,
-    /// Without effect: the operator says what labels its MutatingWebhookConfiguration has.
+    /// Further labels of the MutatingWebhookConfiguration.
     labels: Texts,
 }
 

@@ -15,6 +15,9 @@ pub(super) struct Secrets {
     existing_ssh_key_secret_name: String,
     /// The Secret with certificates for the connection to pod VMs, where the mode is `reference`. Empty is `certs-for-tls`.
     existing_tls_secret_name: String,
+    /// The Secret with the host keys that byom trusts, where the mode is `reference`. Empty is `byom-ssh-host-keys`. Where it is named,
+    /// `SSH_HOST_KEY_ALLOWLIST_DIR` leads to it unless it is set.
+    existing_byom_host_key_secret_name: String,
     /// Certificates for the connection to pod VMs, where the mode is `create`; `CACERT_FILE`, `CERT_FILE` and `CERT_KEY` name their files in
     /// `/etc/certificates`: `ca.crt`, `client.crt` and `client.key`.
     tls_certs: TlsCerts,
