@@ -175,10 +175,10 @@ fn refused(refusal: &Refusal) -> (Reason, Message) {
         ),
         Refusal::DeveloperMode => (
             Reason::DeveloperMode,
-            format!(
-                "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the VM is kept; \
-                 the operator deletes it when developer mode is turned off; {give_up}"
-            ),
+            Message::public(format!(
+                "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the operator keeps \
+                 this VM; it deletes the VM when developer mode is turned off; {give_up}"
+            )),
         ),
     }
 }
