@@ -19,5 +19,8 @@ pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
 /// The `Secret` with certificates for the connection to pod VMs, cloud-api-adaptor's own.
 pub const TLS_SECRET: &str = "certs-for-tls";
 
+/// The `Secret` with the host keys that byom trusts, cloud-api-adaptor's own.
+pub const BYOM_HOST_KEYS_SECRET: &str = "byom-ssh-host-keys";
+
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";

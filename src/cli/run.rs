@@ -98,6 +98,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
                     adaptor_image: args.adaptor_image(),
                     ssh_key_secret: args.ssh_key_secret.clone(),
                     tls_secret: args.adaptor_tls_secret.clone(),
+                    byom_host_keys_secret: args.byom_host_keys_secret.clone(),
                     mounted: args.mounted(),
                 };
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());

@@ -116,6 +116,7 @@ pub(super) fn container(options: &Options) -> Container {
             value("PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", &options.tls_secret),
             // Empty is cloud-api-adaptor's own.
             value("RELATED_IMAGE_CAA", &options.adaptor_image),
+            value("PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET", &options.byom_host_keys_secret),
         ]),
         ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
         liveness_probe: Some(probe("/healthz", 10)),

@@ -3,7 +3,7 @@
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
 use super::guard;
-use crate::names::{CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
+use crate::names::{BYOM_HOST_KEYS_SECRET, CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
 use crate::{NAMESPACE, cli::ControllerName};
 
 /// What an installation can be told.
@@ -30,6 +30,8 @@ pub struct Options {
     pub ssh_key_secret: String,
     /// The Secret with certificates for the connection to pod VMs.
     pub tls_secret: String,
+    /// The Secret with the host keys that byom trusts.
+    pub byom_host_keys_secret: String,
     /// The controllers to run; none: those that run unless told otherwise.
     pub controllers: Vec<ControllerName>,
     /// The Lease of the operator that acts; none: its own.
@@ -63,6 +65,7 @@ impl Default for Options {
             secret: SECRET.to_owned(),
             ssh_key_secret: SSH_KEY_SECRET.to_owned(),
             tls_secret: TLS_SECRET.to_owned(),
+            byom_host_keys_secret: BYOM_HOST_KEYS_SECRET.to_owned(),
             controllers: Vec::new(),
             lease_name: None,
             guard: Some(guard::Action::default()),

@@ -21,6 +21,7 @@ pub const SLACK: Duration = Duration::from_secs(30);
 
 /// All that the decision depends on.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// When the PeerPod's deletion was asked for; `None` while it lives.
     pub deleted: Option<Timestamp>,
@@ -44,6 +45,8 @@ pub struct Facts {
     pub claimed_by: Option<Message>,
     /// What the cloud says about the machine.
     pub machine: Machine,
+    /// Whether the settings turn on cloud-api-adaptor's developer mode, in which no VM is deleted.
+    pub developer_mode: bool,
     /// Whether the cloud accepted the machine's deletion in this very pass.
     pub deletion_accepted: bool,
 }
@@ -129,7 +132,7 @@ impl Decision {
     pub const LABELS: [(&str, &str); 9] = [
         ("nothing", "there is nothing to do"),
         ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
-        ("keep", "the operator cannot tell which of several VMs the Pod runs on; it keeps all of them"),
+        ("keep", "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on"),
         (
             "delete",
             "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
@@ -202,6 +205,8 @@ pub enum Refusal {
     NotSupported(Message),
     /// Which of several machines the Pod runs on cannot be told.
     Ambiguous,
+    /// The settings turn on developer mode.
+    DeveloperMode,
 }
 
 /// Decides. See the [module](self) for what always holds.
@@ -236,6 +241,7 @@ pub fn decide(facts: Facts) -> Decision {
             match guard::prove(vm, &pod) {
                 Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
                 Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes),
+                Ok(_) if facts.developer_mode => Decision::Refuse(Refusal::DeveloperMode),
                 Ok(own) => Decision::Delete(own),
             }
         }
@@ -253,6 +259,7 @@ pub fn hold(facts: &Facts) -> Option<Wait> {
 fn live(facts: Facts) -> Decision {
     match standing(&facts) {
         Standing::Newest => Decision::Nothing,
+        Standing::Superseded if facts.developer_mode => Decision::Keep(Refusal::DeveloperMode),
         Standing::Superseded => Decision::Supersede,
         Standing::Unclear => {
             let machines = [facts.machine].into_iter().chain(facts.siblings.into_iter().map(|it| it.machine));

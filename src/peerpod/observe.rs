@@ -105,6 +105,7 @@ impl Observer {
             siblings: Vec::new(),
             claimed_by: None,
             machine: Machine::NotAsked,
+            developer_mode: self.clouds.developer_mode(),
             deletion_accepted: false,
         };
         if !facts.finalizer || (deleted.is_some() && facts.abandoned) {

@@ -65,6 +65,9 @@ reasons! {
     /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
     /// them until the Pod ends.
     AmbiguousSiblings => Stalled, Warning;
+    /// The settings turn on developer mode (`PODVM_DEVELOPER_MODE` or `PEERPODS_DEVELOPER_MODE`), so the VM is kept for
+    /// debugging. It is deleted when developer mode is turned off.
+    DeveloperMode => Stalled, Normal;
 }
 
 /// The reason of the event about a finalizer that went on an administrator's word; no condition has it, as nothing is
@@ -169,6 +172,13 @@ fn refused(refusal: &Refusal) -> (Reason, Message) {
             "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
              Pod ends"
                 .into(),
+        ),
+        Refusal::DeveloperMode => (
+            Reason::DeveloperMode,
+            Message::public(format!(
+                "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the operator keeps \
+                 this VM; it deletes the VM when developer mode is turned off; {give_up}"
+            )),
         ),
     }
 }

@@ -68,7 +68,8 @@ impl Context {
         daemon_set.metadata.annotations.get_or_insert_default().extend(record);
         let kinds = [self.kind::<DaemonSet>(true)];
         let found =
-            apply::bring(&self.client, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?]).await?;
+            apply::bring(&self.client, &self.drifts, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
+                .await?;
         let has_account = self.annotate_service_account().await?;
         let mut part = Part { findings, again: None };
         if let Some(taken) = name_taken(&found) {
@@ -108,7 +109,7 @@ impl Context {
         let mut here = self.here();
         here.retain(|config| config.metadata.deletion_timestamp.is_none());
         let account = build::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
-        Ok(apply::adjust(&self.client, &Wanted::of(&account)?).await?)
+        Ok(apply::adjust(&self.client, &self.drifts, &Wanted::of(&account)?).await?)
     }
 
     pub(super) fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {

@@ -77,7 +77,7 @@ impl Context {
                     Wanted::new(policies, to_value(policy::policy(inputs))?),
                     Wanted::new(bindings, to_value(policy::binding(inputs))?),
                 ];
-                apply::bring(&self.client, &name, &kinds, &wanted).await?
+                apply::bring(&self.client, &self.drifts, &name, &kinds, &wanted).await?
             }
             Means::Webhook => self.bring_webhook(inputs, &tls, &kinds, &former).await?,
         };

@@ -1,6 +1,9 @@
 //! Brings objects to what is wanted *(client required)*: one write for each that differs, none for the others.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Instant,
+};
 
 use futures::future::try_join_all;
 use kube::{
@@ -14,7 +17,10 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
 
-use super::build::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs};
+use super::{
+    build::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
+    drift::{Drifts, Key},
+};
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     runtime::api_call::{self, ApiError},
@@ -48,6 +54,11 @@ impl Wanted {
     /// Whether it is of this kind.
     pub(super) fn is_a(&self, kind: &Kind) -> bool {
         self.resource.kind == kind.resource.kind
+    }
+
+    fn key(&self, config: Option<&str>) -> Key {
+        let (kind, name) = (self.resource.kind.clone(), self.name.clone());
+        Key { config: config.map(str::to_owned), kind, name }
     }
 
     fn api(&self, client: &Client) -> Api<DynamicObject> {
@@ -94,9 +105,11 @@ impl Found {
 }
 
 /// Makes what is missing, mends what differs, and removes what is of `kinds`, was made for the configuration and is not
-/// wanted any more. What somebody else gave its label, as `kubectl expose` does, stays.
+/// wanted any more. What somebody else gave its label, as `kubectl expose` does, stays. What others keep changing is left for
+/// a while, as `drifts` say.
 pub(super) async fn bring(
     client: &Client,
+    drifts: &Drifts,
     config: &str,
     kinds: &[Kind],
     wanted: &[Wanted],
@@ -116,12 +129,16 @@ pub(super) async fn bring(
             let key = (kind.resource.kind.clone(), wanted.name.clone());
             match state {
                 State::AsWanted(object) => {
+                    drifts.settled(&wanted.key(Some(config)));
                     found.objects.insert(key, *object);
                 }
-                State::Due => {
-                    found.objects.insert(key.clone(), apply(client, wanted).await?);
-                    found.applied.insert(key);
-                }
+                State::Due(there) => match apply(client, drifts, Some(config), wanted).await? {
+                    Some(object) => {
+                        found.objects.insert(key.clone(), object);
+                        found.applied.insert(key);
+                    }
+                    None => found.objects.extend(there.map(|object| (key, *object))),
+                },
                 State::Foreign => found.foreign.push(format!("{} {}", key.0, key.1)),
             }
         }
@@ -137,7 +154,7 @@ pub(super) async fn bring(
 enum State {
     AsWanted(Box<DynamicObject>),
     /// It is missing, or differs.
-    Due,
+    Due(Option<Box<DynamicObject>>),
     /// Somebody else made one of its name.
     Foreign,
 }
@@ -152,10 +169,10 @@ async fn look<'a>(
         Some(object) if !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
             State::AsWanted(Box::new(object))
         }
-        Some(_) => State::Due,
+        Some(object) => State::Due(Some(Box::new(object))),
         None => match api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? {
             Some(object) if !is_ours(&object) => State::Foreign,
-            _ => State::Due,
+            object => State::Due(object.map(Box::new)),
         },
     };
     Ok((wanted, state))
@@ -178,21 +195,38 @@ fn is_ours(object: &DynamicObject) -> bool {
     object.managed_fields().iter().any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER))
 }
 
-/// Brings an object that somebody else made to what is wanted of it, if it exists and differs.
-pub(super) async fn adjust(client: &Client, wanted: &Wanted) -> Result<bool, ApiError> {
+/// Brings an object that somebody else made, for all configurations, to what is wanted of it, if it exists and differs.
+pub(super) async fn adjust(client: &Client, drifts: &Drifts, wanted: &Wanted) -> Result<bool, ApiError> {
     let Some(object) = api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? else {
         return Ok(false);
     };
     if differs(&as_value(&object), &wanted.object, FIELD_MANAGER) {
-        apply(client, wanted).await?;
+        apply(client, drifts, None, wanted).await?;
+    } else {
+        drifts.settled(&wanted.key(None));
     }
     Ok(true)
 }
 
-async fn apply(client: &Client, wanted: &Wanted) -> Result<DynamicObject, ApiError> {
+/// Writes an object, unless others keep changing it.
+async fn apply(
+    client: &Client,
+    drifts: &Drifts,
+    config: Option<&str>,
+    wanted: &Wanted,
+) -> Result<Option<DynamicObject>, ApiError> {
+    let key = wanted.key(config);
+    if !drifts.admit(&key, &wanted.object, Instant::now()) {
+        return Ok(None);
+    }
     info!(kind = wanted.resource.kind, name = wanted.name, "applying");
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    api_call::bounded(wanted.api(client).patch(&wanted.name, &params, &Patch::Apply(&wanted.object))).await
+    let patch = Patch::Apply(&wanted.object);
+    let applied = api_call::bounded(wanted.api(client).patch(&wanted.name, &params, &patch)).await;
+    if applied.is_err() {
+        drifts.not_written(&key);
+    }
+    applied.map(Some)
 }
 
 /// Removes all objects of these kinds that this operator made for the configuration: in the background, or each after all

@@ -11,6 +11,7 @@
 //! withheld.rs  what keeps cloud-api-adaptor from being deployed
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
+//! drift.rs     which of them others keep changing, so that they are left for a while (pure)
 //! verdict.rs   what is told of it: conditions (pure)
 //! report.rs    the status and the events
 //! settings.rs  what is told of cloud-api-adaptor's settings (pure)
@@ -28,6 +29,7 @@ mod admission;
 mod apply;
 pub mod build;
 pub mod capacity;
+mod drift;
 mod handover;
 mod hold;
 mod observe;
@@ -140,6 +142,8 @@ pub struct Options {
     pub ssh_key_secret: String,
     /// The Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts.
     pub tls_secret: String,
+    /// The Secret with the host keys that byom trusts, which cloud-api-adaptor mounts.
+    pub byom_host_keys_secret: String,
     /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
     pub mounted: Option<Mounted>,
 }
@@ -157,6 +161,7 @@ struct Context {
     turn: Mutex<()>,
     policies: policies::Served,
     shared: shared::Watched,
+    drifts: drift::Drifts,
     entrances: admission::Entrances,
     /// What the webhook runs, once it is known: it does not change while this process runs.
     program: OnceCell<Program>,
@@ -207,6 +212,7 @@ pub async fn run(
         turn: Mutex::default(),
         policies,
         shared,
+        drifts: drift::Drifts::default(),
         entrances: admission::Entrances::default(),
         program: OnceCell::new(),
         backoff: Backoff::default(),

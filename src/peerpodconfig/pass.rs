@@ -1,6 +1,9 @@
 //! One pass over one configuration: what is wanted, what is there, what is told.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::join;
 use kube::{
@@ -74,12 +77,14 @@ struct Tally {
 }
 
 impl Tally {
+    fn found(&mut self, part: Part) {
+        self.together.findings.extend(part.findings);
+        self.together.again = self.together.again.into_iter().chain(part.again).min();
+    }
+
     fn add(&mut self, part: Result<Part, PassError>, invalid: Reason, failed: Reason) {
         match part {
-            Ok(part) => {
-                self.together.findings.extend(part.findings);
-                self.together.again = self.together.again.into_iter().chain(part.again).min();
-            }
+            Ok(part) => self.found(part),
             Err(error) => {
                 self.together.findings.push(error.finding(invalid, failed));
                 self.failed.get_or_insert(error);
@@ -151,6 +156,9 @@ impl Context {
         tally.add(adaptor, Reason::InvalidSpec, Reason::AdaptorFailed);
         tally.add(admission, Reason::InvalidAdmission, Reason::AdmissionFailed);
         tally.add(capacity, Reason::CountFailed, Reason::CountFailed);
+        if let Some((drift, again)) = self.drifts.told(&name, Instant::now()) {
+            tally.found(Part { findings: vec![drift], again: Some(again) });
+        }
         let Tally { together: Part { findings, again }, failed } = tally;
         let report = Report { findings, nodes: summary.nodes, advertised };
         self.reporter.report(config, &report).await?;
@@ -171,7 +179,11 @@ impl Context {
             namespace: &self.options.namespace,
             settings,
             adaptor_image: &self.options.adaptor_image,
-            secrets: AdaptorSecrets { ssh_key: &self.options.ssh_key_secret, tls: &self.options.tls_secret },
+            secrets: AdaptorSecrets {
+                ssh_key: &self.options.ssh_key_secret,
+                tls: &self.options.tls_secret,
+                byom_host_keys: &self.options.byom_host_keys_secret,
+            },
         }
     }
 

@@ -7,10 +7,13 @@
 
 mod watched;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Instant};
 
 use futures::try_join;
-use k8s_openapi::{NamespaceResourceScope, api::coordination::v1::Lease};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{coordination::v1::Lease, core::v1::Secret},
+};
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
@@ -20,7 +23,7 @@ use serde_json::json;
 use tracing::info;
 
 pub(super) use self::watched::Watched;
-use super::{Context, pass::PassError};
+use super::{Context, drift::Key, pass::PassError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     permissions::Permission,
@@ -58,6 +61,7 @@ impl Context {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
             if self.shared.lease_is_so(&owner.uid, use_) {
+                self.drifts.settled(&key::<Lease>(config, LEASE));
                 return Ok(());
             }
             let lease = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
@@ -65,6 +69,7 @@ impl Context {
         };
         let secret = async {
             if self.shared.secret_is_so(&owner.uid, use_) {
+                self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
             self.own(config, use_, kept::blank(SECRET), Kept::is_ours).await
@@ -89,8 +94,10 @@ impl Context {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.options.namespace);
         let (name, kind) = (blank.name_any(), K::kind(&()));
+        let key = key::<K>(config, &name);
+        let is_left = || use_ == Use::Needed && !self.drifts.admit(&key, &owner.uid, Instant::now());
         let Some(there) = bounded(api.get_opt(&name)).await? else {
-            if use_ == Use::Needed {
+            if use_ == Use::Needed && !is_left() {
                 info!(%kind, name, "creating the objects that the webhooks share");
                 blank.meta_mut().owner_references = Some(vec![owner]);
                 // Without force: what somebody else makes at the same time stays.
@@ -117,11 +124,18 @@ impl Context {
             (false, true) => json!([{ "uid": owner.uid, "$patch": "delete" }]),
             (true, true) | (false, false) => return Ok(()),
         };
+        if is_left() {
+            return Ok(());
+        }
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
         Ok(unless_changed(patched)?)
     }
+}
+
+fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key {
+    Key { config: Some(config.name_any()), kind: K::kind(&()).into_owned(), name: name.to_owned() }
 }
 
 /// What changed meanwhile, or is gone, brings the next pass.

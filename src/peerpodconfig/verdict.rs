@@ -157,6 +157,9 @@ reasons! {
     AdmissionDiffers => Conflict(true), Warning;
     /// An object that the operator did not create has a name that this PeerPodConfig needs.
     NameTaken => Conflict(true), Warning;
+    /// Something else keeps changing an object of this PeerPodConfig. The operator changed it back 4 times within a minute, and
+    /// now tries again every 5 minutes. The message names the object. Stop what changes it, or change this PeerPodConfig.
+    DriftLeft => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started. These Pods use the change after
     /// their next start.
     OlderSettings => SettingsPending(true), Normal;

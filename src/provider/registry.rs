@@ -64,6 +64,11 @@ impl Clouds {
         Err(Error::new(ErrorClass::NotSupported, Message::public(message)))
     }
 
+    /// Whether the settings in force turn on developer mode, in which no VM is deleted.
+    pub fn developer_mode(&self) -> bool {
+        self.0.settings.borrow().current.as_ref().is_some_and(|it| it.common.is_developer_mode())
+    }
+
     /// Yields whenever other settings come into force.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let mut settings = self.0.settings.clone();

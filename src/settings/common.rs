@@ -10,6 +10,11 @@ settings! {
         /// Number of peer-pod VMs that cloud-api-adaptor advertises per node. No effect if a PeerPodConfig deploys
         /// cloud-api-adaptor: then `limit` applies.
         peerpods_limit_per_node: String = PEERPODS_LIMIT_PER_NODE.default("10"),
+        /// Whether VMs are kept for debugging: neither cloud-api-adaptor nor this operator deletes any while it is true. The
+        /// operator deletes those that it kept when it becomes false.
+        developer_mode: bool = PODVM_DEVELOPER_MODE.default("false").concerns_deletion(),
+        /// The former name of PODVM_DEVELOPER_MODE. Either of them turns developer mode on.
+        former_developer_mode: bool = PEERPODS_DEVELOPER_MODE.default("false").concerns_deletion(),
         /// Kind of tunnel between a worker node and its pod VMs.
         tunnel_type: String = TUNNEL_TYPE.default("vxlan"),
         /// UDP port of the VXLAN tunnel.
@@ -60,5 +65,12 @@ settings! {
         external_plugin_path: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_PATH,
         /// SHA-256 that the plugin's file must have.
         external_plugin_hash: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_HASH,
+    }
+}
+
+impl Common {
+    /// Whether developer mode is on, by whichever name.
+    pub fn is_developer_mode(&self) -> bool {
+        self.developer_mode || self.former_developer_mode
     }
 }

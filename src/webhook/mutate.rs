@@ -24,9 +24,12 @@ pub const ANNOTATIONS: [&str; 3] = [
 ];
 
 /// What the VM gives, and the node of the Pod need not.
-pub(crate) const MOVED: [&str; 3] = ["cpu", "memory", GPU];
+pub(crate) const MOVED: [&str; 4] = ["cpu", "memory", GPU, "ephemeral-storage"];
 
-/// What the Pod as a whole can ask for that the VM gives.
+/// The VM gives every resource whose name begins with this, too.
+pub(crate) const MOVED_PREFIX: &str = "hugepages-";
+
+/// What the Pod as a whole can ask for that the VM gives, besides [`MOVED_PREFIX`].
 pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
 
 /// Where containers say what they need.
@@ -73,9 +76,10 @@ pub enum Problem {
     Quantity(#[from] InvalidQuantity),
 }
 
-/// The changes that make a Pod a peer pod: annotations tell the size of its VM, cpu, memory and GPUs go from its
-/// containers, and the first container asks for one of the extended resource.
+/// The changes that make a Pod a peer pod: annotations tell the size of its VM, its containers no longer ask for what the VM
+/// gives (cpu, memory, GPUs, ephemeral storage, hugepages), and the first container asks for one of the extended resource.
 ///
+/// - Ephemeral storage and hugepages are taken away and not counted: no annotation says them.
 /// - A Pod of another runtime class, or without containers, is left as it is.
 /// - An annotation that is there and was not written here is the user's, and stays.
 /// - What was changed here before and is shown again stays as it is. What was added to it in between is counted, too:
@@ -115,7 +119,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
             demands.push((container.role(list), demand));
             after.containers.push((container.name.clone(), demand));
             let own = options.extended_resource.as_str();
-            let moves = |resource: &str| MOVED.contains(&resource) || resource == own;
+            let moves = |resource: &str| moves(&MOVED, resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
             changes.rid(&["spec", list, &index.to_string()], container.resources.as_ref(), moves, asks_for);
         }
@@ -130,7 +134,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     if options.sizing == Sizing::Kubernetes {
         let meant = found.without_derived_requests(&demands);
         after.pod = before.pod.or((meant != Demand::default()).then_some(meant));
-        changes.rid(&["spec"], whole, |resource| MOVED_OF_POD.contains(&resource), None);
+        changes.rid(&["spec"], whole, |resource| moves(&MOVED_OF_POD, resource), None);
     } else if asked {
         changes.warnings.push(POD_LEVEL_STAYS.to_owned());
     }
@@ -151,6 +155,10 @@ const ONE_ALONE: &str = "this peer pod requests only one of cpu and memory: a cl
 
 const POD_LEVEL_STAYS: &str = "with the sizing Sum, Pod-level resources (spec.resources) do not count for the VM's size, and stay \
      charged to the node";
+
+fn moves(names: &[&str], resource: &str) -> bool {
+    names.contains(&resource) || resource.starts_with(MOVED_PREFIX)
+}
 
 fn list_of(containers: Option<&Containers>) -> &[Container] {
     containers.map_or(&[], |Containers(list)| list)

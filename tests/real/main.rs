@@ -13,6 +13,7 @@ mod configuration;
 mod crash;
 mod crd;
 mod deletion;
+mod developer_mode;
 mod drain;
 mod far_host;
 mod far_times;

@@ -175,7 +175,8 @@ impl Generator {
             "3Ti",
         ];
         const GPUS: [&str; 3] = ["0", "1", "4"];
-        const STORAGE: [&str; 2] = ["1Mi", "1Gi"];
+        const STORAGE: [&str; 2] = ["1Mi", "100Gi"];
+        const HUGE: [&str; 3] = ["0", "2Gi", "4Gi"];
         let mut lists = [Map::new(), Map::new()];
         let mut set = |name: &str, amounts: [Option<String>; 2]| {
             for (list, amount) in lists.iter_mut().zip(amounts) {
@@ -192,6 +193,19 @@ impl Generator {
         }
         if self.sometimes() {
             set("ephemeral-storage", self.amounts(&STORAGE));
+        }
+        if self.sometimes() {
+            // Without a policy the API server takes no hugepages without cpu or memory.
+            let huge = |generator: &mut Self| {
+                let amount = Some(generator.one_of(&HUGE).to_owned());
+                [amount.clone(), amount]
+            };
+            set("hugepages-2Mi", huge(self));
+            if self.sometimes() {
+                set("hugepages-1Gi", huge(self));
+            }
+            let most = cpu.last().map(|amount| (*amount).to_owned());
+            set("cpu", [None, most]);
         }
         let [requests, limits] = lists;
         let mut resources = json!({ "requests": requests, "limits": limits });
@@ -351,6 +365,24 @@ fn what_a_limit_range_fills_in_again_is_taken_away_and_not_counted() -> Result<(
 }
 
 #[test]
+fn a_pod_with_hugepages_alone_and_more_storage_than_any_node_has_is_taken() -> Result<()> {
+    beside_others(async |scene| {
+        for sizing in [Sizing::Kubernetes, Sizing::Sum] {
+            let policy = Policy::install(scene, sizing).await?;
+            let asks = json!({ "hugepages-2Mi": "4Mi", "ephemeral-storage": "100Ti" });
+            let container = |name: &str| json!({ "name": name, "image": "i", "resources": { "requests": asks, "limits": asks } });
+            let pod =
+                policy.pod(json!({ "containers": [container("a")], "initContainers": [container("i")] }));
+            let refused = dry_run(&policy.excluded, &pod).await.err().context("no peer pod can have this")?;
+            ensure!(format!("{refused:#}").contains("HugePages require cpu or memory"), "{refused:#}");
+            let seen = dry_run(&policy.pods, &pod).await?["spec"].to_string();
+            ensure!(!seen.contains("hugepages") && !seen.contains("ephemeral-storage"), "{seen}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn where_the_policy_differs_it_differs_as_it_says() -> Result<()> {
     beside_others(async |scene| {
         let policy = Policy::install(scene, Sizing::Kubernetes).await?;
@@ -361,7 +393,9 @@ fn where_the_policy_differs_it_differs_as_it_says() -> Result<()> {
         let [cpu, memory, _] = ANNOTATIONS.map(|key| &seen["metadata"]["annotations"][key]);
         assert_eq!((cpu, memory), (&json!("100000000000000"), &json!("95367432")), "100T, rounded up to MiB");
         let many = |count: usize| {
-            let asks = json!({ "cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1" });
+            let asks = json!({
+                "cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1", "ephemeral-storage": "1Gi", "hugepages-2Mi": "2Mi",
+            });
             let resources = json!({ "requests": asks, "limits": asks });
             let list = |list: &str| {
                 let container = |index| json!({ "name": format!("{list}-{index}"), "image": "i", "resources": resources });

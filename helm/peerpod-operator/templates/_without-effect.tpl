@@ -8,8 +8,6 @@
 {{- if not (has (toJson (index .Values "resourceCtrl" "image")) (list "{}" "null")) }}{{ $vain = append $vain "resourceCtrl.image" }}{{ end -}}
 {{- if not (has (toJson (index .Values "resourceCtrl" "authProxy")) (list "{}" "null")) }}{{ $vain = append $vain "resourceCtrl.authProxy" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "webhook" "failurePolicy")) (list "\"Fail\"" "null")) }}{{ $vain = append $vain "webhook.webhook.failurePolicy" }}{{ end -}}
-{{- if not (has (toJson (index .Values "webhook" "webhook" "annotations")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.webhook.annotations" }}{{ end -}}
-{{- if not (has (toJson (index .Values "webhook" "webhook" "labels")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.webhook.labels" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "namePrefix")) (list "\"\"" "null")) }}{{ $vain = append $vain "webhook.namePrefix" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "namespaceOverride")) (list "\"\"" "null")) }}{{ $vain = append $vain "webhook.namespaceOverride" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "image")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.image" }}{{ end -}}

@@ -1,5 +1,7 @@
 //! How Pods become peer pods: what a [`PeerPodConfig`](super::PeerPodConfig) says of it.
 
+use std::collections::BTreeMap;
+
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,14 @@ pub struct Admission {
     /// cloud-api-adaptor's own webhook does.
     #[serde(default)]
     pub sizing: Sizing,
+
+    /// Further annotations of the MutatingWebhookConfiguration. `admissions.enforcer/disabled: "true"` keeps AKS from changing it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub webhook_annotations: BTreeMap<String, String>,
+
+    /// Further labels of the MutatingWebhookConfiguration.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub webhook_labels: BTreeMap<String, String>,
 }
 
 impl Default for Admission {
@@ -58,6 +68,8 @@ impl Default for Admission {
             replicas: default_replicas(),
             excluded_namespaces: Vec::new(),
             sizing: Sizing::default(),
+            webhook_annotations: BTreeMap::new(),
+            webhook_labels: BTreeMap::new(),
         }
     }
 }

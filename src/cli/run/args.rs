@@ -109,6 +109,15 @@ pub struct RunArgs {
     )]
     pub adaptor_tls_secret: String,
 
+    /// Name of the Secret with the host keys that byom trusts, which cloud-api-adaptor mounts at /etc/byom/ssh-host-keys
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET",
+        default_value = crate::names::BYOM_HOST_KEYS_SECRET
+    )]
+    pub byom_host_keys_secret: String,
+
     /// Largest number of concurrent calls to one cloud, from 1 to 160. Calls without an answer for 1 s free their place
     /// for others; there may be half as many of these
     #[arg(

@@ -34,6 +34,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         siblings: Vec::new(),
         claimed_by: None,
         machine: Machine::Present(own_vm()),
+        developer_mode: false,
         deletion_accepted: false,
     }
 }
@@ -120,6 +121,24 @@ fn an_administrators_word_releases_only_what_is_being_deleted() {
     let abandoned = Facts { abandoned: true, ..dangling() };
     assert_eq!(decide(abandoned.clone()), Decision::Release(Release::Abandoned));
     assert_eq!(decide(Facts { deleted: None, ..abandoned }), Decision::Nothing);
+}
+
+#[test]
+fn in_developer_mode_no_machine_is_deleted_and_all_else_goes_on() {
+    let developing = |facts| Facts { developer_mode: true, ..facts };
+    assert_eq!(decide(developing(dangling())), Decision::Refuse(Refusal::DeveloperMode));
+    let superseded = Facts { siblings: vec![sibling(1, None)], ..live_one() };
+    assert_eq!(decide(superseded.clone()), Decision::Supersede);
+    assert_eq!(decide(developing(superseded)), Decision::Keep(Refusal::DeveloperMode));
+    for (facts, expected) in [
+        (live_one(), Decision::Nothing),
+        (Facts { machine: Machine::Absent, ..dangling() }, Decision::Release(Release::Absent)),
+        (Facts { abandoned: true, ..dangling() }, Decision::Release(Release::Abandoned)),
+        (Facts { deletion_accepted: true, ..dangling() }, Decision::Wait(Wait::MachineGoes)),
+        (Facts { pod: None, ..dangling() }, Decision::Refuse(Refusal::NoOwner)),
+    ] {
+        assert_eq!(decide(developing(facts)), expected);
+    }
 }
 
 #[test]
@@ -246,10 +265,11 @@ prop_compose! {
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
         machine in any_machine(),
+        developer_mode in prop::bool::weighted(0.2),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, developer_mode, deletion_accepted }
     }
 }
 
@@ -291,7 +311,7 @@ proptest! {
         let decision = decide(facts.clone());
         if let Decision::Delete(own) = decision {
             prop_assert!(facts.deleted.is_some() && facts.finalizer && !facts.abandoned);
-            prop_assert!(facts.claimed_by.is_none());
+            prop_assert!(facts.claimed_by.is_none() && !facts.developer_mode);
             prop_assert_eq!(&own.vm().name, "podvm-web-0-1a2b3c4d");
             prop_assert!(own.vm().marked);
             prop_assert!(!pod_may_run(facts.owner) || replaced(&facts));
@@ -314,7 +334,9 @@ proptest! {
         let facts = Facts { deleted: None, ..facts };
         let decision = decide(facts.clone());
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Release(_) | Decision::Wait(_)));
-        prop_assert_eq!(decision == Decision::Supersede, facts.finalizer && replaced(&facts));
+        let goes = if facts.developer_mode { Decision::Keep(Refusal::DeveloperMode) } else { Decision::Supersede };
+        prop_assert_eq!(decision == goes, facts.finalizer && replaced(&facts));
+        prop_assert!(decision != Decision::Supersede || !facts.developer_mode);
     }
 
     #[test]

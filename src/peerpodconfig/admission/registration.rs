@@ -52,7 +52,7 @@ impl Context {
         ];
         let (serving, registrations): (Vec<_>, Vec<_>) =
             kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
-        let mut found = apply::bring(&self.client, &name, &serving, &servers).await?;
+        let mut found = apply::bring(&self.client, &self.drifts, &name, &serving, &servers).await?;
         let authorities = match self.shared.authorities() {
             // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown. Where
             // somebody fills it without ca.crt, others may write the authorities.
@@ -73,7 +73,8 @@ impl Context {
         };
         if due {
             let registration = Wanted::of(&webhook::configuration(inputs, authorities))?;
-            let registered = apply::bring(&self.client, &name, &registrations, &[registration]).await?;
+            let registered =
+                apply::bring(&self.client, &self.drifts, &name, &registrations, &[registration]).await?;
             found.objects.extend(registered.objects);
             found.applied.extend(registered.applied);
             found.foreign.extend(registered.foreign);

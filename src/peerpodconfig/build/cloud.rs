@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::AdaptorSettings;
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
-    names::{SSH_KEY_SECRET, TLS_SECRET},
+    names::{BYOM_HOST_KEYS_SECRET, SSH_KEY_SECRET, TLS_SECRET},
     settings::CloudProvider,
 };
 
@@ -53,11 +53,13 @@ pub struct AdaptorSecrets<'a> {
     pub ssh_key: &'a str,
     /// That of the certificates for the connection to pod VMs.
     pub tls: &'a str,
+    /// That of the host keys that byom trusts.
+    pub byom_host_keys: &'a str,
 }
 
 impl Default for AdaptorSecrets<'_> {
     fn default() -> Self {
-        Self { ssh_key: SSH_KEY_SECRET, tls: TLS_SECRET }
+        Self { ssh_key: SSH_KEY_SECRET, tls: TLS_SECRET, byom_host_keys: BYOM_HOST_KEYS_SECRET }
     }
 }
 
@@ -69,8 +71,10 @@ pub(super) fn volumes(cloud: Option<CloudProvider>, secrets: AdaptorSecrets) -> 
     match cloud {
         Some(CloudProvider::Libvirt) => vec![ssh_key(secrets)],
         Some(CloudProvider::Byom) => {
-            let allowed = "ssh-host-key-allowlist";
-            vec![ssh_key(secrets), secret(allowed, allowed, "/etc/ssh-allowlist")]
+            // Where cloud-api-adaptor's manifests had the host keys before its chart had any.
+            let former = "ssh-host-key-allowlist";
+            let host_keys = secret("byom-host-keys", secrets.byom_host_keys, "/etc/byom/ssh-host-keys");
+            vec![ssh_key(secrets), secret(former, former, "/etc/ssh-allowlist"), host_keys]
         }
         Some(CloudProvider::Ibmcloud) => {
             vec![token("vault-token", "iam", "vault-token", "/var/run/secrets/tokens")]

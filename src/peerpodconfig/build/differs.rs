@@ -4,6 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::webhook::quantity::Amount;
 
+/// What others may add to.
+const NAMESPACE_SELECTOR: &str = "namespaceSelector";
+
 /// What API servers take a missing part of a list's key for.
 const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 
@@ -14,6 +17,10 @@ const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 /// of `current`, which must be there, say what is whose, and which lists are merged by what key. Amounts in `limits` and
 /// `requests` are the same however they are written, an empty object or list is the same as none, and the order of merged
 /// lists is nobody's.
+///
+/// Of a `namespaceSelector` others may add to the `matchExpressions`, though it is replaced as a whole: clusters that keep
+/// webhooks out of their own namespaces do. What is
+/// there by the labels that `desired` names must be what is desired.
 ///
 /// What is replaced as a whole, such as an item of `tolerations`, is compared as a whole: of it `desired` must have
 /// what the API server would fill in. Where `manager` has applied nothing yet and something stands beside what is
@@ -73,9 +80,27 @@ fn fields_differ(
 ) -> bool {
     owned.keys().any(|name| !has_field(desired, name))
         || desired.iter().any(|(name, desired)| {
+            if name == NAMESPACE_SELECTOR {
+                return selector_differs(&current[name], desired);
+            }
             let amounts = amounts || (desired.is_object() && (name == "limits" || name == "requests"));
             value_differs(&current[name], desired, owned.get(&format!("f:{name}")), amounts)
         })
+}
+
+/// Whether a selector lacks something, or excludes by the same labels otherwise. An expression on another label that narrows
+/// what is selected is not ours to judge.
+fn selector_differs(current: &Value, desired: &Value) -> bool {
+    let expressions = |selector: &Value| selector["matchExpressions"].as_array().cloned().unwrap_or_default();
+    let wanted = expressions(desired);
+    let is_anothers = |it: &Value| !wanted.iter().any(|wanted| wanted["key"] == it["key"]);
+    let mut own = expressions(current);
+    own.retain(|it| !is_anothers(it));
+    let mut rest = current.clone();
+    if let Some(rest) = rest.as_object_mut() {
+        rest.insert("matchExpressions".to_owned(), own.into());
+    }
+    !same(&rest, desired, false)
 }
 
 /// Lists of objects that some of their fields tell apart.

@@ -145,10 +145,18 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
         timeout_seconds: Some(TIMEOUT_SECONDS),
         ..MutatingWebhook::default()
     };
-    MutatingWebhookConfiguration {
-        metadata: Part::Webhook.cluster_scoped(inputs),
-        webhooks: Some(vec![webhook]),
+    let mut metadata = Part::Webhook.cluster_scoped(inputs);
+    let admission = &inputs.config.spec.admission;
+    for (own, further) in [
+        (&mut metadata.labels, &admission.webhook_labels),
+        (&mut metadata.annotations, &admission.webhook_annotations),
+    ] {
+        let own = own.get_or_insert_default();
+        for (key, value) in further {
+            own.entry(key.clone()).or_insert_with(|| value.clone());
+        }
     }
+    MutatingWebhookConfiguration { metadata, webhooks: Some(vec![webhook]) }
 }
 
 /// A Pod of this runtime class, in CEL. Most Pods have no runtime class, and asking for a field that is not there would

@@ -15,8 +15,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::text("SSH_TIMEOUT", "How long connecting to a machine may take, in seconds.").default("30"),
     Key::text(
         "SSH_HOST_KEY_ALLOWLIST_DIR",
-        "Folder with the trusted host keys (the Secret ssh-host-key-allowlist is at /etc/ssh-allowlist). \
-         If empty, every host key is trusted.",
+        "Folder with the trusted host keys: /etc/byom/ssh-host-keys for the Secret byom-ssh-host-keys, or /etc/ssh-allowlist \
+         for the Secret ssh-host-key-allowlist. If empty, every host key is trusted.",
     ),
     Key::text(
         "POOL_NAMESPACE",

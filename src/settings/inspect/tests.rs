@@ -32,8 +32,10 @@ fn what_is_right_has_no_remarks_and_what_deletion_needs_comes_first() {
     assert!(inspection.is_right());
     assert_eq!(inspection.provider, Some(CloudProvider::Libvirt));
     let names: Vec<_> = inspection.entries.iter().map(|entry| (entry.name.as_str(), entry.used)).collect();
-    assert_eq!(names[..3], [("CLOUD_PROVIDER", true), ("LIBVIRT_URI", true), ("LIBVIRT_POOL", true)]);
-    assert!(names[3..].iter().all(|(_, used)| !used));
+    let modes = [("PODVM_DEVELOPER_MODE", true), ("PEERPODS_DEVELOPER_MODE", true)];
+    assert_eq!(names[..3], [("CLOUD_PROVIDER", true), modes[0], modes[1]]);
+    assert_eq!(names[3..5], [("LIBVIRT_URI", true), ("LIBVIRT_POOL", true)]);
+    assert!(names[5..].iter().all(|(_, used)| !used));
     assert!(inspection.entries.iter().all(|entry| entry.remarks.is_empty()));
     let shown = |name| (entry(&inspection, name).source, entry(&inspection, name).value.clone());
     assert_eq!(shown("LIBVIRT_URI"), (Source::ConfigMap, Shown::Text("test:///default".into())));

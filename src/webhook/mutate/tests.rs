@@ -60,6 +60,30 @@ fn cpu_memory_and_gpus_move_from_the_containers_to_the_annotations() {
 }
 
 #[test]
+fn ephemeral_storage_and_hugepages_are_the_vms_and_count_for_nothing() {
+    let all = json!({ "ephemeral-storage": "100Gi", "hugepages-2Mi": "4Mi", "hugepages-1Gi": "2Gi", "example.com/hugepages-x": "1" });
+    let before = pod(&json!({
+        "containers": [asks("a", &all, &all)],
+        "initContainers": [asks("i", &all, &all)],
+        "resources": { "requests": { "hugepages-2Mi": "8Mi" }, "limits": { "hugepages-2Mi": "8Mi", "future": "1" } },
+    }));
+    let (after, warnings) = changed_by(Sizing::Kubernetes, &before);
+    assert_eq!((sizes(&after), warnings.len()), ([None; 3], 0), "{warnings:?}");
+    let kept = |more: Value| json!({ "requests": more, "limits": more });
+    let resources = |list: &str| &after["spec"][list][0]["resources"];
+    assert_eq!(resources("containers"), &kept(json!({ VM: "1", "example.com/hugepages-x": "1" })));
+    assert_eq!(resources("initContainers"), &kept(json!({ "example.com/hugepages-x": "1" })));
+    assert_eq!(after["spec"]["resources"], json!({ "limits": { "future": "1" } }));
+    // Upstream leaves what the Pod as a whole asks for.
+    let (after, _) = changed_by(Sizing::Sum, &before);
+    assert_eq!(after["spec"]["resources"], before["spec"]["resources"]);
+    assert_eq!(
+        after["spec"]["containers"][0]["resources"],
+        kept(json!({ VM: "1", "example.com/hugepages-x": "1" }))
+    );
+}
+
+#[test]
 fn init_containers_run_before_the_others_and_sidecars_beside_them() {
     let cpu = |name: &str, cpu: &str| asks(name, &json!({ "cpu": cpu }), &json!({}));
     let always = |mut container: Value| {
@@ -135,7 +159,7 @@ fn everything_else_is_kept() {
             "name": "a", "image": "i", "future": 1,
             "resources": {
                 "claims": [{ "name": "device" }], "future": true,
-                "requests": { "cpu": "1", "example.com/fpga": "2", "ephemeral-storage": "1Gi" },
+                "requests": { "cpu": "1", "example.com/fpga": "2" },
                 "limits": { "memory": "1Gi", "example.com/fpga": "2" },
             },
         }],
@@ -144,7 +168,7 @@ fn everything_else_is_kept() {
     let mut expected = before.clone();
     expected["spec"]["containers"][0]["resources"] = json!({
         "claims": [{ "name": "device" }], "future": true,
-        "requests": { VM: "1", "example.com/fpga": "2", "ephemeral-storage": "1Gi" },
+        "requests": { VM: "1", "example.com/fpga": "2" },
         "limits": { VM: "1", "example.com/fpga": "2" },
     });
     let mut after = changed(&before);

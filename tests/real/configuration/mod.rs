@@ -3,6 +3,7 @@
 mod admission;
 mod certificate;
 mod deletion;
+mod drift;
 mod handover;
 mod lost;
 mod outage;

@@ -66,7 +66,11 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
                 json!({ "name": "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", "value": "certificates" }),
             ),
             (&container["env"][7]["value"], json!("caa:v1")),
-            (&container["env"][8], json!({ "name": "A", "value": "b" })),
+            (
+                &container["env"][8],
+                json!({ "name": "PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET", "value": "hosts" }),
+            ),
+            (&container["env"][9], json!({ "name": "A", "value": "b" })),
         ] {
             ensure!(*place == value, "{place} is not {value}");
         }
@@ -100,6 +104,12 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             "{spec}"
         );
         ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
+        let (annotations, labels) =
+            (&spec["admission"]["webhookAnnotations"], &spec["admission"]["webhookLabels"]);
+        ensure!(
+            (annotations, labels) == (&json!({ "enforcer": "off" }), &json!({ "of": "webhook" })),
+            "{spec}"
+        );
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
@@ -132,6 +142,7 @@ fn everything() -> Value {
             "existingSecretName": "credentials",
             "existingSshKeySecretName": "key",
             "existingTlsSecretName": "certificates",
+            "existingByomHostKeySecretName": "hosts",
         },
         "settings": { "existingConfigMapName": "mine" },
         "image": { "name": "caa", "tag": "v1" },
@@ -142,7 +153,7 @@ fn everything() -> Value {
             "serviceAccount": { "annotations": { "role": "a" } },
         },
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
-        "webhook": { "replicas": 4 },
+        "webhook": { "replicas": 4, "webhook": { "annotations": { "enforcer": "off" }, "labels": { "of": "webhook" } } },
         "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
         "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
         "operator": {

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{CHART, Helm, RELEASE};
+use super::{CHART, Helm, RELEASE, of_kind};
 use crate::{kustomize::data, support::beside_others};
 
 /// Every value of their charts, of each release up to now: none of them is the default.
@@ -19,6 +19,7 @@ fn theirs() -> Value {
             "existingSecretName": "s",
             "existingSshKeySecretName": "k",
             "existingTlsSecretName": "t",
+            "existingByomHostKeySecretName": "h",
             "tlsCerts": { "caCert": "a", "clientCert": "b", "clientKey": "c" },
         },
         "image": { "name": "caa", "tag": "dev" },
@@ -64,11 +65,16 @@ fn theirs() -> Value {
     })
 }
 
-/// What helm says of an installation with these values.
-pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
+fn values_file(helm: &Helm, values: &Value) -> Result<String> {
     let file = helm.home.path().join("theirs.yaml");
     fs::write(&file, values.to_string())?;
-    let options = ["--dry-run=server", "--take-ownership", "--values", file.to_str().context("UTF-8")?];
+    Ok(file.to_str().context("UTF-8")?.to_owned())
+}
+
+/// What helm says of an installation with these values.
+pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
+    let file = values_file(helm, values)?;
+    let options = ["--dry-run=server", "--take-ownership", "--values", &file];
     let told = helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await?;
     // What would be installed comes first.
     let (_, notes) = told.split_once("\nNOTES:\n").context("helm says nothing")?;
@@ -98,6 +104,7 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
             "resourceCtrl.image",
             "resourceCtrl.namePrefix",
             "resourceCtrl.tlsCipherSuites",
+            "secrets.existingByomHostKeySecretName (secrets.mode is create)",
             "secrets.existingSecretName (secrets.mode is create)",
             "secrets.existingSshKeySecretName (secrets.mode is create)",
             "secrets.existingTlsSecretName (secrets.mode is create)",
@@ -110,9 +117,7 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
             "webhook.namespaceOverride",
             "webhook.resources",
             "webhook.tlsMinVersion",
-            "webhook.webhook.annotations",
             "webhook.webhook.failurePolicy",
-            "webhook.webhook.labels",
         ];
         ensure!(vain == expected, "{vain:?}");
         let told = installed(&helm, &json!({ "provider": "aws" })).await?;
@@ -120,6 +125,163 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
         ensure!(told.contains("DELETES NO VM of aws"), "{told}");
         let told = installed(&helm, &json!({ "provider": "libvirt" })).await?;
         ensure!(!told.contains("DELETES NO VM"), "{told}");
+        Ok(())
+    })
+}
+
+/// The values file of somebody who has these charts of late: all that their `values.yaml` says, and for one provider what its
+/// file and its template of credentials ask for.
+fn of_provider(name: &str, settings: &Value, credentials: &Value) -> Value {
+    let off = json!({ "enabled": false });
+    let mut values = json!({
+        "secrets": {
+            "mode": "create",
+            "existingSecretName": "",
+            "existingSshKeySecretName": "",
+            "existingByomHostKeySecretName": "",
+            "existingTlsSecretName": "",
+            "tlsCerts": { "caCert": "", "clientCert": "", "clientKey": "" },
+        },
+        "image": { "name": "quay.io/confidential-containers/cloud-api-adaptor", "tag": "latest" },
+        "provider": name,
+        "tlsProfile": { "minVersion": "", "cipherSuites": "" },
+        "limit": "10",
+        "daemonset": {
+            "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 },
+            "podLabels": {},
+            "serviceAccount": { "annotations": {} },
+        },
+        "resourceCtrl": { "enabled": true },
+        "webhook": { "enabled": true },
+        "kata-deploy": {
+            "enabled": true,
+            "snapshotter": { "setup": ["nydus"] },
+            "defaultShim": { "amd64": "remote" },
+            "shims": { "qemu": off, "remote": { "enabled": true } },
+        },
+    });
+    // A file whose settings all are comments has nothing behind the provider's name.
+    values["providerConfigs"][name] = settings.clone();
+    values["providerSecrets"][name] = credentials.clone();
+    values
+}
+
+#[test]
+fn a_values_file_of_cloud_api_adaptors_chart_installs_for_each_provider() -> Result<()> {
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nA\n-----END OPENSSH PRIVATE KEY-----\n";
+    let ssh = json!({ "id_rsa": key, "id_rsa_pub": "ssh-rsa AAAA user@host" });
+    let mut byom = ssh.clone();
+    byom["hostKeys"] =
+        json!({ "host-1.pub": "ssh-ed25519 AAAA", "host-2.pub": "ssh-rsa BBBB\n", "none": null });
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for (name, settings, credentials, secrets) in [
+            (
+                "alibabacloud",
+                json!({ "IMAGEID": "m-1", "VSWITCH_ID": "v-1", "SECURITY_GROUP_IDS": "s-1" }),
+                json!({ "ALIBABACLOUD_ACCESS_KEY_ID": "k", "ALIBABACLOUD_ACCESS_KEY_SECRET": "s" }),
+                1,
+            ),
+            (
+                "aws",
+                json!({ "PODVM_AMI_ID": "ami-1", "AWS_REGION": "eu-1", "ROOT_VOLUME_SIZE": 30, "USE_PUBLIC_IP": false }),
+                json!({ "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s" }),
+                1,
+            ),
+            (
+                "azure",
+                json!({
+                    "AZURE_IMAGE_ID": "/i", "AZURE_REGION": "eu", "AZURE_RESOURCE_GROUP": "g", "AZURE_SUBNET_ID": "/s",
+                    "AZURE_SUBSCRIPTION_ID": "1",
+                }),
+                json!({ "AZURE_CLIENT_ID": "c", "AZURE_CLIENT_SECRET": "s", "AZURE_TENANT_ID": "t" }),
+                1,
+            ),
+            ("byom", json!({ "VM_POOL_IPS": "10.0.0.1,10.0.0.2" }), byom, 3),
+            (
+                "gcp",
+                json!({ "GCP_NETWORK": "n", "GCP_PROJECT_ID": "p", "GCP_ZONE": "z" }),
+                json!({ "GCP_CREDENTIALS": "{\"type\": \"service_account\"}" }),
+                1,
+            ),
+            ("ibmcloud", json!({ "IBMCLOUD_PODVM_IMAGE_ID": "r-1" }), json!({ "IBMCLOUD_API_KEY": "k" }), 1),
+            (
+                "ibmcloudpowervs",
+                json!({ "POWERVS_IMAGE_ID": "i", "POWERVS_NETWORK_ID": "n", "POWERVS_SERVICE_INSTANCE_ID": "s", "POWERVS_ZONE": "z" }),
+                json!({ "IBMCLOUD_API_KEY": "k" }),
+                1,
+            ),
+            ("libvirt", json!({}), ssh, 2),
+            (
+                "vsphere",
+                json!({ "GOVC_DATACENTER": "d", "GOVC_URL": "https://v", "SECURE_COMMS": "false" }),
+                json!({ "GOVC_USERNAME": "u", "GOVC_PASSWORD": "p" }),
+                1,
+            ),
+        ] {
+            let values = of_provider(name, &settings, &credentials);
+            let told = installed(&helm, &values).await.with_context(|| name.to_owned())?;
+            ensure!(in_vain(&told)? == ["kata-deploy"], "{name}: {told}");
+            let objects = helm.rendered(&["--values", &values_file(&helm, &values)?]).await?;
+            let made = data(&objects, "ConfigMap")?;
+            for (key, value) in settings.as_object().context("settings")? {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                ensure!(made[key] == text, "{name}: {key} is {}", made[key]);
+            }
+            let count = objects.iter().filter(|object| object["kind"] == "Secret").count();
+            ensure!(count == secrets, "{name}: {count} Secrets");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn host_keys_of_byom_are_a_secret_that_cloud_api_adaptor_is_led_to() -> Result<()> {
+    const FOLDER: &str = "/etc/byom/ssh-host-keys";
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let rendered = async |provider: &str, credentials: Value, secrets: Value, folder: &str| {
+            let settings = json!({ "VM_POOL_IPS": "10.0.0.1", "SSH_HOST_KEY_ALLOWLIST_DIR": folder });
+            let mut values = of_provider(provider, &settings, &credentials);
+            values["secrets"] = secrets;
+            let objects = helm.rendered(&["--values", &values_file(&helm, &values)?]).await?;
+            let folder = data(&objects, "ConfigMap")?["SSH_HOST_KEY_ALLOWLIST_DIR"].clone();
+            let variables =
+                of_kind(&objects, "Deployment")?["spec"]["template"]["spec"]["containers"][0]["env"].clone();
+            let variables = variables.as_array().cloned().unwrap_or_default();
+            let named =
+                variables.into_iter().find(|it| it["name"] == "PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET");
+            let mut secrets = objects.into_iter().filter(|object| object["kind"] == "Secret");
+            let own = secrets.find(|secret| secret["metadata"]["name"] == "byom-ssh-host-keys");
+            anyhow::Ok((
+                folder,
+                named.context("a variable")?["value"].clone(),
+                own.map(|own| own["data"].clone()),
+            ))
+        };
+        let keys = || json!({ "hostKeys": { "a.pub": "ssh-ed25519 A" } });
+        let create = || json!({ "mode": "create" });
+        let reference = |name: &str| json!({ "mode": "reference", "existingByomHostKeySecretName": name });
+        let name = json!("byom-ssh-host-keys");
+        // c3NoLWVkMjU1MTkgQQo= ends with a newline.
+        let data = Some(json!({ "a.pub": "c3NoLWVkMjU1MTkgQQo=" }));
+        for (given, expected) in [
+            (("byom", keys(), create(), ""), (json!(FOLDER), name.clone(), data.clone())),
+            (
+                ("byom", keys(), create(), "/etc/ssh-allowlist"),
+                (json!("/etc/ssh-allowlist"), name.clone(), data),
+            ),
+            (("byom", json!({ "hostKeys": {} }), create(), ""), (json!(""), name.clone(), None)),
+            (("byom", json!({}), reference("mine"), ""), (json!(FOLDER), json!("mine"), None)),
+            (("byom", keys(), reference(""), ""), (json!(""), name, None)),
+        ] {
+            let (provider, credentials, secrets, folder) = given;
+            let made = rendered(provider, credentials, secrets, folder).await?;
+            ensure!(made == expected, "{made:?} is not {expected:?}");
+        }
+        let wrong = json!({ "hostKeys": { "a/b": "x" } });
+        let refusal = rendered("byom", wrong, create(), "").await.err().context("it was taken")?;
+        ensure!(format!("{refusal:#}").contains("/providerSecrets/byom/hostKeys"), "{refusal:#}");
         Ok(())
     })
 }

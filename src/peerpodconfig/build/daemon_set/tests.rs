@@ -134,7 +134,11 @@ fn a_cloud_has_its_own_volumes_beside() {
     let ssh = ("/root/.ssh", secret("ssh-key-secret"));
     let expected = |cloud| match cloud {
         CloudProvider::Libvirt => vec![ssh.clone()],
-        CloudProvider::Byom => vec![ssh.clone(), ("/etc/ssh-allowlist", secret("ssh-host-key-allowlist"))],
+        CloudProvider::Byom => vec![
+            ssh.clone(),
+            ("/etc/ssh-allowlist", secret("ssh-host-key-allowlist")),
+            ("/etc/byom/ssh-host-keys", secret("byom-ssh-host-keys")),
+        ],
         CloudProvider::Ibmcloud => vec![("/var/run/secrets/tokens", token("iam", "vault-token"))],
         CloudProvider::Alibabacloud => {
             vec![("/var/run/secrets/ack.alibabacloud.com/rrsa-tokens", token("sts.aliyuncs.com", "token"))]
@@ -187,21 +191,18 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
 
 #[test]
 fn secrets_of_other_names_are_mounted_in_the_same_places() {
-    let own = AdaptorSecrets { ssh_key: "key", tls: "certificates" };
-    for cloud in ["libvirt", "byom"] {
-        let secrets = |secrets| {
-            let of_name = |(path, source): (String, Value)| {
-                Some((path, source["secret"]["secretName"].as_str()?.to_owned()))
-            };
-            let found = mounted(&built_with(&json!({}), cloud, secrets)).into_iter().filter_map(of_name);
-            found
-                .filter(|(path, _)| ["/root/.ssh", "/etc/certificates"].contains(&&**path))
-                .map(|(_, name)| name)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(secrets(AdaptorSecrets::default()), ["certs-for-tls", "ssh-key-secret"]);
-        assert_eq!(secrets(own), ["certificates", "key"]);
-    }
+    let own = AdaptorSecrets { ssh_key: "key", tls: "certificates", byom_host_keys: "hosts" };
+    let names = |cloud, secrets| -> Vec<String> {
+        let found = mounted(&built_with(&json!({}), cloud, secrets)).into_iter();
+        let places = ["/root/.ssh", "/etc/certificates", "/etc/byom/ssh-host-keys"];
+        let found = found.filter(|(path, _)| places.contains(&&**path));
+        found.filter_map(|(_, source)| Some(source["secret"]["secretName"].as_str()?.to_owned())).collect()
+    };
+    assert_eq!(names("libvirt", AdaptorSecrets::default()), ["certs-for-tls", "ssh-key-secret"]);
+    assert_eq!(names("libvirt", own), ["certificates", "key"]);
+    let byom = ["certs-for-tls", "ssh-key-secret", "byom-ssh-host-keys"];
+    assert_eq!(names("byom", AdaptorSecrets::default()), byom);
+    assert_eq!(names("byom", own), ["certificates", "key", "hosts"]);
 }
 
 #[test]

@@ -192,6 +192,41 @@ fn an_object_that_was_never_applied_is_adopted_once_unless_nothing_is_desired_of
 }
 
 #[test]
+fn others_may_add_expressions_to_a_namespace_selector() {
+    let own = json!({ "key": "name", "operator": "NotIn", "values": ["a", "b"] });
+    let theirs = json!({ "key": "control-plane", "operator": "NotIn", "values": ["true"] });
+    let selector = |expressions: &[&Value]| json!({ "matchExpressions": expressions });
+    let object = |selector: &Value| json!({ "webhooks": [{ "name": "w", "namespaceSelector": selector }, { "name": "v" }] });
+    for owned in [json!({ "f:name": {} }), json!({ "f:name": {}, "f:namespaceSelector": {} })] {
+        let differs = |current: &Value, desired: &Value| {
+            let owned = json!({ "f:webhooks": { "k:{\"name\":\"w\"}": owned } });
+            let entry = json!({ "manager": MANAGER, "operation": "Apply", "fieldsV1": owned });
+            let mut stored = object(current);
+            stored["metadata"] = json!({ "managedFields": [entry] });
+            differs(&stored, &json!({ "webhooks": [{ "name": "w", "namespaceSelector": desired }] }), MANAGER)
+        };
+        let desired = selector(&[&own]);
+        for same in [&[&own][..], &[&own, &theirs], &[&theirs, &own]] {
+            assert!(!differs(&selector(same), &desired), "{same:?}");
+        }
+        let mut widened = own.clone();
+        widened["values"] = json!(["a"]);
+        let narrowed = json!({ "key": "name", "operator": "In", "values": ["c"] });
+        let by_label = json!({ "matchExpressions": [own], "matchLabels": { "a": "b" } });
+        for other in [
+            json!({}),
+            selector(&[]),
+            selector(&[&theirs]),
+            selector(&[&widened, &theirs]),
+            selector(&[&own, &narrowed]),
+            by_label,
+        ] {
+            assert!(differs(&other, &desired), "{other}");
+        }
+    }
+}
+
+#[test]
 fn an_empty_object_or_list_is_none() {
     for (pointer, value) in
         [("/spec/none", json!({})), ("/spec/none", json!([])), ("/spec/none", json!(null))]

@@ -11,7 +11,7 @@ use crate::{
     api::v1alpha1::Sizing,
     webhook::{
         marker::{COUNTED, POD},
-        mutate::{ANNOTATIONS, MOVED, MOVED_OF_POD},
+        mutate::{ANNOTATIONS, MOVED, MOVED_OF_POD, MOVED_PREFIX},
         sizing::{FIELDS, GPU},
     },
 };
@@ -84,7 +84,7 @@ pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
         annotations(),
     ];
     if sizing == Sizing::Kubernetes {
-        let kept = format!("!(it in {})", literal(MOVED_OF_POD.to_vec()));
+        let kept = stays(literal(MOVED_OF_POD.to_vec()));
         changes.push(format!(
             "['requests', 'limits'].filter(list, has(object.spec.resources) && list in object.spec.resources).map(list, \
              JSONPatch{{op: 'add', path: '/spec/resources/' + list, value: {}}})",
@@ -221,6 +221,11 @@ fn counted() -> String {
     )
 }
 
+/// Whether the resource `it` stays with the node, as it is none of these.
+fn stays(moved: impl Display) -> String {
+    format!("!(it in {moved} || it.startsWith({}))", literal(MOVED_PREFIX))
+}
+
 /// The entries of this map of resources that are `kept`, and more keys with `one` of each.
 fn entries(map: &str, kept: &str, more: &str, one: &str) -> String {
     let value = format!("string({map}[it])");
@@ -237,7 +242,7 @@ fn lists_of_containers(place: &str, containers: &str, first_asks_for: Option<&st
             let resource = literal(resource).to_string();
             (format!(" + (index == 0 ? [{resource}] : [])"), resource)
         });
-        let value = entries(&map, "!(it in variables.moved)", &more, &one);
+        let value = entries(&map, &stays("variables.moved"), &more, &one);
         format!(
             "{containers}.transformList(index, container, JSONPatch{{op: 'add', path: {path}, value: {value}}})"
         )

@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use serde_json::{Value, json};
 
 use super::{
-    super::{AdaptorSecrets, AdaptorSettings, program::Placement},
+    super::{AdaptorSecrets, AdaptorSettings, CLASS_ANNOTATION, CONFIG_LABEL, program::Placement},
     *,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -40,6 +40,23 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
         serde_json::to_value(disruption_budget(&inputs)).unwrap(),
         serde_json::to_value(configuration(&inputs, ca_bundle)).unwrap(),
     ]
+}
+
+#[test]
+fn its_configuration_has_further_labels_and_annotations_and_keeps_its_own() {
+    let admission = json!({
+        "webhookAnnotations": { "admissions.enforcer/disabled": "true", CLASS_ANNOTATION: "other" },
+        "webhookLabels": { "team": "a", CONFIG_LABEL: "other" },
+    });
+    let [deployment, .., configuration] = built(&admission, None);
+    let metadata = &configuration["metadata"];
+    let expected = json!({ "admissions.enforcer/disabled": "true", CLASS_ANNOTATION: "kata-remote" });
+    assert_eq!(metadata["annotations"], expected);
+    assert_eq!(
+        (&metadata["labels"]["team"], &metadata["labels"][CONFIG_LABEL]),
+        (&json!("a"), &json!("config"))
+    );
+    assert_eq!(deployment["metadata"]["labels"]["team"], Value::Null);
 }
 
 #[test]

@@ -17,19 +17,18 @@ struct Generated {
     cpu: (Option<u32>, Option<u32>),
     memory: (Option<u32>, Option<u32>),
     gpus: Option<u8>,
+    storage: Option<u8>,
+    hugepages: Option<u8>,
     claims: bool,
 }
 
 fn generated() -> impl Strategy<Value = Generated> {
     let amounts = || (option::of(0..9_000_u32), option::of(0..9_000_u32));
     let role = prop_oneof![Just(Role::Container), Just(Role::Init), Just(Role::Sidecar)];
-    let rest = (option::of(0..3_u8), select(&[true, false][..]));
-    (role, amounts(), amounts(), rest).prop_map(|(role, cpu, memory, (gpus, claims))| Generated {
-        role,
-        cpu,
-        memory,
-        gpus,
-        claims,
+    let few = || option::of(0..3_u8);
+    let rest = (few(), few(), few(), select(&[true, false][..]));
+    (role, amounts(), amounts(), rest).prop_map(|(role, cpu, memory, (gpus, storage, hugepages, claims))| {
+        Generated { role, cpu, memory, gpus, storage, hugepages, claims }
     })
 }
 
@@ -40,6 +39,9 @@ fn written(containers: &[Generated], annotations: &[&str]) -> Value {
                 ("cpu", cpu.map(|cpu| format!("{cpu}m"))),
                 ("memory", memory.map(|memory| format!("{memory}Ki"))),
                 (GPU, it.gpus.map(|gpus| gpus.to_string())),
+                ("ephemeral-storage", it.storage.map(|size| format!("{size}Gi"))),
+                ("hugepages-2Mi", it.hugepages.map(|pages| format!("{}Mi", 2 * pages))),
+                ("hugepages-1Gi", it.hugepages.map(|pages| format!("{pages}Gi"))),
                 ("example.com/other", it.claims.then(|| "1".to_owned())),
             ];
             amounts.into_iter().filter_map(|(name, amount)| Some((name, amount?))).collect::<BTreeMap<_, _>>()
@@ -190,7 +192,7 @@ proptest! {
                 for container in pod["spec"][list].as_array_mut().unwrap() {
                     for amounts in LISTS {
                         if let Some(amounts) = container["resources"][amounts].as_object_mut() {
-                            amounts.retain(|name, _| !MOVED.contains(&name.as_str()) && name != VM);
+                            amounts.retain(|name, _| !moves(&MOVED, name) && name != VM);
                         }
                         if container["resources"][amounts].as_object().is_none_or(Map::is_empty) {
                             container["resources"].as_object_mut().unwrap().remove(amounts);

@@ -30,8 +30,9 @@ const CONFIG_MAP: &str = "<config-map>";
 const SECRET: &str = "<secret>";
 const SSH_KEY_SECRET: &str = "<ssh-key-secret>";
 const TLS_SECRET: &str = "<tls-secret>";
+const BYOM_HOST_KEYS_SECRET: &str = "<byom-host-keys-secret>";
 
-const MARKS: [(&str, &str); 8] = [
+const MARKS: [(&str, &str); 9] = [
     (NAMESPACE, ".Release.Namespace | quote"),
     (IMAGE, "include \"peerpod-operator.image\" . | quote"),
     (ADAPTOR_IMAGE, "include \"peerpod-operator.adaptorImage\" . | quote"),
@@ -39,6 +40,7 @@ const MARKS: [(&str, &str); 8] = [
     (SECRET, "include \"peerpod-operator.secretName\" . | quote"),
     (SSH_KEY_SECRET, "include \"peerpod-operator.sshKeySecretName\" . | quote"),
     (TLS_SECRET, "include \"peerpod-operator.tlsSecretName\" . | quote"),
+    (BYOM_HOST_KEYS_SECRET, "include \"peerpod-operator.byomHostKeysSecretName\" . | quote"),
     (hooks::CONFIG, "include \"peerpod-operator.peerPodConfig\" . | toYaml | indent 4 | trim"),
 ];
 
@@ -54,6 +56,7 @@ fn options() -> Options {
         secret: SECRET.to_owned(),
         ssh_key_secret: SSH_KEY_SECRET.to_owned(),
         tls_secret: TLS_SECRET.to_owned(),
+        byom_host_keys_secret: BYOM_HOST_KEYS_SECRET.to_owned(),
         disruption_budget: true,
         network_policies: true,
         ..Options::default()
@@ -222,6 +225,11 @@ fn settings(options: &Options) -> Result<Vec<Template>> {
         (names::SECRET, "credentials", "true"),
         (names::SSH_KEY_SECRET, "sshKey", "ne (include \"peerpod-operator.sshKey\" .) \"{}\""),
         (names::TLS_SECRET, "tlsCerts", "ne (include \"peerpod-operator.tlsCerts\" .) \"{}\""),
+        (
+            names::BYOM_HOST_KEYS_SECRET,
+            "byomHostKeys",
+            "ne (include \"peerpod-operator.byomHostKeys\" .) \"{}\"",
+        ),
     ] {
         let secret = Secret {
             metadata: metadata(name),
@@ -283,6 +291,7 @@ mod tests {
             &options.secret,
             &options.ssh_key_secret,
             &options.tls_secret,
+            &options.byom_host_keys_secret,
             adaptor_image,
         ] {
             assert!(HELPERS.contains(&format!("default \"{name}\"")), "{name}");

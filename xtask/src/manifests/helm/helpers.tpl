@@ -26,6 +26,10 @@
 {{ if eq .Values.secrets.mode "reference" }}{{ .Values.secrets.existingTlsSecretName | default "certs-for-tls" }}{{ else }}certs-for-tls{{ end }}
 {{- end }}
 
+{{- define "peerpod-operator.byomHostKeysSecretName" -}}
+{{ if eq .Values.secrets.mode "reference" }}{{ .Values.secrets.existingByomHostKeySecretName | default "byom-ssh-host-keys" }}{{ else }}byom-ssh-host-keys{{ end }}
+{{- end }}
+
 {{- /* The controllers to run; nothing where the operator's own default counts. */ -}}
 {{- define "peerpod-operator.controllers" -}}
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}
@@ -60,8 +64,10 @@
 {{- $values := .values -}}
 {{- range include "peerpod-operator.providerNames" .root | fromYamlArray -}}
 {{- range $key, $value := index ($values | default dict) . | default dict -}}
+{{- if not (kindIs "map" $value) -}}
 {{- $text := include "peerpod-operator.text" $value -}}
 {{- if or $text (not (hasKey $all $key)) }}{{ $_ := set $all $key $text }}{{ end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -83,6 +89,11 @@
 {{- end -}}
 {{- with $tls.tlsMinVersion }}{{ $_ := set $all "TLS_MIN_VERSION" . }}{{ end -}}
 {{- with $tls.tlsCipherSuites }}{{ $_ := set $all "TLS_CIPHER_SUITES" . }}{{ end -}}
+{{- $named := and (eq .Values.secrets.mode "reference") .Values.secrets.existingByomHostKeySecretName -}}
+{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.byomHostKeys" .) "{}") -}}
+{{- if and (eq (toString .Values.provider) "byom") (or $named $made) (not $all.SSH_HOST_KEY_ALLOWLIST_DIR) -}}
+{{- $_ := set $all "SSH_HOST_KEY_ALLOWLIST_DIR" "/etc/byom/ssh-host-keys" -}}
+{{- end -}}
 {{- toYaml $all -}}
 {{- end }}
 
@@ -123,6 +134,17 @@
 {{- toYaml $all -}}
 {{- end }}
 
+{{- /* The data of byom-ssh-host-keys. */ -}}
+{{- define "peerpod-operator.byomHostKeys" -}}
+{{- $all := dict -}}
+{{- if eq (toString .Values.provider) "byom" -}}
+{{- range $name, $key := (.Values.providerSecrets.byom | default dict).hostKeys -}}
+{{- with $key }}{{ $_ := set $all $name (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end }}
+
 {{- /* What `kubectl create secret` is to take for ssh-key-secret; nothing where ssh needs none, or the release makes it. */ -}}
 {{- define "peerpod-operator.sshKeyFiles" -}}
 {{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.sshKey" .) "{}") -}}
@@ -145,7 +167,7 @@
 {{- /* What the values for the provider hold, or for any provider where none is named; nothing where all are empty. */ -}}
 {{- define "peerpod-operator.given" -}}
 {{- $names := include "peerpod-operator.providerNames" .root | fromYamlArray -}}
-{{- range $name, $keys := .values }}{{ if or (has "" $names) (has $name $names) }}{{ range $keys }}{{ . }}{{ end }}{{ end }}{{ end -}}
+{{- range $name, $keys := .values }}{{ if or (has "" $names) (has $name $names) }}{{ range $keys }}{{ if not (and (kindIs "map" .) (empty .)) }}{{ . }}{{ end }}{{ end }}{{ end }}{{ end -}}
 {{- end }}
 
 {{- /* What other values leave without effect, and which. */ -}}
@@ -176,6 +198,7 @@
   (list "secrets.tlsCerts.clientKey" .Values.secrets.tlsCerts.clientKey (and $certificatesMade (not $settings.CERT_KEY)) "CERT_KEY is empty")
   (list "secrets.existingSecretName" .Values.secrets.existingSecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingSshKeySecretName" .Values.secrets.existingSshKeySecretName (not $reference) "secrets.mode is create")
+  (list "secrets.existingByomHostKeySecretName" .Values.secrets.existingByomHostKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingTlsSecretName" .Values.secrets.existingTlsSecretName (not $reference) "secrets.mode is create")
   (list "admission.mode" (not (has .Values.admission.mode (list "Webhook" "None"))) (not .Values.webhook.enabled) "webhook.enabled is false")
   (list (printf "providerConfigs.%s.PEERPODS_LIMIT_PER_NODE" $provider) $limit $deployed "limit counts")
@@ -201,6 +224,8 @@
 {{- $_ := set $admission "extendedResource" .Values.webhook.webhook.podVMExtendedResource -}}
 {{- $_ := set $admission "replicas" (int .Values.webhook.replicas) -}}
 {{- with .Values.admission.excludedNamespaces }}{{ $_ := set $admission "excludedNamespaces" . }}{{ end -}}
+{{- with .Values.webhook.webhook.annotations }}{{ $_ := set $admission "webhookAnnotations" . }}{{ end -}}
+{{- with .Values.webhook.webhook.labels }}{{ $_ := set $admission "webhookLabels" . }}{{ end -}}
 {{- $adaptor := dict -}}
 {{- with .Values.daemonset.podLabels }}{{ $_ := set $adaptor "podLabels" . }}{{ end -}}
 {{- with .Values.daemonset.updateStrategy }}{{ $_ := set $adaptor "updateStrategy" (dict "type" "RollingUpdate" "rollingUpdate" .) }}{{ end -}}

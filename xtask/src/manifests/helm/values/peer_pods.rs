@@ -98,9 +98,10 @@ struct WebhookTarget {
     pod_vm_extended_resource: String,
     /// Without effect: it is `Fail`, and only peer pods reach the webhook.
     failure_policy: String,
-    /// Without effect: the operator sets the annotations of the MutatingWebhookConfiguration.
+    /// Additional annotations of the MutatingWebhookConfiguration. `admissions.enforcer/disabled: "true"` keeps AKS from
+    /// changing it.
     annotations: Texts,
-    /// Without effect: the operator sets the labels of the MutatingWebhookConfiguration.
+    /// Additional labels of the MutatingWebhookConfiguration.
     labels: Texts,
 }
 

@@ -25,7 +25,17 @@ fn setting() -> Value {
     json!({ "type": ["string", "number", "boolean", "null"] })
 }
 
-fn by_provider(further: &[&str], holds: impl Fn(Kind) -> bool) -> Schema {
+/// Files of a Secret, by their names.
+fn files(about: &str) -> Value {
+    json!({
+        "type": ["object", "null"],
+        "description": about,
+        "propertyNames": { "pattern": "^[-._a-zA-Z0-9]{1,253}$" },
+        "additionalProperties": { "type": ["string", "null"] },
+    })
+}
+
+fn by_provider(further: impl Fn(CloudProvider) -> Object, holds: impl Fn(Kind) -> bool) -> Schema {
     let providers: Object = provider_names()
         .map(|(provider, name)| {
             let keys = provider.keys().iter().chain(Common::KEYS).filter(|key| holds(key.kind));
@@ -34,10 +44,9 @@ fn by_provider(further: &[&str], holds: impl Fn(Kind) -> bool) -> Schema {
                 schema["description"] = key.doc.split_whitespace().collect::<Vec<_>>().join(" ").into();
                 (key.name.to_owned(), schema)
             });
-            let further = further.iter().map(|name| ((*name).to_owned(), setting()));
             let schema = json!({
                 "type": ["object", "null"],
-                "properties": described.chain(further).collect::<Object>(),
+                "properties": described.chain(further(provider)).collect::<Object>(),
                 "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" },
                 "additionalProperties": setting(),
             });
@@ -48,9 +57,19 @@ fn by_provider(further: &[&str], holds: impl Fn(Kind) -> bool) -> Schema {
 }
 
 pub(super) fn provider_configs(_: &mut SchemaGenerator) -> Schema {
-    by_provider(&[], |kind| kind != Kind::Secret)
+    by_provider(|_| Object::new(), |kind| kind != Kind::Secret)
 }
 
 pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
-    by_provider(&["id_rsa", "id_rsa_pub"], |kind| kind == Kind::Secret)
+    let further = |provider| {
+        let mut further: Object =
+            ["id_rsa", "id_rsa_pub"].map(|name| (name.to_owned(), setting())).into_iter().collect();
+        if provider == CloudProvider::Byom {
+            let about = "The host keys that are trusted, as files in OpenSSH's format by their names. They become the Secret \
+                         byom-ssh-host-keys.";
+            further.insert("hostKeys".to_owned(), files(about));
+        }
+        further
+    };
+    by_provider(further, |kind| kind == Kind::Secret)
 }

@@ -1,0 +1,196 @@
+//! Two who disagree about an object do not take turns without end *(no client)*.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::verdict::{Finding, Reason};
+use crate::runtime::text::listed;
+
+/// How often the same is written to an object within [`WINDOW`].
+const MOST: usize = 4;
+
+/// An object that stays as it was written for so long is at peace.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// An object that others keep changing is left alone for so long after each further write.
+const PAUSE: Duration = Duration::from_secs(300);
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// The configuration that it was made for; `None`: all of them.
+    pub(super) config: Option<String>,
+    pub(super) kind: String,
+    pub(super) name: String,
+}
+
+/// What was written to which object of late.
+#[derive(Debug, Default)]
+pub(super) struct Drifts {
+    hasher: RandomState,
+    writes: Mutex<BTreeMap<Key, Writes>>,
+}
+
+/// Writes of the same content.
+#[derive(Debug)]
+struct Writes {
+    content: u64,
+    /// At most [`MOST`].
+    times: Vec<Instant>,
+    is_contested: bool,
+    /// It differs, and is left like that for now.
+    is_left: bool,
+}
+
+impl Writes {
+    fn new(content: u64) -> Self {
+        Self { content, times: Vec::new(), is_contested: false, is_left: false }
+    }
+
+    /// For how long it is told of it yet; `None`: there is nothing to tell.
+    fn told_for(&self, now: Instant) -> Option<Duration> {
+        let last = *self.times.last()?;
+        let until = last + if self.is_left { PAUSE } else { WINDOW };
+        (self.is_left || (self.is_contested && now < until)).then(|| until.saturating_duration_since(now))
+    }
+
+    fn is_old(&self, now: Instant) -> bool {
+        let age = |last: &Instant| now.saturating_duration_since(*last);
+        // What is left is tried again after one pause, if anybody still wants it.
+        let longest = if self.is_left { 2 * PAUSE } else { WINDOW };
+        self.times.last().is_none_or(|last| age(last) >= longest)
+    }
+}
+
+impl Drifts {
+    /// Whether this may be written to an object that differs from it: not where it was of late, others undid it, and that
+    /// happened too often. What is new to the object need not wait.
+    pub(super) fn admit(&self, key: &Key, content: &impl Hash, now: Instant) -> bool {
+        let content = self.hasher.hash_one(content);
+        let mut table = self.table();
+        table.retain(|_, writes| !writes.is_old(now));
+        let writes = table.entry(key.clone()).or_insert_with(|| Writes::new(content));
+        if writes.content != content {
+            *writes = Writes::new(content);
+        }
+        let age = |time: &Instant| now.saturating_duration_since(*time);
+        if !writes.is_contested {
+            writes.times.retain(|time| age(time) < WINDOW);
+            writes.is_contested = writes.times.len() >= MOST;
+        }
+        writes.is_left = writes.is_contested && writes.times.last().is_some_and(|last| age(last) < PAUSE);
+        if !writes.is_left {
+            if writes.is_contested {
+                writes.times.clear();
+            }
+            writes.times.push(now);
+        }
+        !writes.is_left
+    }
+
+    /// What was admitted was not written after all.
+    pub(super) fn not_written(&self, key: &Key) {
+        if let Some(writes) = self.table().get_mut(key) {
+            writes.times.pop();
+        }
+    }
+
+    /// The object is as it is wanted.
+    pub(super) fn settled(&self, key: &Key) {
+        if let Some(writes) = self.table().get_mut(key) {
+            writes.is_left = false;
+        }
+    }
+
+    /// What to tell of objects that others keep changing, and when to look again.
+    pub(super) fn told(&self, config: &str, now: Instant) -> Option<(Finding, Duration)> {
+        let table = self.table();
+        let of_config = table.iter().filter(|(key, _)| key.config.as_deref().is_none_or(|it| it == config));
+        let (names, pauses): (Vec<_>, Vec<_>) = of_config
+            .filter_map(|(key, writes)| Some((format!("{} {}", key.kind, key.name), writes.told_for(now)?)))
+            .unzip();
+        let again = pauses.into_iter().min()?;
+        let message = format!(
+            "someone else keeps changing {}: the operator changed it back {MOST} times within {} s, and now tries again every \
+             {} s; `kubectl get --show-managed-fields --output=yaml` names the one who does it",
+            listed(&names),
+            WINDOW.as_secs(),
+            PAUSE.as_secs()
+        );
+        Some((Finding::new(Reason::DriftLeft, message), again))
+    }
+
+    fn table(&self) -> MutexGuard<'_, BTreeMap<Key, Writes>> {
+        // Whatever was interrupted, a table of times is whole.
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { config: Some("config".to_owned()), kind: "Service".to_owned(), name: name.to_owned() }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn drift_that_keeps_coming_back_is_corrected_a_few_times_then_rarely_and_told_until_there_is_peace() {
+        let (drifts, start) = (Drifts::default(), Instant::now());
+        let (mut now, mut writes) = (start, Vec::new());
+        // Someone undoes it at once, for an hour.
+        while now < start + Duration::from_secs(3600) {
+            if drifts.admit(&key("a"), &"content", now) {
+                writes.push(now);
+            }
+            assert_eq!(drifts.told("config", now).is_some(), now >= start + 4 * SECOND, "{:?}", now - start);
+            now += SECOND;
+        }
+        assert_eq!(writes.len(), MOST + 11, "at once, then every five minutes");
+        assert!(writes[MOST..].windows(2).all(|pair| pair[1] - pair[0] == PAUSE));
+        let (finding, again) = drifts.told("config", now).unwrap();
+        assert!(finding.message.contains("Service a"), "{}", finding.message);
+        assert!(again <= PAUSE && again > Duration::ZERO);
+        assert!(drifts.told("other", now).is_none());
+        // The other one gives up, and a pass finds the object as it is wanted.
+        drifts.settled(&key("a"));
+        let last = *writes.last().unwrap();
+        assert!(drifts.told("config", last + SECOND).is_some());
+        assert!(drifts.told("config", last + WINDOW).is_none());
+        for _ in 0..MOST {
+            assert!(drifts.admit(&key("a"), &"content", last + WINDOW), "it starts anew");
+        }
+    }
+
+    #[test]
+    fn other_objects_new_content_failed_writes_and_rare_drift_do_not_wait() {
+        let (drifts, mut now) = (Drifts::default(), Instant::now());
+        while drifts.admit(&key("a"), &"content", now) {}
+        assert!(drifts.admit(&key("b"), &"content", now));
+        assert!(drifts.admit(&key("a"), &"another", now));
+        assert!(drifts.told("config", now).is_none(), "that is in force");
+        for _ in 0..3 * MOST {
+            assert!(drifts.admit(&key("c"), &"content", now));
+            drifts.not_written(&key("c"));
+        }
+        for _ in 0..3 * MOST {
+            assert!(drifts.admit(&key("d"), &"content", now));
+            now += WINDOW / 3;
+        }
+        assert!(drifts.table().len() < 4, "what was long ago is forgotten");
+    }
+
+    #[test]
+    fn what_all_configurations_share_is_told_by_each() {
+        let (drifts, now) = (Drifts::default(), Instant::now());
+        let shared = Key { config: None, ..key("a") };
+        while drifts.admit(&shared, &"content", now) {}
+        assert!(drifts.told("config", now).is_some() && drifts.told("other", now).is_some());
+    }
+}

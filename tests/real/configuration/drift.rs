@@ -1,0 +1,172 @@
+//! Others who change the operator's objects: what they may add stays, what they keep undoing is left after a few times.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::wait;
+
+use super::{
+    admission::{AT_ONCE, mode, trust},
+    shared::forget_certificate,
+    stage::{Stage, configuring, writes},
+};
+use crate::support::Alone;
+
+const NAME: &str = "peer-pods-config";
+
+/// The most that the operator may write to one object in a minute.
+const MOST: usize = 5;
+
+/// Someone else who writes the operator's webhook configuration.
+struct Other(Api<MutatingWebhookConfiguration>);
+
+impl Other {
+    async fn webhook(&self) -> Result<MutatingWebhook> {
+        let webhooks = self.0.get(NAME).await?.webhooks.context("it has webhooks")?;
+        webhooks.into_iter().next().context("there is one")
+    }
+
+    /// Changes the webhook, if it is not so yet. A conflict is none: it is tried again.
+    async fn change(&self, change: impl Fn(&mut MutatingWebhook)) -> Result<bool> {
+        let mut configuration = self.0.get(NAME).await?;
+        let before = configuration.webhooks.clone();
+        configuration.webhooks.iter_mut().flatten().for_each(change);
+        if configuration.webhooks == before {
+            return Ok(false);
+        }
+        let params =
+            PostParams { field_manager: Some("admissionsenforcer".to_owned()), ..PostParams::default() };
+        match self.0.replace(NAME, &params, &configuration).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
+            outcome => Ok(outcome.map(|_| true)?),
+        }
+    }
+
+    /// Does it again and again.
+    async fn keep_changing(&self, change: impl Fn(&mut MutatingWebhook)) -> Result<()> {
+        loop {
+            self.change(&change).await?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// What AKS adds to the selector of every webhook, as it writes it.
+fn enforced(webhook: &mut MutatingWebhook) {
+    let further = json!([
+        { "key": "control-plane", "operator": "NotIn", "values": ["true"] },
+        { "key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"] },
+    ]);
+    let further: Vec<_> = serde_json::from_value(further).expect("expressions");
+    let selector = webhook.namespace_selector.get_or_insert_default();
+    let expressions = selector.match_expressions.get_or_insert_default();
+    let missing: Vec<_> = further.into_iter().filter(|it| !expressions.contains(it)).collect();
+    expressions.extend(missing);
+}
+
+fn emptied(webhook: &mut MutatingWebhook) {
+    webhook.rules = None;
+}
+
+/// How often the operator wrote the webhook configuration so far.
+fn written(alone: &Alone<'_>) -> Result<usize> {
+    let registrations = |it: &&testbed::Request| it.resource == "mutatingwebhookconfigurations";
+    Ok(writes(alone)?.iter().filter(registrations).count())
+}
+
+#[test]
+fn what_an_enforcer_adds_to_the_selector_stays_and_real_drift_is_put_back() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        trust(&stage.client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        let other = Other(Api::all(stage.client.clone()));
+        let own = other.webhook().await?.namespace_selector;
+        ensure!(other.change(enforced).await?);
+        let with_theirs = other.webhook().await?;
+        let before = written(alone)?;
+        for _ in 0..3 {
+            stage.look_again(alone).await?;
+        }
+        assert_eq!(written(alone)?, before, "what others add is no drift");
+        assert_eq!(other.webhook().await?, with_theirs);
+
+        let play = other.keep_changing(enforced);
+        let drift = async {
+            let empty: Value = json!([{ "name": with_theirs.name, "rules": [] }]);
+            let patch = Patch::Strategic(json!({ "webhooks": empty }));
+            other.0.patch(NAME, &PatchParams::default(), &patch).await?;
+            wait::eventually("the rules are put back, and the enforcer adds its own", AT_ONCE, async || {
+                ensure!(other.webhook().await? == with_theirs, "{:?}", other.webhook().await?);
+                Ok(())
+            })
+            .await?;
+            for _ in 0..3 {
+                stage.look_again(alone).await?;
+            }
+            assert_eq!(written(alone)?, before + 1, "one write for one drift");
+            // What is asked for is written, whatever others added.
+            let admission = json!({ "mode": "Webhook", "excludedNamespaces": ["elsewhere"] });
+            stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
+            wait::eventually("another namespace is excluded", AT_ONCE, async || {
+                let selector = serde_json::to_string(&other.webhook().await?.namespace_selector)?;
+                ensure!(selector.contains("elsewhere") && selector.contains("managedby"), "{selector}");
+                Ok(())
+            })
+            .await?;
+            stage.until("config", "Ready", "AllReady").await?;
+            assert_eq!(written(alone)?, before + 2);
+            assert_ne!(other.webhook().await?.namespace_selector, own);
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            outcome = drift => outcome?,
+            outcome = play => outcome?,
+        }
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_the_same() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        trust(&stage.client).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let other = Other(Api::all(stage.client.clone()));
+        let before = written(alone)?;
+        let left = async {
+            let message = stage.until("config", "Conflict", "DriftLeft").await?;
+            ensure!(message.contains(&format!("MutatingWebhookConfiguration {NAME}")), "{message}");
+            stage.until("config", "Ready", "DriftLeft").await?;
+            for _ in 0..5 {
+                stage.look_again(alone).await?;
+            }
+            let own = written(alone)? - before;
+            ensure!((3..=MOST).contains(&own), "{own} writes");
+            ensure!(other.webhook().await?.rules.is_none(), "it is left");
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            outcome = left => outcome?,
+            outcome = other.keep_changing(emptied) => outcome?,
+        }
+        // The other one is gone.
+        let admission = json!({ "mode": "Webhook", "excludedNamespaces": ["elsewhere"] });
+        stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
+        stage.until_gone("config", "Conflict").await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        ensure!(other.webhook().await?.rules.is_some_and(|rules| rules.len() == 1));
+        stage.clear("config").await
+    })
+}
