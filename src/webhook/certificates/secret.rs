@@ -61,7 +61,7 @@ pub async fn follow(
                  otherwise your installation must create it; the webhook keeps the last good certificate"
             ),
             Some(Err(problem)) => {
-                warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again")
+                warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again");
             }
             None => return,
         }

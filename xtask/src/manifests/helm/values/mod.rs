@@ -110,7 +110,7 @@ pub(super) struct Values {
     crds: Crds,
     /// Objects for Prometheus.
     metrics: Metrics,
-    /// Whether a NetworkPolicy closes the Pods' ports except those for metrics and reviews.
+    /// Whether a `NetworkPolicy` closes the Pods' ports except those for metrics and reviews.
     network_policy: Switch,
     /// Whether a PodDisruptionBudget keeps one operator during evictions.
     pod_disruption_budget: Switch,
