@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use kube::{
-    Api,
+    Api, Client, Resource,
     api::ListParams,
-    core::{Status, response::StatusCause},
+    core::{
+        Status,
+        response::{StatusCause, reason::NOT_FOUND},
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -35,6 +38,17 @@ impl ApiError {
     /// The HTTP status, where there was an answer.
     pub(crate) fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
+    }
+
+    /// Whether the API server says that the object of this name does not exist. A 404 alone does not: it may be a proxy's, or
+    /// that of an API server without the definition.
+    pub(crate) fn is_absence_of(&self, name: &str) -> bool {
+        self.status().is_some_and(|status| is_absence(status, name))
+    }
+
+    /// Whether the API server says that the object of this name does not exist, or is not as the request has it.
+    pub(crate) fn is_gone_or_changed(&self, name: &str) -> bool {
+        self.is_absence_of(name) || self.code() == Some(409)
     }
 
     /// Whether nothing can be made in the namespace because it is being deleted.
@@ -69,6 +83,35 @@ impl ApiError {
         let details = self.status().and_then(|status| status.details.as_ref());
         details.map(|details| details.causes.as_slice()).unwrap_or_default()
     }
+}
+
+/// Whether this answer means that the object of this name does not exist.
+pub(crate) fn is_absence(status: &Status, name: &str) -> bool {
+    status.reason == NOT_FOUND && status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
+/// The object of this name, `None` where it does not exist. `Api::get_opt` takes any 404 for that.
+pub(crate) async fn get_opt<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    match bounded(api.get(name)).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_absence_of(name) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether API servers have objects of this kind: by what they say that they serve, as their 404 to a list is a proxy's, too.
+pub(crate) async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
+    let (group, version) = (K::group(&()), K::api_version(&()));
+    let groups = client.list_api_groups().await?.groups;
+    let group = groups.into_iter().find(|it| it.name == group);
+    if !group.is_some_and(|group| group.versions.iter().any(|it| it.group_version == version)) {
+        return Ok(false);
+    }
+    let resources = client.list_api_group_resources(&version).await?.resources;
+    Ok(resources.iter().any(|it| it.name == K::plural(&())))
 }
 
 /// Waits for a call no longer than the deadline.
