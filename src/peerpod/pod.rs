@@ -123,9 +123,17 @@ fn in_sandbox(metadata: &ObjectMeta, status: &StatusView) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::{super::decide::Wait, *};
+    use super::{
+        super::decide::{
+            Decision, Facts, InSandbox, Machine, Refusal, Sibling, Wait, contradicted, decide,
+            tests::{dangling, own_vm},
+        },
+        *,
+    };
+    use crate::provider::{InstanceId, Vm};
 
     #[test]
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
@@ -213,6 +221,57 @@ mod tests {
             assert_eq!(in_sandbox(Some(("True", 1000)), &never_ran, &[]), Some(1000), "{kind}");
             let waits = json!({ kind: [{ "state": { "waiting": {} }, "lastState": { "terminated": { "startedAt": "2020-01-01T00:00:00Z" } } }] });
             assert_eq!(in_sandbox(Some(("True", 1000)), &waits, &[]), Some(1000), "{kind}");
+        }
+    }
+
+    prop_compose! {
+        /// What a kubelet says at some later time: whether a sandbox is ready and since when, and when its containers started.
+        fn any_later()(
+            condition in prop::option::of((prop_oneof![Just("True"), Just("False")], 1i64..2000)),
+            started in prop::option::of((prop_oneof![Just("running"), Just("terminated")], 1i64..2000)),
+            written in 1i64..2000,
+        ) -> Option<i64> {
+            let containers = started.map_or(json!([]), |(state, second)| container(state, second));
+            in_sandbox(condition, &json!({ "containerStatuses": containers }), &[("status", written)])
+        }
+    }
+
+    proptest! {
+        /// A Pod on the older of two machines, whose kubelet's clock is off by any time. Its status was written, by the API server's
+        /// clock, when it had come there and before the newer one was recorded. Whatever it says later, the machine stays.
+        #[test]
+        fn a_machine_that_its_pod_runs_on_outlives_whatever_its_kubelet_says_later(
+            (ready, container_after, written_after) in (1000i64..1100, 0i64..50, 0i64..50),
+            recorded_after in 1i64..100,
+            clock in -500i64..500,
+            says_container in any::<bool>(),
+            later in prop::collection::vec(any_later(), 0..8),
+        ) {
+            let at = |second: i64| Timestamp::from_second(second).unwrap();
+            let started = ready + container_after;
+            let written = started + written_after;
+            let containers = if says_container { container("running", started + clock) } else { json!([]) };
+            let first = in_sandbox(
+                Some(("True", ready + clock)),
+                &json!({ "containerStatuses": containers }),
+                &[("status", written)],
+            );
+            let newer = Vm { id: InstanceId::parse("aws", "i-2").unwrap(), ..own_vm() };
+            let sibling = Sibling { recorded: at(written + recorded_after), machine: Machine::Present(newer) };
+            let mut doubted = false;
+            for seen in std::iter::once(first).chain(later) {
+                let in_sandbox = match seen {
+                    _ if doubted => InSandbox::Doubted,
+                    Some(second) => InSandbox::By(at(second)),
+                    None => InSandbox::Unknown,
+                };
+                let recorded = at(ready);
+                let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
+                let living = Facts { deleted: None, ..going.clone() };
+                doubted |= contradicted(&living);
+                prop_assert_eq!(decide(living), Decision::Keep(Refusal::Ambiguous));
+                prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
+            }
         }
     }
 }

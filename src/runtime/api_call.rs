@@ -141,3 +141,88 @@ where
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::convert::Infallible;
+
+    use hyper::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::v1alpha1::PeerPod;
+
+    /// An API server, or what stands before it, that answers a path so.
+    pub(crate) fn answering(answer: impl Fn(&str) -> (u16, String) + Clone + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (code, text) = answer(request.uri().path());
+            let mut response = Response::new(Body::from(text.into_bytes()));
+            *response.status_mut() = code.try_into().expect("it is a status code");
+            async { Ok::<_, Infallible>(response) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// 404s that tell nothing of an object of the name `a`.
+    pub(crate) fn no_absence() -> [String; 4] {
+        let status = |reason: &str, details: Value| {
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404 });
+            let mut status = status;
+            status["reason"] = json!(reason);
+            status["details"] = details;
+            status.to_string()
+        };
+        [
+            "404 page not found\n".to_owned(),
+            status("NotFound", json!({ "name": "b", "kind": "pods" })),
+            status("NotFound", json!({})),
+            status("", json!({ "name": "a" })),
+        ]
+    }
+
+    /// What an API server answers where there is no object of the name `a`.
+    pub(crate) fn absence() -> String {
+        let details = json!({ "name": "a", "kind": "pods" });
+        json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "details": details, "code": 404 }).to_string()
+    }
+
+    #[tokio::test]
+    async fn only_what_the_api_server_says_of_that_object_is_its_absence() {
+        let asked = async |text: String| {
+            let api: Api<Pod> = Api::namespaced(answering(move |_| (404, text.clone())), "shop");
+            get_opt(&api, "a").await
+        };
+        assert!(matches!(asked(absence()).await, Ok(None)));
+        for text in no_absence() {
+            let answer = asked(text.clone()).await;
+            assert!(matches!(&answer, Err(error) if error.code() == Some(404)), "{text}: {answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_served_if_the_api_servers_list_of_what_they_serve_has_it() {
+        const GROUP: &str = "confidentialcontainers.org";
+        let asked = async |group: &'static str, version: &'static str, plural: &'static str| {
+            let client = answering(move |path| {
+                let version = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+                let groups = json!({ "groups": [{ "name": group, "versions": [version] }] });
+                let resource = json!({ "name": plural, "singularName": "", "namespaced": true, "kind": "X", "verbs": [] });
+                let resources = json!({ "groupVersion": "x", "resources": [resource] });
+                match path {
+                    "/apis" => (200, groups.to_string()),
+                    "/apis/confidentialcontainers.org/v1alpha1" => (200, resources.to_string()),
+                    _ => (404, "404 page not found".to_owned()),
+                }
+            });
+            is_served::<PeerPod>(&client).await.unwrap()
+        };
+        assert!(asked(GROUP, "v1alpha1", "peerpods").await);
+        assert!(!asked("example.com", "v1alpha1", "peerpods").await);
+        assert!(!asked(GROUP, "v1", "peerpods").await);
+        assert!(!asked(GROUP, "v1alpha1", "peerpodconfigs").await);
+        let proxy = answering(|_| (404, "404 page not found".to_owned()));
+        assert!(is_served::<PeerPod>(&proxy).await.is_err());
+    }
+}

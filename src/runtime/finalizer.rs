@@ -75,7 +75,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::v1alpha1::{FINALIZER, PeerPod};
+    use crate::{
+        api::v1alpha1::{FINALIZER, PeerPod},
+        runtime::api_call::tests::{absence, answering, no_absence},
+    };
 
     fn released(finalizers: &[&str]) -> Value {
         let document =
@@ -108,6 +111,20 @@ mod tests {
             json!({ "uid": "u-1" }),
         ] {
             assert!(json_patch::patch(&mut json!({ "metadata": metadata }), &patch).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_404_that_is_none_releases_nothing() {
+        let mut peerpod = PeerPod::new("a", serde_json::from_value(json!({})).unwrap());
+        peerpod.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let released = async |text: String| {
+            let client = answering(move |_| (404, text.clone()));
+            release(&Api::<Metadata<PeerPod>>::namespaced(client, "shop"), &peerpod, FINALIZER).await
+        };
+        assert_eq!(released(absence()).await.ok(), Some(Written::Gone));
+        for text in no_absence() {
+            assert!(released(text.clone()).await.is_err(), "{text}");
         }
     }
 

@@ -11,8 +11,9 @@ use uuid::Uuid;
 
 use crate::support::{Scene, alone, beside_others, created, next_second, second_after};
 
+/// New machines for new sandboxes of the Pod.
 async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
-    let pod = scene.pods.api().get("web").await?;
+    let pod = scene.pods.sandbox_is_lost("web").await?;
     try_join_all((0..count).map(|_| scene.caa.start_vm(&pod, scene.host))).await
 }
 
@@ -228,7 +229,7 @@ fn of_many_siblings_the_older_ones_go_as_soon_as_one_of_the_newest_few_has_a_mac
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        let pod = scene.pods.api().get("web").await?;
+        let pod = scene.pods.sandbox_is_lost("web").await?;
         // Their machines are gone, so they replace nothing; but not all of them are asked for.
         let record = async |number: u64| {
             let gone = Uuid::from_u64_pair(fastrand::u64(..), number).to_string();
@@ -257,11 +258,13 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
         let older = alone.scene().pod_with_vm("web").await?;
         alone.scene().pods.sandbox_is_ready_since("web", created(&older)).await?;
         next_second(std::slice::from_ref(&older)).await?;
-        let newer = more_vms(&alone.scene(), 1).await?.pop().context("it was made")?;
+        let pod = alone.scene().pods.api().get("web").await?;
+        let newer = alone.caa.start_vm(&pod, alone.libvirtd.host()).await?;
         alone.scene().held(&older.name(), "AmbiguousSiblings").await?;
 
-        // The container runtime lost sight of the same sandbox for a moment.
+        // The container runtime lost sight of the same sandbox for a moment, and the containers began anew in it.
         next_second(std::slice::from_ref(&newer)).await?;
+        alone.scene().pods.sandbox_is_lost("web").await?;
         alone.scene().pods.sandbox_is_ready_since("web", Timestamp::now()).await?;
         alone.operator.stop().await?;
         alone.operator.start_again()?;
@@ -281,5 +284,20 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
         alone.scene().operator_catches_up().await?;
         alone.scene().lives(&older).await?;
         goes_with_its_pod(&alone.scene(), &older).await
+    })
+}
+
+#[test]
+fn a_container_that_runs_since_before_the_newer_machine_was_recorded_keeps_the_older_one() -> Result<()> {
+    beside_others(async |scene| {
+        // Nothing says since when the sandbox is ready; the containers run since the Pod does.
+        let older = scene.pod_with_vm("web").await?;
+        next_second(std::slice::from_ref(&older)).await?;
+        let pod = scene.pods.api().get("web").await?;
+        let newer = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.held(&older.name(), "AmbiguousSiblings").await?;
+        stays(scene, &older).await?;
+        stays(scene, &newer).await?;
+        goes_with_its_pod(scene, &older).await
     })
 }

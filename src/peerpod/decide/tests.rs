@@ -16,7 +16,7 @@ fn vm(name: &str) -> Vm {
     Vm { id: id("i-1"), name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
 }
 
-fn own_vm() -> Vm {
+pub(in crate::peerpod) fn own_vm() -> Vm {
     vm("podvm-web-0-1a2b3c4d")
 }
 

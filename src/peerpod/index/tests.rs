@@ -1,4 +1,9 @@
-use super::*;
+use proptest::prelude::*;
+
+use super::{
+    super::relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
+    *,
+};
 use crate::{
     api::v1alpha1::{FINALIZER, PeerPodSpec, PeerPodStatus},
     runtime::metrics::Population,
@@ -406,4 +411,96 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     shows(1, 0, None);
     index.apply(&Event::Delete(a));
     shows(0, 0, None);
+}
+
+/// A PeerPod as some step makes it; `None`: the step deletes it.
+type Step = (usize, Option<(usize, u64, i64, usize)>);
+
+fn any_step() -> impl Strategy<Value = Step> {
+    (0..8usize, prop::option::weighted(0.8, (0..4usize, 0..4u64, 0..4i64, 0..4usize)))
+}
+
+fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
+    let name = name.to_string();
+    let peerpod = made_of.map(|(pod, number, second, state)| {
+        let instance = if number == 0 { "17".to_owned() } else { vm(number) };
+        let mut peerpod = made(&name, &pod.to_string(), &instance, second);
+        if pod == 0 {
+            peerpod.metadata.owner_references = None;
+        }
+        if state == 0 {
+            peerpod.metadata.finalizers = None;
+        }
+        if state == 1 { deleted(peerpod) } else { peerpod }
+    });
+    (name, peerpod)
+}
+
+fn id(peerpod: &PeerPod) -> Option<InstanceId> {
+    InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()).ok()
+}
+
+/// Those that name the same VM, by comparing all.
+fn namesakes<'a>(all: &'a [PeerPod], of: &PeerPod) -> Vec<&'a PeerPod> {
+    let Some(id) = id(of) else { return Vec::new() };
+    all.iter().filter(|other| is_namesake(other, of, &id)).collect()
+}
+
+fn recorded(all: &[PeerPod], of: &PeerPod) -> Timestamp {
+    let same = namesakes(all, of).into_iter().filter(|other| are_of_one_pod(other, of));
+    same.map(created).fold(created(of), Timestamp::min)
+}
+
+proptest! {
+    #[test]
+    fn what_the_index_knows_is_what_comparing_all_objects_tells(steps in prop::collection::vec(any_step(), 1..40)) {
+        let index = Index::default();
+        let mut all: Vec<PeerPod> = Vec::new();
+        for (name, peerpod) in steps.into_iter().map(step) {
+            if let Some(at) = all.iter().position(|it| it.name_any() == name) {
+                let before = all.remove(at);
+                if peerpod.is_none() {
+                    index.apply(&Event::Delete(before));
+                }
+            }
+            if let Some(peerpod) = peerpod {
+                index.apply(&Event::Apply(peerpod.clone()));
+                all.push(peerpod);
+            }
+            for one in &all {
+                let since = recorded(&all, one);
+                let siblings = all.iter().filter(|other| is_sibling(other, one) && id(other) != id(one));
+                let mut newer: Vec<_> = siblings
+                    .map(|other| {
+                        let contested = namesakes(&all, other).into_iter().any(|it| !are_of_one_pod(it, other));
+                        (recorded(&all, other), id(other), contested)
+                    })
+                    .filter(|(recorded, ..)| *recorded >= since)
+                    .collect();
+                newer.sort_by(|a, b| b.cmp(a));
+                newer.dedup();
+                let told = index.siblings(one);
+                prop_assert_eq!(told.recorded, since);
+                prop_assert_eq!(told.next, newer.get(FEW).map(|it| it.0));
+                newer.truncate(FEW);
+                let by_key = |key: &Key| all.iter().find(|it| it.name_any() == key.name).and_then(id);
+                let mut told: Vec<_> = told.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
+                told.sort_by(|a, b| b.cmp(a));
+                prop_assert_eq!(told, newer);
+
+                let Claimants { living, going } = index.claimants(one, 100);
+                let namesakes = namesakes(&all, one);
+                let stands = |other: &&&PeerPod| claim(other, one) == Claim::Stands;
+                prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| stands(&other)));
+                let pod = |other: &PeerPod| match claim(other, one) {
+                    Claim::WhileRuns(pod) => Some(pod.uid.clone()),
+                    Claim::Stands | Claim::Void => None,
+                };
+                let expected: HashSet<_> = namesakes.into_iter().filter_map(pod).collect();
+                prop_assert_eq!(going.len(), expected.len());
+                let going = going.iter().filter_map(|key| all.iter().find(|it| it.name_any() == key.name));
+                prop_assert_eq!(going.filter_map(pod).collect::<HashSet<_>>(), expected);
+            }
+        }
+    }
 }
