@@ -20,7 +20,7 @@ use super::{client::client, patience, retry::Retry, serving::block_on};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
-    runtime::api_call::{ApiError, bounded},
+    runtime::api_call::{ApiError, bounded, get_opt},
 };
 
 /// For `--help`.
@@ -135,7 +135,7 @@ impl From<ApiError> for Obstacle {
 }
 
 async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstacle> {
-    let found = bounded(api.get_opt(&config.name)).await?;
+    let found = get_opt(api, &config.name).await?;
     if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
         // How it was is how the nodes are put back.
         return Err(Obstacle::Later(

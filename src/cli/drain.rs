@@ -27,7 +27,11 @@ use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     install::{Component, NAME},
     permissions::Permission,
-    runtime::{api_call::crd_name, text::listed, watch::missing_crd},
+    runtime::{
+        api_call::{crd_name, is_served},
+        text::listed,
+        watch::missing_crd,
+    },
 };
 
 /// For `--help`.
@@ -107,7 +111,7 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = PatchParams::default();
-    let scaled = retry.call(deadline, || deployments.patch_scale(NAME, &params, &none)).await;
+    let scaled = retry.call_of(NAME, deadline, || deployments.patch_scale(NAME, &params, &none)).await;
     if scaled.map_err(|problem| format!("scaling the Deployment {NAME} failed: {problem}"))?.is_none() {
         // Whoever runs them ends them.
         return Ok(());
@@ -160,7 +164,7 @@ async fn no_configurations(
         let name = config.name_any();
         say(&format!("Deleting the PeerPodConfig {name}."));
         let params = DeleteParams::default();
-        let deleted = retry.call(deadline, || api.delete(&name, &params)).await;
+        let deleted = retry.call_of(&name, deadline, || api.delete(&name, &params)).await;
         deleted.map_err(|problem| format!("deleting the PeerPodConfig {name} failed: {problem}"))?;
     }
     let left = until(api, retry, deadline, |_| false).await?;
@@ -186,11 +190,13 @@ where
 {
     let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
     // A watch would go on for ever where the API server has no such objects, or will not show them.
-    let params = ListParams::default().limit(1);
-    if retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?.is_none() {
+    let client = api.clone().into_client();
+    if !retry.call(deadline, || is_served::<K>(&client)).await.map_err(unreadable)? {
         say(&format!("The CRD {} is not installed.", crd_name::<K>()));
         return Ok(Vec::new());
     }
+    let params = ListParams::default().limit(1);
+    retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?;
     let (store, writer) = reflector::store();
     let changes = watcher(api, watcher::Config::default()).default_backoff().reflect(writer);
     let mut changes = pin!(changes.chain(futures::stream::once(pending())));

@@ -46,18 +46,40 @@ impl Retry {
         true
     }
 
-    /// Calls the API server until it does what it is asked, or says that it never will, or the deadline. `None`: what it was
-    /// asked about is not there.
+    /// Calls the API server until it does what it is asked of the object of this name, or says that it never will, or the
+    /// deadline. `None`: there is no such object.
+    pub(super) async fn call_of<T>(
+        &mut self,
+        name: &str,
+        deadline: Instant,
+        call: impl AsyncFn() -> kube::Result<T>,
+    ) -> Result<Option<T>, String> {
+        let call = async || match bounded(call()).await {
+            Ok(done) => Ok(Some(done)),
+            Err(problem) if problem.is_absence_of(name) => Ok(None),
+            Err(problem) => Err(problem),
+        };
+        self.until_done(deadline, call).await
+    }
+
+    /// Calls the API server until it does what it is asked, or says that it never will, or the deadline.
     pub(super) async fn call<T>(
         &mut self,
         deadline: Instant,
         call: impl AsyncFn() -> kube::Result<T>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<T, String> {
+        self.until_done(deadline, async || bounded(call()).await).await
+    }
+
+    async fn until_done<T>(
+        &mut self,
+        deadline: Instant,
+        call: impl AsyncFn() -> Result<T, ApiError>,
+    ) -> Result<T, String> {
         self.failures = 0;
         loop {
-            let problem = match timeout_at(deadline, bounded(call())).await {
-                Ok(Ok(done)) => return Ok(Some(done)),
-                Ok(Err(problem)) if problem.is_absence() => return Ok(None),
+            let problem = match timeout_at(deadline, call()).await {
+                Ok(Ok(done)) => return Ok(done),
                 Ok(Err(problem)) if !passes(&problem) => return Err(problem.to_string()),
                 Ok(Err(problem)) => problem.to_string(),
                 Err(_) => "the API server does not answer".to_owned(),
@@ -73,8 +95,8 @@ impl Retry {
 /// the call.
 fn passes(problem: &ApiError) -> bool {
     match problem.code() {
-        // In time, or not now: a conflict, a page of a list that is too old, too many requests.
-        Some(408 | 409 | 410 | 429) => true,
+        // In time, or not now: what a proxy does not find, a conflict, a page of a list that is too old, too many requests.
+        Some(404 | 408 | 409 | 410 | 429) => true,
         // So says an API server that has just started.
         Some(403) => problem.to_string().contains("not yet ready to handle request"),
         Some(400..500) => false,
@@ -86,22 +108,22 @@ fn passes(problem: &ApiError) -> bool {
 mod tests {
     use std::cell::Cell;
 
-    use kube::core::Status;
+    use kube::core::{Status, response::StatusDetails};
 
     use super::*;
 
     /// An API server that answers so first, and then well; how often it was asked, and what came of it.
-    async fn asked(code: Option<u16>) -> (u32, Result<Option<()>, String>) {
-        asked_with(code, "etcdserver: leader changed", "x").await
+    async fn asked(code: Option<u16>) -> (u32, Result<(), String>) {
+        asked_with(code, "etcdserver: leader changed").await
     }
 
-    async fn asked_with(code: Option<u16>, message: &str, reason: &str) -> (u32, Result<Option<()>, String>) {
+    async fn asked_with(code: Option<u16>, message: &str) -> (u32, Result<(), String>) {
         let count = Cell::new(0);
         let call = async || {
             count.set(count.get() + 1);
             match code {
                 _ if count.get() > 3 => Ok(()),
-                Some(code) => Err(kube::Error::Api(Status::failure(message, reason).with_code(code).boxed())),
+                Some(code) => Err(kube::Error::Api(Status::failure(message, "x").with_code(code).boxed())),
                 None => Err(kube::Error::Service("connection refused".into())),
             }
         };
@@ -112,21 +134,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_passes_is_tried_again_and_what_does_not_is_told_at_once() {
-        for code in [None, Some(409), Some(410), Some(429), Some(500), Some(503), Some(504)] {
-            assert_eq!(asked(code).await, (4, Ok(Some(()))), "{code:?}");
+        for code in [None, Some(404), Some(409), Some(410), Some(429), Some(500), Some(503), Some(504)] {
+            assert_eq!(asked(code).await, (4, Ok(())), "{code:?}");
         }
         for code in [400, 401, 403, 405, 422] {
             let (count, outcome) = asked(Some(code)).await;
             assert!(count == 1 && outcome.unwrap_err().contains("leader changed"), "{code}");
         }
-        // The object is absent, or its kind; and what a proxy says proves neither.
-        for (message, reason) in [("gone", "NotFound"), ("404 page not found", "x")] {
-            assert_eq!(asked_with(Some(404), message, reason).await, (1, Ok(None)));
-        }
-        let (count, outcome) = asked_with(Some(404), "<html>nothing here</html>", "x").await;
-        assert!(count == 1 && outcome.unwrap_err().contains("nothing here"));
         let starting = "peerpods \"a\" is forbidden: not yet ready to handle request";
-        assert_eq!(asked_with(Some(403), starting, "x").await, (4, Ok(Some(()))));
+        assert_eq!(asked_with(Some(403), starting).await, (4, Ok(())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_not_there_only_if_the_api_server_says_so_of_it() {
+        let not_found = |of: &'static str| {
+            let deadline = Instant::now() + Duration::from_secs(1);
+            let call = async move || {
+                let details = StatusDetails {
+                    name: of.into(),
+                    ..serde_json::from_str("{}").expect("all of it is optional")
+                };
+                Err::<(), _>(kube::Error::Api(
+                    Status::failure("", "NotFound").with_code(404).with_details(details).boxed(),
+                ))
+            };
+            async move { Retry::new(|_| {}).call_of("a", deadline, call).await }
+        };
+        assert_eq!(not_found("a").await, Ok(None));
+        assert!(not_found("b").await.is_err() && not_found("").await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,8 @@ pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Writte
 /// Deletes the PeerPod object itself, if it still is what was read. Its machine follows by the usual way.
 pub(super) async fn supersede(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
     let params = as_read(peerpod);
-    Written::by(api_call::bounded(api(client, peerpod).delete(&peerpod.name_any(), &params)).await)
+    let name = peerpod.name_any();
+    Written::by(&name, api_call::bounded(api(client, peerpod).delete(&name, &params)).await)
 }
 
 /// The deletion of what was read, and of nothing that took its place or that changed since.

@@ -35,11 +35,11 @@ pub struct Facts {
     pub pod: Option<String>,
     /// How far that Pod is.
     pub owner: Owner,
-    /// Since when the sandbox in which that Pod runs is ready, where its kubelet says so.
-    pub sandbox_ready: Option<Timestamp>,
+    /// When that Pod was in its present sandbox already.
+    pub in_sandbox: InSandbox,
     /// The recorded identifier.
     pub instance: Result<InstanceId, IdProblem>,
-    /// The other living PeerPods with the finalizer that the same Pod owns.
+    /// The other living PeerPods with the finalizer that the same Pod owns and that may be newer: the newest few first.
     pub siblings: Vec<Sibling>,
     /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run.
     pub claimed_by: Option<Message>,
@@ -68,6 +68,18 @@ pub enum Owner {
     },
     /// It runs, or may do so.
     Running,
+}
+
+/// When a Pod was in its present sandbox already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InSandbox {
+    /// Nothing shows it.
+    Unknown,
+    /// Then, by whatever shows it at the earliest.
+    By(Timestamp),
+    /// Before every newer sibling: it was [`contradicted`] once that the Pod moved. What shows where a Pod runs may move later, as
+    /// when a container runtime loses sight of a sandbox for a moment.
+    Doubted,
 }
 
 impl Owner {
@@ -132,7 +144,10 @@ impl Decision {
     pub const LABELS: [(&str, &str); 9] = [
         ("nothing", "there is nothing to do"),
         ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
-        ("keep", "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on"),
+        (
+            "keep",
+            "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on",
+        ),
         (
             "delete",
             "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
@@ -252,7 +267,27 @@ pub fn decide(facts: Facts) -> Decision {
 /// change nothing.
 pub fn hold(facts: &Facts) -> Option<Wait> {
     let wait = facts.owner.may_run()?;
-    (standing(facts) != Standing::Superseded).then_some(wait)
+    (!is_superseded(facts)).then_some(wait)
+}
+
+/// Whether a newer sibling has replaced it. No further one needs to be asked for then.
+pub fn is_superseded(facts: &Facts) -> bool {
+    standing(facts) == Standing::Superseded
+}
+
+/// Whether what shows where the Pod runs is against a newer sibling. This is to be remembered as long as the Pod lives.
+pub fn contradicted(facts: &Facts) -> bool {
+    facts.finalizer
+        && facts.owner.may_run().is_some()
+        && !is_superseded(facts)
+        && facts.siblings.iter().any(|sibling| {
+            let may_be_its = match &sibling.machine {
+                Machine::Present(vm) => is_another_own(vm, facts),
+                Machine::NotAsked | Machine::Unanswered(_) => true,
+                Machine::Absent => false,
+            };
+            may_be_its && facts.recorded < sibling.recorded && was_in_sandbox_before(facts, sibling)
+        })
 }
 
 /// A PeerPod that nobody deletes: only its siblings matter.
@@ -290,8 +325,8 @@ enum Standing {
 
 /// Superseded only if some sibling's machine is newer for certain and proven to be this Pod's: anybody may write a PeerPod,
 /// and one that names a foreign machine, or none, has taken nobody's place. Observation adds that a machine is as old as the
-/// first record of it, and that one which a PeerPod of another Pod names, too, counts as not asked for. And the Pod's sandbox
-/// must not show that the Pod stayed where it was, whatever machine somebody found for his PeerPod. Of any set of siblings at
+/// first record of it, and that one which a PeerPod of another Pod names, too, counts as not asked for. And nothing may show, or
+/// have shown, that the Pod stayed where it was, whatever machine somebody found for his PeerPod. Of any set of siblings at
 /// least one is not superseded: "older" never contradicts the times of the records and, within one second, follows the
 /// cloud's clock strictly.
 fn standing(facts: &Facts) -> Standing {
@@ -303,20 +338,22 @@ fn standing(facts: &Facts) -> Standing {
             Machine::NotAsked | Machine::Unanswered(_) => None,
         };
         match order {
-            Some(Ordering::Less) if is_in_sandbox_before(facts, sibling) => standing = Standing::Unclear,
-            Some(Ordering::Less) => return Standing::Superseded,
+            Some(Ordering::Less) if !was_in_sandbox_before(facts, sibling) => return Standing::Superseded,
+            Some(Ordering::Less) | None => standing = Standing::Unclear,
             Some(_) => {}
-            None => standing = Standing::Unclear,
         }
     }
     standing
 }
 
-/// Whether the Pod's sandbox became ready before that sibling's machine was recorded, and after this one was: so it is not in
-/// the sibling's machine, which is recorded before its sandbox is ready. That a sandbox became ready later proves nothing the
-/// other way round: it seems so, too, when a container runtime loses sight of the same one for a moment.
-fn is_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
-    facts.sandbox_ready.is_some_and(|ready| facts.recorded <= ready && ready < sibling.recorded)
+/// Whether the Pod was in its sandbox before that sibling's machine was recorded: so it is not in the sibling's machine, which
+/// is recorded before its sandbox is ready. That it seems to have come there later proves nothing the other way round.
+fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
+    match facts.in_sandbox {
+        InSandbox::Unknown => false,
+        InSandbox::By(time) => time < sibling.recorded,
+        InSandbox::Doubted => true,
+    }
 }
 
 /// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.

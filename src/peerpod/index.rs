@@ -1,10 +1,13 @@
-//! Which PeerPods share a Pod or a machine. Synchronous *(no client)*; fed by the watch before anything is reconciled, so
+//! Which PeerPods share a Pod or a VM. Synchronous *(no client)*; fed by the watch before anything is reconciled, so
 //! that no decision is made on half a list.
 
+mod links;
+mod relatives;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashSet,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -13,20 +16,24 @@ use kube::{
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 
+pub(super) use self::relatives::FEW;
+use self::{
+    links::{Entry, Links, Replaced, Said},
+    relatives::{Placement, Stake},
+};
 use super::{
-    object::has_finalizer,
-    verdict::{Reason, stands_because_of},
+    object::{created, has_finalizer, owner},
+    verdict::{Reason, is_kept_for_pod, says_something, stands_because_of},
 };
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{InstanceId, cloud_label},
-    runtime::{Metrics, metrics::Population},
+    runtime::Metrics,
 };
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;
 
-/// PeerPods by the hash of what they share. A lookup may name one too many, never one too few; whoever asks compares the
-/// objects themselves.
+/// PeerPods by the hashes of what they share: whoever acts compares the objects themselves.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
@@ -38,42 +45,41 @@ struct State {
     current: Links,
     /// What a list that is still arriving has brought so far.
     arriving: Links,
+    /// The VMs of which it was unclear once whether their Pods run on them. What a status said of it counts even when it is
+    /// gone from there: whoever may write a status must not have a VM deleted by that.
+    doubted: HashSet<Placement>,
 }
 
-#[derive(Debug, Default)]
-struct Links {
-    /// What each PeerPod is filed under.
-    filed: HashMap<Key, Filed>,
-    sharing: HashMap<u64, Vec<Key>>,
-    /// What each cloud has; one that had some keeps its place.
-    clouds: BTreeMap<&'static str, Totals>,
-}
-
-/// Counts of one cloud's PeerPods.
-#[derive(Debug, Default)]
-struct Totals {
-    peerpods: usize,
-    queued: usize,
-    pending: usize,
-    /// How many of the pending ones that do not wait for their Pods were deleted in each second.
-    deleted: BTreeMap<i64, usize>,
-}
-
+/// The siblings of one PeerPod that may have taken its place. However many there are, the newest few are asked for: any of
+/// them can supersede it. With more than these it is looked at by a timer as long as none does.
 #[derive(Debug)]
-struct Filed {
-    hashes: Vec<u64>,
-    cloud: &'static str,
-    /// Whether it was not looked at since it changed.
-    queued: bool,
-    /// The second in which it was deleted, where its finalizer is still there.
-    deleted: Option<i64>,
-    /// Whether its status says that it waits for its Pod.
-    waits_for_pod: bool,
-    /// Of all that decisions read of the object itself, status aside.
-    content: u64,
-    /// Whether it is being deleted, or its status says something that may no longer hold. Of the others, nothing is to be
-    /// done about one that shares neither Pod nor machine.
-    restless: bool,
+pub(super) struct Siblings {
+    /// When its own VM was first recorded for its Pod.
+    pub(super) recorded: Timestamp,
+    /// The newest few VMs of its Pod that are no older than its own.
+    pub(super) newest: Vec<Newer>,
+    /// When the next one of them was recorded, which is not asked for.
+    pub(super) next: Option<Timestamp>,
+}
+
+/// A VM that is no older.
+#[derive(Debug)]
+pub(super) struct Newer {
+    /// One that records it.
+    pub(super) key: Key,
+    pub(super) recorded: Timestamp,
+    /// Whether a PeerPod of another Pod names it, too. Two Pods of one name have VMs that look alike, and whoever may write
+    /// a PeerPod could have one of them take the other's place.
+    pub(super) contested: bool,
+}
+
+/// The others that name the same VM and may need it.
+#[derive(Debug)]
+pub(super) struct Claimants {
+    /// One that is not being deleted.
+    pub(super) living: Option<Key>,
+    /// Of each other Pod one that is being deleted.
+    pub(super) going: Vec<Key>,
 }
 
 /// What an event of the watch changed.
@@ -90,37 +96,36 @@ pub(super) struct Change {
 impl Index {
     /// Takes over what the watch saw.
     pub(super) fn apply(&self, event: &Event<PeerPod>) -> Change {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.state();
+        let state = &mut *guard;
         match event {
             Event::Init => state.arriving = Links::default(),
             // Nobody may look at it yet: the store shows what was there before until the list is whole.
-            Event::InitApply(peerpod) => state.arriving.file(key(peerpod).into(), self.filed(peerpod)),
+            Event::InitApply(peerpod) => {
+                let entry = self.entry(peerpod);
+                state.doubt(peerpod, entry.placement);
+                state.arriving.arrive(key(peerpod).into(), entry);
+            }
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
                 for cloud in state.current.clouds.keys() {
                     arrived.clouds.entry(cloud).or_default();
                 }
+                state.doubted.retain(|placement| arrived.relatives.is_known(*placement));
                 state.current = arrived;
                 return Change { matters: false, others: state.current.restless().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
-                let filed = self.filed(peerpod);
-                if let Some(matters) = state.current.refresh(&key, &filed) {
+                let entry = self.entry(peerpod);
+                state.doubt(peerpod, entry.placement);
+                if let Some(matters) = state.current.refresh(&key, &entry) {
                     return Change { matters, others: Vec::new() };
                 }
-                let mut others = state.current.sharing_with(&key);
-                state.current.remove(&key);
-                others.extend(state.current.sharing_any(&filed.hashes));
-                let matters = filed.restless || !others.is_empty();
-                state.current.file(key, Filed { queued: matters, ..filed });
-                return Change { matters, others };
+                return state.replace(&key, Some(entry));
             }
             Event::Delete(peerpod) => {
-                let key = Key::from(key(peerpod));
-                let others = state.current.sharing_with(&key);
-                state.current.remove(&key);
-                return Change { matters: false, others };
+                return state.replace(&key(peerpod).into(), None);
             }
         }
         Change::default()
@@ -128,43 +133,76 @@ impl Index {
 
     /// Whether this PeerPod exists.
     pub(super) fn contains(&self, key: &ObjectRef<PeerPod>) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.filed.contains_key(key)
+        self.state().current.entries.contains_key(key)
     }
 
-    /// PeerPods that may be owned by the Pod with this uid.
-    pub(super) fn owned_by(&self, pod_uid: &str) -> Vec<Key> {
-        self.find(self.hasher.hash_one(("pod", pod_uid)))
+    /// The siblings that may have taken its place.
+    pub(super) fn siblings(&self, peerpod: &PeerPod) -> Siblings {
+        let placement = self.placement(peerpod);
+        let Links { relatives, .. } = &self.state().current;
+        let first = relatives.recorded(placement).filter(|_| placement.is_whole());
+        let since = first.unwrap_or(i64::MAX).min(created(peerpod).as_second());
+        let mut newer = relatives.newer(placement, since);
+        let newest = newer.by_ref().take(FEW).filter_map(|placed| {
+            Some(Newer {
+                key: relatives.held(placed.placement()).next()?.clone(),
+                recorded: second(placed.recorded),
+                contested: relatives.is_contested(placed.placement()),
+            })
+        });
+        Siblings {
+            recorded: second(since),
+            newest: newest.collect(),
+            next: newer.next().map(|placed| second(placed.recorded)),
+        }
     }
 
-    /// PeerPods that may name this machine.
-    pub(super) fn naming(&self, cloud: &str, id: &InstanceId) -> Vec<Key> {
-        self.find(self.hasher.hash_one(("machine", cloud, id.as_str())))
+    /// The others that name the same VM and may need it, of no more than `most` other Pods.
+    pub(super) fn claimants(&self, peerpod: &PeerPod, most: usize) -> Claimants {
+        let placement = self.placement(peerpod);
+        if placement.vm == 0 {
+            return Claimants { living: None, going: Vec::new() };
+        }
+        let own = key(peerpod);
+        let Links { relatives, .. } = &self.state().current;
+        Claimants {
+            living: relatives.living(placement.vm).find(|key| ***key != own).cloned(),
+            going: relatives.going_of_other_pods(placement).take(most).cloned().collect(),
+        }
     }
 
-    /// The other PeerPods that may share Pod or machine with this one.
-    pub(super) fn sharing_with(&self, key: &ObjectRef<PeerPod>) -> Vec<Key> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.sharing_with(key)
+    /// A few others that name the same VM and are being deleted.
+    pub(super) fn going_beside(&self, peerpod: &PeerPod) -> Vec<Key> {
+        let own = key(peerpod);
+        let state = self.state();
+        let going = state.current.relatives.going(self.placement(peerpod));
+        going.filter(|key| ***key != own).take(FEW).cloned().collect()
+    }
+
+    /// It is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. Once so, for as long as a PeerPod
+    /// records that VM for that Pod.
+    pub(super) fn doubt(&self, peerpod: &PeerPod) {
+        self.state().doubted.extend(Some(self.placement(peerpod)).filter(|placement| placement.is_whole()));
+    }
+
+    /// Whether that was so.
+    pub(super) fn is_doubted(&self, peerpod: &PeerPod) -> bool {
+        self.state().doubted.contains(&self.placement(peerpod))
     }
 
     /// All PeerPods about which there may be something to do.
     pub(super) fn restless(&self) -> Vec<Key> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).current.restless().collect()
+        self.state().current.restless().collect()
     }
 
-    /// How many PeerPods are being deleted and not released yet.
-    pub(super) fn pending(&self) -> usize {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.current.clouds.values().map(|totals| totals.pending).sum()
-    }
-
-    fn find(&self, hash: u64) -> Vec<Key> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.current.sharing.get(&hash).cloned().unwrap_or_default()
+    /// How many PeerPods are being deleted and not released yet, or are ambiguous.
+    pub(super) fn unsettled(&self) -> usize {
+        self.state().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
     }
 
     /// A PeerPod is looked at now.
     pub(super) fn looked_at(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if let Some(cloud) = state.current.looked_at(key) {
             state.current.publish(cloud, metrics);
         }
@@ -172,19 +210,30 @@ impl Index {
 
     /// Tells how many PeerPods there are. Under the lock, so that an older count never overtakes a newer one.
     pub(super) fn publish(&self, metrics: &Metrics) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         for cloud in state.current.clouds.keys() {
             state.current.publish(cloud, metrics);
         }
     }
 
-    fn filed(&self, peerpod: &PeerPod) -> Filed {
-        let owners =
-            peerpod.owner_references().iter().map(|owner| self.hasher.hash_one(("pod", owner.uid.as_str())));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By what `relations` compares, too.
+    fn placement(&self, peerpod: &PeerPod) -> Placement {
         let cloud = peerpod.cloud_provider();
-        let machine = InstanceId::parse(cloud, peerpod.instance_id()).ok();
-        let hashes =
-            owners.chain(machine.map(|id| self.hasher.hash_one(("machine", cloud, id.as_str())))).collect();
+        let pod = owner(peerpod).map(|pod| (&peerpod.metadata.namespace, cloud, &pod.uid, &pod.name));
+        let vm = InstanceId::parse(cloud, peerpod.instance_id()).ok();
+        let vm = vm.map(|id| self.hasher.hash_one((cloud, id.as_str())).max(1));
+        Placement {
+            vm: vm.unwrap_or_default(),
+            pod: pod.map(|pod| self.hasher.hash_one(pod).max(1)).unwrap_or_default(),
+        }
+    }
+
+    fn entry(&self, peerpod: &PeerPod) -> Entry {
+        let cloud = peerpod.cloud_provider();
         let PeerPod { metadata, spec, .. } = peerpod;
         let deleted = metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let owners: Vec<_> = peerpod
@@ -194,128 +243,47 @@ impl Index {
             .collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
-        let says = peerpod.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
-        let restless = deleted.is_some() || says;
-        Filed {
-            hashes,
+        let restless = deleted.is_some() || says_something(peerpod);
+        let stake = match (deleted, has_finalizer(peerpod)) {
+            (Some(_), _) => Stake::Going,
+            (None, true) => Stake::Held,
+            (None, false) => Stake::Unheld,
+        };
+        Entry {
+            placement: self.placement(peerpod),
+            stake,
+            created: created(peerpod).as_second(),
             cloud: cloud_label(cloud),
             queued: restless,
             deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
-            waits_for_pod: stands_because_of(peerpod, Reason::WaitingForPod),
+            said: match deleted {
+                _ if stands_because_of(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
+                None if stands_because_of(peerpod, Reason::AmbiguousSiblings) => Said::Ambiguous,
+                _ => Said::Other,
+            },
             content: self.hasher.hash_one(content),
             restless,
         }
     }
 }
 
-impl Links {
-    fn file(&mut self, key: Key, filed: Filed) {
-        for hash in &filed.hashes {
-            self.sharing.entry(*hash).or_insert_with(|| Vec::with_capacity(1)).push(key.clone());
-        }
-        self.clouds.entry(filed.cloud).or_default().add(&filed);
-        self.filed.insert(key, filed);
-    }
-
-    /// Whether the PeerPod wants a look that it did not want before; `None` if more of it than its status changed.
-    fn refresh(&mut self, key: &Key, now: &Filed) -> Option<bool> {
-        let before = self.filed.get_mut(key).filter(|before| before.content == now.content)?;
-        let totals = self.clouds.get_mut(before.cloud)?;
-        totals.remove(before);
-        let matters = now.restless && !before.restless;
-        before.restless = now.restless;
-        before.queued |= matters;
-        before.waits_for_pod = now.waits_for_pod;
-        totals.add(before);
-        Some(matters)
-    }
-
-    fn remove(&mut self, key: &Key) {
-        let Some(filed) = self.filed.remove(key) else { return };
-        if let Some(totals) = self.clouds.get_mut(filed.cloud) {
-            totals.remove(&filed);
-        }
-        for hash in filed.hashes {
-            if let Some(sharing) = self.sharing.get_mut(&hash) {
-                sharing.retain(|other| other != key);
-                if sharing.is_empty() {
-                    self.sharing.remove(&hash);
-                }
-            }
-        }
-    }
-
-    /// Its cloud, if the PeerPod waited for this.
-    fn looked_at(&mut self, key: &ObjectRef<PeerPod>) -> Option<&'static str> {
-        let filed = self.filed.get_mut(key).filter(|filed| filed.queued)?;
-        filed.queued = false;
-        self.clouds.get_mut(filed.cloud)?.queued -= 1;
-        Some(filed.cloud)
-    }
-
-    fn publish(&self, cloud: &'static str, metrics: &Metrics) {
-        if let Some(totals) = self.clouds.get(cloud) {
-            metrics.population(cloud, &totals.population());
-        }
-    }
-
-    /// Those that share something with another one.
-    fn sharing(&self) -> impl Iterator<Item = Key> {
-        self.sharing.values().filter(|sharing| sharing.len() > 1).flatten().cloned()
-    }
-
-    /// Those that want a look, some of them several times.
-    fn restless(&self) -> impl Iterator<Item = Key> {
-        let themselves = self.filed.iter().filter(|(_, filed)| filed.restless).map(|(key, _)| key.clone());
-        themselves.chain(self.sharing())
-    }
-
-    fn sharing_with(&self, key: &ObjectRef<PeerPod>) -> Vec<Key> {
-        let hashes = self.filed.get(key).map(|filed| filed.hashes.as_slice()).unwrap_or_default();
-        self.sharing_any(hashes).filter(|other| **other != *key).collect()
-    }
-
-    /// Those that are filed under any of these.
-    fn sharing_any(&self, hashes: &[u64]) -> impl Iterator<Item = Key> {
-        hashes.iter().filter_map(|hash| self.sharing.get(hash)).flatten().cloned()
-    }
+fn second(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap_or_default()
 }
 
-impl Filed {
-    /// Since which second it should be gone.
-    fn overdue_since(&self) -> Option<i64> {
-        self.deleted.filter(|_| !self.waits_for_pod)
-    }
-}
-
-impl Totals {
-    fn add(&mut self, filed: &Filed) {
-        self.peerpods += 1;
-        self.queued += usize::from(filed.queued);
-        self.pending += usize::from(filed.deleted.is_some());
-        if let Some(second) = filed.overdue_since() {
-            *self.deleted.entry(second).or_default() += 1;
+impl State {
+    fn doubt(&mut self, peerpod: &PeerPod, placement: Placement) {
+        if placement.is_whole() && is_kept_for_pod(peerpod) {
+            self.doubted.insert(placement);
         }
     }
 
-    /// Takes back what was [added](Self::add) for it, so nothing becomes less than nothing.
-    fn remove(&mut self, filed: &Filed) {
-        self.peerpods -= 1;
-        self.queued -= usize::from(filed.queued);
-        self.pending -= usize::from(filed.deleted.is_some());
-        if let Some(second) = filed.overdue_since()
-            && let Some(count) = self.deleted.get_mut(&second)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.deleted.remove(&second);
-            }
+    fn replace(&mut self, key: &Key, new: Option<Entry>) -> Change {
+        let Replaced { before, matters, others } = self.current.replace(key, new);
+        if let Some(placement) = before.filter(|placement| !self.current.relatives.is_known(*placement)) {
+            self.doubted.remove(&placement);
         }
-    }
-
-    fn population(&self) -> Population {
-        let oldest = self.deleted.keys().next().copied();
-        Population { peerpods: self.peerpods, queued: self.queued, pending: self.pending, oldest }
+        Change { matters, others }
     }
 }
 

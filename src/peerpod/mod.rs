@@ -21,6 +21,7 @@ mod observe;
 mod owners;
 mod pass;
 mod pauses;
+mod pod;
 mod progress;
 mod relations;
 mod report;

@@ -20,7 +20,7 @@ use kube::{
 use tokio::sync::Notify;
 
 use super::{
-    index::{Key, key},
+    index::{FEW, Key, key},
     nudges::Nudges,
     object::owner,
 };
@@ -49,7 +49,8 @@ impl OwnerWatch {
         Self { waiting: Mutex::default(), changed: Notify::new(), nudges }
     }
 
-    /// Asks for another look at this PeerPod whenever something happens to its Pod, until [`Self::settled`]. What happened
+    /// Asks for another look at this PeerPod when something happens to its Pod, until [`Self::settled`]. Where many wait for one
+    /// Pod, a few are looked at, and each that is settled reaches the next: what a Pod writes costs no more. What happened
     /// since the Pod was read is not missed: the list of a watch that is to begin tells of it, and where one runs already
     /// this PeerPod gets a look at once.
     pub(super) fn expect(&self, peerpod: &PeerPod) {
@@ -65,17 +66,18 @@ impl OwnerWatch {
         self.changed.notify_one();
     }
 
-    /// This PeerPod expects nothing of its Pod any more. Whether it did.
-    pub(super) fn settled(&self, peerpod: &PeerPod) -> bool {
-        let Some(owner) = owner(peerpod) else { return false };
+    /// This PeerPod expects nothing of its Pod any more. If it did: a few of those that still do, and that may be through, too.
+    pub(super) fn settled(&self, peerpod: &PeerPod) -> Option<Vec<Key>> {
+        let owner = owner(peerpod)?;
         let Waiting { expected, .. } = &mut *self.waiting();
-        let Some(keys) = expected.get_mut(&owner.uid) else { return false };
+        let keys = expected.get_mut(&owner.uid)?;
         let expected_it = keys.remove(&key(peerpod));
+        let others = expected_it.then(|| keys.iter().take(FEW).cloned().collect());
         if keys.is_empty() {
             expected.remove(&owner.uid);
             self.changed.notify_one();
         }
-        expected_it
+        others
     }
 
     /// Forgets PeerPods that are not there any more.
@@ -116,7 +118,7 @@ impl OwnerWatch {
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
                 let keys = pod.meta().uid.as_ref().and_then(|uid| expected.get(uid));
-                self.nudges.add(keys.into_iter().flatten().cloned());
+                self.nudges.add(keys.into_iter().flatten().take(FEW).cloned());
             }
             watcher::Event::Init => *listed = false,
             // What happened before the watch began shows in no event.
@@ -176,9 +178,36 @@ mod tests {
         assert_eq!(told(&nudges), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
         assert_eq!(told(&nudges), ["b"]);
-        assert!(watch.settled(&a) && !watch.settled(&a));
+        assert_eq!(watch.settled(&a), Some(Vec::new()));
+        assert_eq!(watch.settled(&a), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
         assert!(told(&nudges).is_empty());
+    }
+
+    #[test]
+    fn of_many_that_wait_for_one_pod_a_few_are_looked_at_and_each_that_is_through_reaches_the_next() {
+        let nudges = Nudges::default();
+        let watch = OwnerWatch::new(nudges.clone());
+        let all: Vec<_> = (0..100).map(|number| peerpod(&number.to_string(), "pod")).collect();
+        for one in &all {
+            watch.expect(one);
+        }
+        watch.take(&Event::InitDone);
+        assert_eq!(told(&nudges).len(), 100);
+        let mut settled = 0;
+        watch.take(&Event::Delete(pod("pod")));
+        while let names = told(&nudges)
+            && !names.is_empty()
+        {
+            assert!(names.len() <= FEW * FEW, "{names:?}");
+            for name in names {
+                if let Some(next) = watch.settled(&peerpod(&name, "pod")) {
+                    settled += 1;
+                    nudges.add(next);
+                }
+            }
+        }
+        assert_eq!(settled, 100);
     }
 
     #[test]

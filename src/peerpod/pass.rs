@@ -63,6 +63,9 @@ impl Context {
         // that the machine is gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
         let facts = self.observer.observe(peerpod, &provider, pass).await?;
+        if decide::contradicted(&facts) {
+            self.index.doubt(peerpod);
+        }
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
@@ -82,9 +85,13 @@ impl Context {
         let key = index::key(peerpod);
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
-            // Others that name the machine may have been refused for the sake of its Pod.
-            _ if self.owners.settled(peerpod) => self.nudges.add(self.index.sharing_with(&key)),
-            _ => {}
+            _ => {
+                if let Some(others) = self.owners.settled(peerpod) {
+                    self.nudges.add(others);
+                    // Others that name the machine may have been refused for the sake of its Pod.
+                    self.nudges.add(self.index.going_beside(peerpod));
+                }
+            }
         }
         match &decision {
             Decision::Supersede => {
@@ -100,7 +107,7 @@ impl Context {
             }
             _ => {}
         }
-        let again = self.pauses.after(&key, &decision, self.index.pending());
+        let again = self.pauses.after(&key, &decision, self.index.unsettled());
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
         }
@@ -151,7 +158,8 @@ impl Context {
 
     /// Whether people can be told does not decide when to go on; it is tried again with the next look.
     async fn report(&self, peerpod: &PeerPod, telling: &Telling) {
-        if let Err(error) = self.reporter.report(&self.latest(peerpod), telling).await {
+        let kept_for_pod = self.index.is_doubted(peerpod);
+        if let Err(error) = self.reporter.report(&self.latest(peerpod), telling, kept_for_pod).await {
             warn!(%error, "writing the status failed");
         }
     }

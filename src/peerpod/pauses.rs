@@ -14,8 +14,8 @@ const SLOW_RESYNC: Duration = Duration::from_secs(300);
 /// their place, and nothing here tells of it.
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
-/// While many wait for that, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
-const REFUSED_SHARE: Duration = Duration::from_millis(100);
+/// While many wait, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
+const SHARE: Duration = Duration::from_millis(100);
 
 /// A cloud that asks for fewer calls and names no time gets this much.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,12 +33,12 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// The pause after this decision, where `pending` deletions wait; `None` where a watch tells of whatever comes next.
+    /// The pause after this decision, where so many PeerPods wait; `None` where a watch tells of whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
         decision: &Decision,
-        pending: usize,
+        waiting: usize,
     ) -> Option<Duration> {
         Some(match decision {
             Decision::Nothing | Decision::Supersede | Decision::Release(_) => {
@@ -48,14 +48,15 @@ impl Pauses {
             Decision::Wait(wait) => {
                 self.failures.succeeded(key);
                 match wait {
-                    Wait::PodRuns => self.spread(POD_RESYNC),
+                    Wait::PodRuns => self.spread(shared(POD_RESYNC, waiting)),
                     Wait::PodEnds(left) => (*left).min(POD_RESYNC),
                     Wait::MachineGoes => self.going.failed(key),
                 }
             }
             // What claims a machine may be the Pod of a PeerPod that goes, too, and of where a Pod runs its kubelet tells.
-            Decision::Refuse(Refusal::Claimed(_)) | Decision::Keep(_) => self.spread(POD_RESYNC),
-            // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
+            Decision::Refuse(Refusal::Claimed(_)) | Decision::Keep(_) => {
+                self.spread(shared(POD_RESYNC, waiting))
+            }
             // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
             Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
@@ -63,7 +64,7 @@ impl Pauses {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.failures.jitter(pause)
                 }
-                ErrorClass::Unauthorized => self.spread(refused_resync(pending)),
+                ErrorClass::Unauthorized => self.spread(shared(REFUSED_RESYNC, waiting)),
                 ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
                 ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
             },
@@ -93,10 +94,9 @@ impl Pauses {
     }
 }
 
-/// When refused credentials are tried again, where so many PeerPods wait.
-fn refused_resync(pending: usize) -> Duration {
-    let share = REFUSED_SHARE.saturating_mul(u32::try_from(pending).unwrap_or(u32::MAX));
-    share.clamp(REFUSED_RESYNC, SLOW_RESYNC)
+/// This pause, or a longer one where so many PeerPods wait.
+fn shared(pause: Duration, waiting: usize) -> Duration {
+    SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(pause, SLOW_RESYNC)
 }
 
 #[cfg(test)]
@@ -117,9 +117,20 @@ mod tests {
     }
 
     #[test]
-    fn refused_credentials_are_tried_again_soon_but_not_by_thousands_at_once() {
-        for (pending, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
-            assert_eq!(refused_resync(pending).as_secs(), seconds, "{pending}");
+    fn what_waits_is_looked_at_soon_but_not_by_thousands_at_once() {
+        for (waiting, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
+            assert_eq!(shared(REFUSED_RESYNC, waiting).as_secs(), seconds, "{waiting}");
+        }
+        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".into()));
+        let all = [
+            claimed,
+            Decision::Keep(Refusal::Ambiguous),
+            Decision::Wait(Wait::PodRuns),
+            retry(ErrorClass::Unauthorized),
+        ];
+        for decision in all {
+            let pause = Pauses::default().after(&key(), &decision, 5000).unwrap().as_secs_f64();
+            assert!((300.0..=375.0).contains(&pause), "{pause} s after {decision:?}");
         }
     }
 

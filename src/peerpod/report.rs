@@ -20,15 +20,17 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Puts the verdict into the status, with an event where the reason is a new one or is to be told again. `None` clears
     /// what an earlier one left; where none ever stood, nothing is written.
-    pub(super) async fn report(&self, peerpod: &PeerPod, telling: &Telling) -> Result<(), ApiError> {
+    pub(super) async fn report(
+        &self,
+        peerpod: &PeerPod,
+        telling: &Telling,
+        kept_for_pod: bool,
+    ) -> Result<(), ApiError> {
         let verdict = telling.verdict.as_ref();
         let empty = PeerPodStatus::default();
         let before = peerpod.status.as_ref().unwrap_or(&empty);
         let generation = peerpod.metadata.generation;
-        let conditions = match verdict {
-            Some(verdict) => conditions(verdict, &before.conditions, generation, Timestamp::now()),
-            None => Vec::new(),
-        };
+        let conditions = conditions(verdict, kept_for_pod, &before.conditions, generation, Timestamp::now());
         if conditions == before.conditions {
             return Ok(());
         }

@@ -78,6 +78,17 @@ pub const ABANDONED: &str = "Abandoned";
 pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of an administrator's annotation. It made no \
                                  call to the cloud.";
 
+/// The condition that stays True once the evidence of where the Pod runs was against a newer sibling. It is for the operator
+/// itself, after a restart and in its other replica, and stands beside whatever else there is to be told.
+pub const KEPT_FOR_POD: &str = "KeptForPod";
+
+/// The reason of [`KEPT_FOR_POD`].
+const POD_IS_OLDER: &str = "PodIsOlder";
+
+/// What [`KEPT_FOR_POD`] means, for documentation.
+pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, so it may run on this \
+     machine. No newer PeerPod replaces this one as long as the Pod lives.";
+
 /// What to tell about one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -202,17 +213,27 @@ pub(super) fn stands_because_of(peerpod: &PeerPod, reason: Reason) -> bool {
     conditions.filter(|it| it.status == "True").any(|it| it.reason == reason.as_str())
 }
 
-/// The conditions that tell `verdict`, always both and in the same order. A condition keeps its transition time while
-/// its status stays.
+/// Whether its status has [`KEPT_FOR_POD`].
+pub(super) fn is_kept_for_pod(peerpod: &PeerPod) -> bool {
+    peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, KEPT_FOR_POD))
+}
+
+/// Whether its status says anything that may no longer hold.
+pub(super) fn says_something(peerpod: &PeerPod) -> bool {
+    peerpod.status.iter().flat_map(|status| &status.conditions).any(|it| it.type_ != KEPT_FOR_POD)
+}
+
+/// The conditions that tell `verdict`, always both of its and in the same order, and [`KEPT_FOR_POD`]. A condition keeps its
+/// transition time while its status stays.
 pub fn conditions(
-    verdict: &Verdict,
+    verdict: Option<&Verdict>,
+    kept_for_pod: bool,
     before: &[Condition],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    Kind::ALL
-        .into_iter()
-        .map(|kind| {
+    let of_verdict = verdict.into_iter().flat_map(|verdict| {
+        Kind::ALL.into_iter().map(move |kind| {
             let stands = verdict.reason.kind() == kind;
             let told = if stands {
                 (verdict.reason.as_str(), verdict.message.for_status())
@@ -221,7 +242,10 @@ pub fn conditions(
             };
             condition((kind.as_str(), stands), told, before, generation, now)
         })
-        .collect()
+    });
+    let kept = kept_for_pod
+        .then(|| condition((KEPT_FOR_POD, true), (POD_IS_OLDER, KEPT_FOR_POD_DOC), before, generation, now));
+    of_verdict.chain(kept).collect()
 }
 
 #[cfg(test)]
@@ -244,13 +268,13 @@ mod tests {
     #[test]
     fn one_condition_is_true_and_a_transition_time_moves_only_with_its_status() {
         let stalled = Verdict { reason: Reason::NoOwner, message: "a".into() };
-        let first = conditions(&stalled, &[], Some(2), at(10));
+        let first = conditions(Some(&stalled), false, &[], Some(2), at(10));
         assert_eq!(first.iter().map(|c| c.status.as_str()).collect::<Vec<_>>(), ["False", "True"]);
         let other = Verdict { reason: Reason::ClaimedByAnother, message: "b".into() };
-        let second = conditions(&other, &first, Some(2), at(20));
+        let second = conditions(Some(&other), false, &first, Some(2), at(20));
         assert_eq!(second[1].last_transition_time, Time(at(10)));
         let waiting = Verdict { reason: Reason::WaitingForPod, message: "c".into() };
-        let third = conditions(&waiting, &second, Some(2), at(30));
+        let third = conditions(Some(&waiting), false, &second, Some(2), at(30));
         assert_eq!(third[1].last_transition_time, Time(at(30)));
     }
 
@@ -274,7 +298,7 @@ mod tests {
         for decision in decisions() {
             let told = verdict(&decision).unwrap();
             for verdict in [slow(at(0), &told.message), told] {
-                for condition in conditions(&verdict, &[], None, at(0)) {
+                for condition in conditions(Some(&verdict), false, &[], None, at(0)) {
                     for private in ["host-7", "root", "bank", "payroll"] {
                         assert!(!condition.message.contains(private), "{condition:?}");
                     }
@@ -284,6 +308,26 @@ mod tests {
                 assert!(throttled || verdict.message.for_log().contains("payroll"), "{verdict:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_machine_that_is_kept_for_its_pod_says_so_whatever_else_is_said() {
+        let stalled = Verdict { reason: Reason::AmbiguousSiblings, message: "a".into() };
+        let types =
+            |conditions: &[Condition]| conditions.iter().map(|it| it.type_.clone()).collect::<Vec<_>>();
+        let first = conditions(Some(&stalled), true, &[], None, at(10));
+        assert_eq!(types(&first), ["Reconciling", "Stalled", "KeptForPod"]);
+        let alone = conditions(None, true, &first, None, at(20));
+        assert_eq!(alone, first[2..]);
+        let mut peerpod = PeerPod::new("a", serde_json::from_value(serde_json::json!({})).unwrap());
+        assert!(!is_kept_for_pod(&peerpod) && !says_something(&peerpod));
+        for (conditions, says) in [(first, true), (alone, false)] {
+            peerpod.status =
+                Some(crate::api::v1alpha1::PeerPodStatus { conditions, observed_generation: None });
+            assert!(is_kept_for_pod(&peerpod));
+            assert_eq!(says_something(&peerpod), says);
+        }
+        assert_eq!(conditions(None, false, &[], None, at(30)), []);
     }
 
     #[test]

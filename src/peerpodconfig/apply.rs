@@ -170,7 +170,7 @@ async fn look<'a>(
             State::AsWanted(Box::new(object))
         }
         Some(object) => State::Due(Some(Box::new(object))),
-        None => match api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? {
+        None => match api_call::get_opt(&wanted.api(client), &wanted.name).await? {
             Some(object) if !is_ours(&object) => State::Foreign,
             object => State::Due(object.map(Box::new)),
         },
@@ -197,7 +197,7 @@ fn is_ours(object: &DynamicObject) -> bool {
 
 /// Brings an object that somebody else made, for all configurations, to what is wanted of it, if it exists and differs.
 pub(super) async fn adjust(client: &Client, drifts: &Drifts, wanted: &Wanted) -> Result<bool, ApiError> {
-    let Some(object) = api_call::bounded(wanted.api(client).get_opt(&wanted.name)).await? else {
+    let Some(object) = api_call::get_opt(&wanted.api(client), &wanted.name).await? else {
         return Ok(false);
     };
     if differs(&as_value(&object), &wanted.object, FIELD_MANAGER) {
@@ -317,9 +317,10 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeletePar
     );
     let same = || Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams { preconditions: how.preconditions.or_else(|| Some(same())), ..how };
-    match api_call::bounded(api.delete(&object.name_any(), &params)).await {
+    let name = object.name_any();
+    match api_call::bounded(api.delete(&name, &params)).await {
         // It is gone, or another one by now.
-        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+        Err(error) if !error.is_gone_or_changed(&name) => Err(error),
         _ => Ok(()),
     }
 }

@@ -43,7 +43,7 @@ impl Context {
         let api = self.configs_of(config);
         match api_call::bounded(api.patch(&config.name_any(), &params, &Patch::Apply(patch))).await {
             Ok(_) => Ok(true),
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+            Err(error) if error.is_gone_or_changed(&config.name_any()) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::build::{self, AdaptorSettings, CONFIG_LABEL, webhook};
 use crate::{
-    api::v1alpha1::PeerPodConfig,
+    api::{metadata::Metadata, v1alpha1::PeerPodConfig},
     runtime::api_call::{self, ApiError},
     webhook::tls::{TlsError, TlsOptions},
 };
@@ -64,8 +64,8 @@ impl Observer {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let (found, credentials) = try_join!(
-            api_call::bounded(config_maps.get_opt(&config.spec.config_map_name)),
-            api_call::bounded(secrets.get_opt(&config.spec.cloud_secret_name)),
+            api_call::get_opt(&config_maps, &config.spec.config_map_name),
+            api_call::get_opt(&secrets, &config.spec.cloud_secret_name),
         )?;
         Ok(Sources {
             config_map: found.is_some(),
@@ -79,25 +79,25 @@ impl Observer {
     /// The Deployment of this name.
     pub(super) async fn deployment(&self, name: &str) -> Result<Option<Deployment>, ApiError> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
-        api_call::bounded(api.get_opt(name)).await
+        api_call::get_opt(&api, name).await
     }
 
     /// The Pod of this name.
     pub(super) async fn pod(&self, name: &str) -> Result<Option<Pod>, ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        api_call::bounded(api.get_opt(name)).await
+        api_call::get_opt(&api, name).await
     }
 
     /// The `ReplicaSet` of this name.
     pub(super) async fn replica_set(&self, name: &str) -> Result<Option<ReplicaSet>, ApiError> {
         let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), &self.namespace);
-        api_call::bounded(api.get_opt(name)).await
+        api_call::get_opt(&api, name).await
     }
 
     /// Whether the runtime class of peer pods exists.
     pub(super) async fn runtime_class_exists(&self, name: &str) -> Result<bool, ApiError> {
-        let api: Api<RuntimeClass> = Api::all(self.client.clone());
-        Ok(api_call::bounded(api.get_metadata_opt(name)).await?.is_some())
+        let api: Api<Metadata<RuntimeClass>> = Api::all(self.client.clone());
+        Ok(api_call::get_opt(&api, name).await?.is_some())
     }
 
     /// The authorities that the webhook configuration of this name trusts.
@@ -106,7 +106,7 @@ impl Observer {
         configuration: &str,
     ) -> Result<Option<ByteString>, ApiError> {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
-        let configuration = api_call::bounded(configurations.get_opt(configuration)).await?;
+        let configuration = api_call::get_opt(&configurations, configuration).await?;
         Ok(configuration.and_then(trusted_authorities))
     }
 

@@ -27,7 +27,7 @@ use super::{Context, drift::Key, pass::PassError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     permissions::Permission,
-    runtime::api_call::{ApiError, bounded},
+    runtime::api_call::{ApiError, bounded, get_opt},
     webhook::certificates::{
         keeper::{LEASE, SECRET},
         kept::{self, Kept},
@@ -96,14 +96,14 @@ impl Context {
         let (name, kind) = (blank.name_any(), K::kind(&()));
         let key = key::<K>(config, &name);
         let is_left = || use_ == Use::Needed && !self.drifts.admit(&key, &owner.uid, Instant::now());
-        let Some(there) = bounded(api.get_opt(&name)).await? else {
+        let Some(there) = get_opt(&api, &name).await? else {
             if use_ == Use::Needed && !is_left() {
                 info!(%kind, name, "creating the objects that the webhooks share");
                 blank.meta_mut().owner_references = Some(vec![owner]);
                 // Without force: what somebody else makes at the same time stays.
                 let params = PatchParams::apply(FIELD_MANAGER);
                 let made = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
-                unless_changed(made)?;
+                unless_changed(&name, made)?;
             }
             return Ok(());
         };
@@ -119,7 +119,7 @@ impl Context {
                     Preconditions { uid: there.uid(), resource_version: there.resource_version() };
                 let params =
                     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-                return Ok(unless_changed(bounded(api.delete(&name, &params)).await)?);
+                return Ok(unless_changed(&name, bounded(api.delete(&name, &params)).await)?);
             }
             (false, true) => json!([{ "uid": owner.uid, "$patch": "delete" }]),
             (true, true) | (false, false) => return Ok(()),
@@ -130,7 +130,7 @@ impl Context {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
-        Ok(unless_changed(patched)?)
+        Ok(unless_changed(&name, patched)?)
     }
 }
 
@@ -139,9 +139,9 @@ fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key
 }
 
 /// What changed meanwhile, or is gone, brings the next pass.
-fn unless_changed<T>(written: Result<T, ApiError>) -> Result<(), ApiError> {
+fn unless_changed<T>(name: &str, written: Result<T, ApiError>) -> Result<(), ApiError> {
     match written {
-        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error),
+        Err(error) if !error.is_gone_or_changed(name) => Err(error),
         _ => Ok(()),
     }
 }

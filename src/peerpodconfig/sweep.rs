@@ -8,10 +8,7 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use futures::{Stream, StreamExt};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, ObjectList},
-};
+use kube::{Api, ResourceExt, api::ListParams};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -20,7 +17,7 @@ use crate::{
     api::{metadata::Metadata, v1alpha1::PeerPodConfig},
     runtime::{
         Backoff,
-        api_call::{self, ApiError},
+        api_call::{self, ApiError, is_served},
     },
 };
 
@@ -73,8 +70,7 @@ impl Context {
             }
         }
         // Read after the objects, and not from the store, which may lag behind: whatever these were made for is there.
-        let configs = Api::<Metadata<PeerPodConfig>>::all(self.client.clone());
-        let configs = or_none(api_call::bounded(configs.list(&ListParams::default())).await)?;
+        let configs = self.all_configurations().await?;
         let is_here = |config: &Metadata<_>| config.namespace().as_ref() == Some(&self.options.namespace);
         for (kind, object) in made {
             let Some(config) = object.labels().get(CONFIG_LABEL) else { continue };
@@ -98,31 +94,18 @@ impl Context {
         self.annotate_service_account().await?;
         Ok(self.capacity.pass(&[]).await?.and_then(|pass| pass.again))
     }
-}
 
-/// Without their definition there are none: whoever removed that by force left all that was made for them.
-fn or_none<K: Clone>(listed: Result<ObjectList<K>, ApiError>) -> Result<Vec<K>, ApiError> {
-    match listed {
-        Err(error) if error.code() == Some(404) => Ok(Vec::new()),
-        listed => listed.map(|listed| listed.items),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::core::Status;
-
-    use super::*;
-
-    #[test]
-    fn without_their_definition_there_are_none_and_what_is_not_known_is_not_taken_for_that() {
-        let answered = |code| {
-            let status = Status::failure("text", "reason").with_code(code);
-            Err(ApiError::Failed(kube::Error::Api(Box::new(status))))
-        };
-        assert!(or_none::<Metadata<PeerPodConfig>>(answered(404)).unwrap().is_empty());
-        for code in [403, 500, 503] {
-            assert!(or_none::<Metadata<PeerPodConfig>>(answered(code)).is_err(), "{code}");
+    /// Without their definition there are none: whoever removed that by force left all that was made for them.
+    async fn all_configurations(&self) -> Result<Vec<Metadata<PeerPodConfig>>, ApiError> {
+        let configs = Api::<Metadata<PeerPodConfig>>::all(self.client.clone());
+        match api_call::bounded(configs.list(&ListParams::default())).await {
+            Err(error)
+                if error.code() == Some(404)
+                    && !api_call::bounded(is_served::<PeerPodConfig>(&self.client)).await? =>
+            {
+                Ok(Vec::new())
+            }
+            listed => listed.map(|listed| listed.items),
         }
     }
 }

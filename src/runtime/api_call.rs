@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use kube::{
-    Api, Resource,
+    Api, Client, Resource,
     api::ListParams,
-    core::{Status, response::StatusCause},
+    core::{
+        Status,
+        response::{StatusCause, reason::NOT_FOUND},
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -76,11 +79,15 @@ impl ApiError {
         self.status().map(|status| status.code)
     }
 
-    /// Whether what was asked for does not exist: the object, or its kind.
-    pub(crate) fn is_absence(&self) -> bool {
-        self.status().is_some_and(|status| {
-            status.code == 404 && (status.reason == "NotFound" || is_unknown_kind(status))
-        })
+    /// Whether the API server says that the object of this name does not exist. A 404 alone does not: it may be a proxy's, or
+    /// that of an API server without the definition.
+    pub(crate) fn is_absence_of(&self, name: &str) -> bool {
+        self.status().is_some_and(|status| is_absence(status, name))
+    }
+
+    /// Whether the API server says that the object of this name does not exist, or is not as the request has it.
+    pub(crate) fn is_gone_or_changed(&self, name: &str) -> bool {
+        self.is_absence_of(name) || self.code() == Some(409)
     }
 
     /// See [`missing_crd`].
@@ -125,6 +132,35 @@ impl ApiError {
     }
 }
 
+/// Whether this answer means that the object of this name does not exist.
+pub(crate) fn is_absence(status: &Status, name: &str) -> bool {
+    status.reason == NOT_FOUND && status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
+/// The object of this name, `None` where it does not exist. `Api::get_opt` takes any 404 for that.
+pub(crate) async fn get_opt<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    match bounded(api.get(name)).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_absence_of(name) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether API servers have objects of this kind: by what they say that they serve, as their 404 to a list is a proxy's, too.
+pub(crate) async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
+    let (group, version) = (K::group(&()), K::api_version(&()));
+    let groups = client.list_api_groups().await?.groups;
+    let group = groups.into_iter().find(|it| it.name == group);
+    if !group.is_some_and(|group| group.versions.iter().any(|it| it.group_version == version)) {
+        return Ok(false);
+    }
+    let resources = client.list_api_group_resources(&version).await?.resources;
+    Ok(resources.iter().any(|it| it.name == K::plural(&())))
+}
+
 /// Waits for a call no longer than the deadline.
 pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
@@ -154,7 +190,14 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::convert::Infallible;
+
+    use hyper::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::api::v1alpha1::PeerPodConfig;
 
@@ -193,12 +236,75 @@ mod tests {
         );
     }
 
-    #[test]
-    fn what_does_not_exist_is_absent_and_what_a_proxy_says_is_not() {
-        let is_absence =
-            |message: &str, reason: &str| ApiError::from(answer(404, message, reason)).is_absence();
-        assert!(is_absence("peerpods \"a\" not found", "NotFound"));
-        assert!(is_absence("404 page not found", "Failed to parse error data"));
-        assert!(!is_absence("<html>nothing here</html>", "Failed to parse error data"));
+    /// An API server, or what stands before it, that answers a path so.
+    pub(crate) fn answering(answer: impl Fn(&str) -> (u16, String) + Clone + Send + 'static) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (code, text) = answer(request.uri().path());
+            let mut response = Response::new(Body::from(text.into_bytes()));
+            *response.status_mut() = code.try_into().expect("it is a status code");
+            async { Ok::<_, Infallible>(response) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// 404s that tell nothing of an object of the name `a`.
+    pub(crate) fn no_absence() -> [String; 4] {
+        let status = |reason: &str, details: Value| {
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404 });
+            let mut status = status;
+            status["reason"] = json!(reason);
+            status["details"] = details;
+            status.to_string()
+        };
+        [
+            "404 page not found\n".to_owned(),
+            status("NotFound", json!({ "name": "b", "kind": "pods" })),
+            status("NotFound", json!({})),
+            status("", json!({ "name": "a" })),
+        ]
+    }
+
+    /// What an API server answers where there is no object of the name `a`.
+    pub(crate) fn absence() -> String {
+        let details = json!({ "name": "a", "kind": "pods" });
+        json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "details": details, "code": 404 }).to_string()
+    }
+
+    #[tokio::test]
+    async fn only_what_the_api_server_says_of_that_object_is_its_absence() {
+        let asked = async |text: String| {
+            let api: Api<Pod> = Api::namespaced(answering(move |_| (404, text.clone())), "shop");
+            get_opt(&api, "a").await
+        };
+        assert!(matches!(asked(absence()).await, Ok(None)));
+        for text in no_absence() {
+            let answer = asked(text.clone()).await;
+            assert!(matches!(&answer, Err(error) if error.code() == Some(404)), "{text}: {answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_served_if_the_api_servers_list_of_what_they_serve_has_it() {
+        const GROUP: &str = "confidentialcontainers.org";
+        let asked = async |group: &'static str, version: &'static str, plural: &'static str| {
+            let client = answering(move |path| {
+                let version = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+                let groups = json!({ "groups": [{ "name": group, "versions": [version] }] });
+                let resource = json!({ "name": plural, "singularName": "", "namespaced": true, "kind": "X", "verbs": [] });
+                let resources = json!({ "groupVersion": "x", "resources": [resource] });
+                match path {
+                    "/apis" => (200, groups.to_string()),
+                    "/apis/confidentialcontainers.org/v1alpha1" => (200, resources.to_string()),
+                    _ => (404, "404 page not found".to_owned()),
+                }
+            });
+            is_served::<PeerPod>(&client).await.unwrap()
+        };
+        assert!(asked(GROUP, "v1alpha1", "peerpods").await);
+        assert!(!asked("example.com", "v1alpha1", "peerpods").await);
+        assert!(!asked(GROUP, "v1", "peerpods").await);
+        assert!(!asked(GROUP, "v1alpha1", "peerpodconfigs").await);
+        let proxy = answering(|_| (404, "404 page not found".to_owned()));
+        assert!(is_served::<PeerPod>(&proxy).await.is_err());
     }
 }

@@ -24,16 +24,14 @@ pub(crate) enum Written {
 }
 
 impl Written {
-    /// A failed test or precondition (409) means that the object changed; whatever else is refused is an error to be told.
-    pub(crate) fn by<T>(answer: Result<T, ApiError>) -> Result<Self, ApiError> {
+    /// How the write to the object of this name ended. A failed test or precondition (409) means that the object changed;
+    /// whatever else is refused is an error to be told.
+    pub(crate) fn by<T>(name: &str, answer: Result<T, ApiError>) -> Result<Self, ApiError> {
         match answer {
             Ok(_) => Ok(Self::Done),
-            Err(error) => match error.code() {
-                Some(404) => Ok(Self::Gone),
-                Some(409) => Ok(Self::Outdated),
-                _ if error.is_failed_test() => Ok(Self::Outdated),
-                _ => Err(error),
-            },
+            Err(error) if error.is_absence_of(name) => Ok(Self::Gone),
+            Err(error) if error.code() == Some(409) || error.is_failed_test() => Ok(Self::Outdated),
+            Err(error) => Err(error),
         }
     }
 }
@@ -47,7 +45,8 @@ pub(crate) async fn release<K: Resource>(
 ) -> Result<Written, ApiError> {
     let patch = Patch::<()>::Json(release_patch(object, finalizer));
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    Written::by(api_call::bounded(api.patch(&object.name_any(), &params, &patch)).await)
+    let name = object.name_any();
+    Written::by(&name, api_call::bounded(api.patch(&name, &params, &patch)).await)
 }
 
 /// Removes this finalizer and no other. The tests pin the object and the very list that was read.
@@ -76,7 +75,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::v1alpha1::{FINALIZER, PeerPod};
+    use crate::{
+        api::v1alpha1::{FINALIZER, PeerPod},
+        runtime::api_call::tests::{absence, answering, no_absence},
+    };
 
     fn released(finalizers: &[&str]) -> Value {
         let document =
@@ -112,16 +114,34 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_404_that_is_none_releases_nothing() {
+        let mut peerpod = PeerPod::new("a", serde_json::from_value(json!({})).unwrap());
+        peerpod.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let released = async |text: String| {
+            let client = answering(move |_| (404, text.clone()));
+            release(&Api::<Metadata<PeerPod>>::namespaced(client, "shop"), &peerpod, FINALIZER).await
+        };
+        assert_eq!(released(absence()).await.ok(), Some(Written::Gone));
+        for text in no_absence() {
+            assert!(released(text.clone()).await.is_err(), "{text}");
+        }
+    }
+
     #[test]
     fn a_write_is_done_outdated_or_needless_and_any_other_answer_is_an_error() {
-        let answered = |code: u16, causes: Value| {
-            let status = json!({ "status": "Failure", "code": code, "details": { "causes": causes } });
+        let answered_with = |code: u16, reason: &str, name: &str, causes: Value| {
+            let details = json!({ "name": name, "causes": causes });
+            let status = json!({ "status": "Failure", "code": code, "reason": reason, "details": details });
             let status = serde_json::from_value(status).unwrap();
-            Written::by::<()>(Err(ApiError::Failed(kube::Error::Api(Box::new(status))))).ok()
+            Written::by::<()>("a", Err(ApiError::Failed(kube::Error::Api(Box::new(status))))).ok()
         };
+        let answered = |code, causes| answered_with(code, "", "a", causes);
         let none = || json!([]);
-        assert_eq!(Written::by(Ok(())).ok(), Some(Written::Done));
-        assert_eq!(answered(404, none()), Some(Written::Gone));
+        assert_eq!(Written::by("a", Ok(())).ok(), Some(Written::Done));
+        assert_eq!(answered_with(404, "NotFound", "a", none()), Some(Written::Gone));
+        assert_eq!(answered_with(404, "NotFound", "b", none()), None, "of another object");
+        assert_eq!(answered(404, none()), None, "a proxy's");
         assert_eq!(answered(409, none()), Some(Written::Outdated));
         assert_eq!(answered(422, none()), Some(Written::Outdated), "a failed test");
         let refused = json!([{ "reason": "FieldValueInvalid", "message": "", "field": "spec" }]);
@@ -129,6 +149,6 @@ mod tests {
         for code in [403, 429, 500] {
             assert_eq!(answered(code, none()), None, "{code}");
         }
-        assert_eq!(Written::by::<()>(Err(ApiError::TimedOut)).ok(), None);
+        assert_eq!(Written::by::<()>("a", Err(ApiError::TimedOut)).ok(), None);
     }
 }

@@ -58,7 +58,7 @@ impl Publisher {
         let applied = match api_call::bounded(api.patch_status(&name, &forced, &patch)).await {
             Ok(applied) => applied,
             // It is gone, or another one has its name: there is nobody left to tell.
-            Err(error) if matches!(error.code(), Some(404 | 409)) => return Ok(()),
+            Err(error) if error.is_gone_or_changed(&name) => return Ok(()),
             Err(error) => return Err(error),
         };
         // As it is written: times are not, to the last digit.
@@ -79,7 +79,7 @@ impl Publisher {
             }),
         ]));
         // Where it changed meanwhile it is looked at again.
-        Written::by(api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
+        Written::by(&name, api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
     }
 
     /// Publishes an event. One that cannot be published is logged; a terminating namespace takes none.

@@ -12,6 +12,7 @@ mod check;
 mod configuration;
 mod crash;
 mod crd;
+mod crowd;
 mod deletion;
 mod developer_mode;
 mod drain;

@@ -27,6 +27,7 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     let pod = scene.pods.run("siblings").await?;
     let first = scene.caa.start_vm(&pod, scene.host).await?;
     next_second(std::slice::from_ref(&first)).await?;
+    scene.pods.sandbox_is_lost("siblings").await?;
     scene.caa.start_vm(&pod, scene.host).await?;
     scene.released(&first.name()).await?;
     // Refuse, and release on an administrator's word.

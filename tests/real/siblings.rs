@@ -9,10 +9,11 @@ use kube::ResourceExt as _;
 use testbed::Vm;
 use uuid::Uuid;
 
-use crate::support::{Scene, beside_others, created, next_second, second_after};
+use crate::support::{Scene, alone, beside_others, created, next_second, second_after};
 
+/// New machines for new sandboxes of the Pod.
 async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
-    let pod = scene.pods.api().get("web").await?;
+    let pod = scene.pods.sandbox_is_lost("web").await?;
     try_join_all((0..count).map(|_| scene.caa.start_vm(&pod, scene.host))).await
 }
 
@@ -228,26 +229,79 @@ fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names
 }
 
 #[test]
-fn of_more_siblings_than_are_asked_for_nobody_is_told_apart() -> Result<()> {
-    /// So many others are asked for.
-    const MOST: usize = 32;
+fn of_many_siblings_the_older_ones_go_as_soon_as_one_of_the_newest_few_has_a_machine() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        let pod = scene.pods.api().get("web").await?;
-        // Their machines are gone, so they replace nothing.
-        let record = async |number: usize| {
-            let gone = Uuid::from_u64_pair(fastrand::u64(..), number as u64).to_string();
+        let pod = scene.pods.sandbox_is_lost("web").await?;
+        // Their machines are gone, so they replace nothing; but not all of them are asked for.
+        let record = async |number: u64| {
+            let gone = Uuid::from_u64_pair(fastrand::u64(..), number).to_string();
             scene.caa.record(&pod, "libvirt", &gone).await
         };
-        try_join_all((0..MOST).map(&record)).await?;
-        scene.operator_catches_up().await?;
-        stays(scene, &vm).await?;
-        ensure!(scene.peerpods.get(&vm.name()).await?.status.is_none(), "nothing is wrong with it");
-
-        record(MOST).await?;
+        let gone = try_join_all((0..40).map(record)).await?;
         scene.held(&vm.name(), "AmbiguousSiblings").await?;
         stays(scene, &vm).await?;
-        goes_with_its_pod(scene, &vm).await
+
+        let newest =
+            gone.iter().filter_map(kube::ResourceExt::creation_timestamp).max().context("they were made")?;
+        second_after(newest.0).await?;
+        let newer = more_vms(scene, 1).await?.pop().context("it was made")?;
+        for older in gone.iter().chain([&vm.peerpod]) {
+            scene.released(&older.name_any()).await?;
+        }
+        scene.vanished(&vm).await?;
+        stays(scene, &newer).await?;
+        goes_with_its_pod(scene, &newer).await
+    })
+}
+
+#[test]
+fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() -> Result<()> {
+    alone(async |alone| {
+        let older = alone.scene().pod_with_vm("web").await?;
+        alone.scene().pods.sandbox_is_ready_since("web", created(&older)).await?;
+        next_second(std::slice::from_ref(&older)).await?;
+        let pod = alone.scene().pods.api().get("web").await?;
+        let newer = alone.caa.start_vm(&pod, alone.libvirtd.host()).await?;
+        alone.scene().held(&older.name(), "AmbiguousSiblings").await?;
+
+        // The container runtime lost sight of the same sandbox for a moment, and the containers began anew in it.
+        next_second(std::slice::from_ref(&newer)).await?;
+        alone.scene().pods.sandbox_is_lost("web").await?;
+        alone.scene().pods.sandbox_is_ready_since("web", Timestamp::now()).await?;
+        alone.operator.stop().await?;
+        alone.operator.start_again()?;
+        alone.operator.ready().await?;
+        alone.scene().operator_catches_up().await?;
+        stays(&alone.scene(), &older).await?;
+
+        // Whoever may write its status takes away what is said there.
+        let empty = r#"{"status":null}"#;
+        let patch = ["patch", "peerpod", &older.name(), "--subresource=status", "--type=merge", "-p", empty];
+        alone.scene().kubectl(&patch).await?;
+        alone.scene().kubectl(&["delete", "peerpod", &older.name(), "--wait=false"]).await?;
+        alone.scene().held(&older.name(), "WaitingForPod").await?;
+        alone.operator.stop().await?;
+        alone.operator.start_again()?;
+        alone.operator.ready().await?;
+        alone.scene().operator_catches_up().await?;
+        alone.scene().lives(&older).await?;
+        goes_with_its_pod(&alone.scene(), &older).await
+    })
+}
+
+#[test]
+fn a_container_that_runs_since_before_the_newer_machine_was_recorded_keeps_the_older_one() -> Result<()> {
+    beside_others(async |scene| {
+        // Nothing says since when the sandbox is ready; the containers run since the Pod does.
+        let older = scene.pod_with_vm("web").await?;
+        next_second(std::slice::from_ref(&older)).await?;
+        let pod = scene.pods.api().get("web").await?;
+        let newer = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.held(&older.name(), "AmbiguousSiblings").await?;
+        stays(scene, &older).await?;
+        stays(scene, &newer).await?;
+        goes_with_its_pod(scene, &older).await
     })
 }

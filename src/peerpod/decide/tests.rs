@@ -16,7 +16,7 @@ fn vm(name: &str) -> Vm {
     Vm { id: id("i-1"), name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
 }
 
-fn own_vm() -> Vm {
+pub(in crate::peerpod) fn own_vm() -> Vm {
     vm("podvm-web-0-1a2b3c4d")
 }
 
@@ -29,7 +29,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         recorded: at(0),
         pod: Some(POD.to_owned()),
         owner: Owner::Gone,
-        sandbox_ready: None,
+        in_sandbox: InSandbox::Unknown,
         instance: Ok(id("i-1")),
         siblings: Vec::new(),
         claimed_by: None,
@@ -189,26 +189,63 @@ fn a_superseded_machine_goes_while_the_pod_runs_on_the_newer_one() {
 }
 
 #[test]
-fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_the_sandbox_that_was_ready_before() {
-    let with = |sandbox_ready: i64, siblings: &[Sibling]| {
-        let facts =
-            |facts| Facts { sandbox_ready: Some(at(sandbox_ready)), siblings: siblings.to_vec(), ..facts };
-        let deleted = Facts { owner: Owner::Running, ..dangling() };
-        (decide(facts(live_one())), decide(facts(deleted)))
+fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
+    let facts = |in_sandbox: i64, siblings: &[Sibling]| Facts {
+        in_sandbox: InSandbox::By(at(in_sandbox)),
+        siblings: siblings.to_vec(),
+        ..live_one()
     };
-    let kept = (Decision::Keep(Refusal::Ambiguous), Decision::Wait(Wait::PodRuns));
+    let deleted = |facts: &Facts| decide(Facts { deleted: Some(at(99)), ..facts.clone() });
     let newer = sibling(5, None);
-    for ready in [0, 4] {
-        assert_eq!(with(ready, std::slice::from_ref(&newer)), kept, "ready at {ready}");
+    // Before this one was made, the two clocks differ.
+    for by in [-1, 0, 4] {
+        let facts = facts(by, std::slice::from_ref(&newer));
+        assert_eq!(decide(facts.clone()), Decision::Keep(Refusal::Ambiguous), "at {by}");
+        assert_eq!(deleted(&facts), Decision::Wait(Wait::PodRuns), "at {by}");
+        assert!(contradicted(&facts), "at {by}");
     }
-    // Later it may be the newer one's; before this one was made, the two clocks differ.
-    for ready in [5, 60, -1] {
-        let (living, deleted) = with(ready, std::slice::from_ref(&newer));
-        assert_eq!(living, Decision::Supersede, "ready at {ready}");
-        assert!(matches!(deleted, Decision::Delete(_)), "ready at {ready}");
+    for by in [5, 60] {
+        let facts = facts(by, std::slice::from_ref(&newer));
+        assert_eq!(decide(facts.clone()), Decision::Supersede, "at {by}");
+        assert!(matches!(deleted(&facts), Decision::Delete(_)), "at {by}");
+        assert!(!contradicted(&facts), "at {by}");
     }
-    let between = [newer, sibling(2, None)];
-    assert_eq!(with(3, &between).0, Decision::Supersede, "the Pod is in the machine of another one");
+    let between = facts(3, &[newer, sibling(2, None)]);
+    assert_eq!(decide(between.clone()), Decision::Supersede, "the Pod is in the machine of another one");
+    assert!(!contradicted(&between));
+}
+
+#[test]
+fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
+    // Recorded at 10, the other one at 60; the sandbox is ready since 20, and later it seems since 100.
+    let seen =
+        |in_sandbox| Facts { recorded: at(10), in_sandbox, siblings: vec![sibling(60, None)], ..live_one() };
+    assert!(contradicted(&seen(InSandbox::By(at(20)))));
+    assert_eq!(decide(seen(InSandbox::By(at(100)))), Decision::Supersede, "where that was never seen");
+    let later = seen(InSandbox::Doubted);
+    assert_eq!(decide(later.clone()), Decision::Keep(Refusal::Ambiguous));
+    assert_eq!(decide(Facts { deleted: Some(at(99)), ..later.clone() }), Decision::Wait(Wait::PodRuns));
+    let through = Facts { deleted: Some(at(99)), owner: Owner::Finished, ..later };
+    assert!(matches!(decide(through), Decision::Delete(_)), "the Pod runs nowhere any more");
+}
+
+#[test]
+fn only_what_may_be_the_pods_newer_machine_is_a_reason_for_doubt() {
+    let with = |machine| {
+        let siblings = vec![Sibling { machine, ..sibling(60, None) }];
+        contradicted(&Facts { in_sandbox: InSandbox::By(at(20)), siblings, ..live_one() })
+    };
+    assert!(with(sibling(60, None).machine) && with(Machine::NotAsked));
+    assert!(with(Machine::Unanswered(Error::new(ErrorClass::Transient, "busy"))));
+    assert!(!with(Machine::Absent) && !with(Machine::Present(Vm { id: id("i-2"), ..vm("database") })));
+    assert!(!with(Machine::Present(own_vm())), "it is the same one");
+    let older = Facts {
+        recorded: at(70),
+        in_sandbox: InSandbox::By(at(20)),
+        siblings: vec![sibling(60, None)],
+        ..live_one()
+    };
+    assert!(!contradicted(&older));
 }
 
 fn any_machine() -> impl Strategy<Value = Machine> {
@@ -261,7 +298,11 @@ prop_compose! {
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
         owner in any_owner(),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
-        sandbox_ready in prop::option::of(-1i64..5),
+        in_sandbox in prop_oneof![
+            3 => Just(InSandbox::Unknown),
+            3 => (-1i64..5).prop_map(|second| InSandbox::By(at(second))),
+            1 => Just(InSandbox::Doubted),
+        ],
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
         machine in any_machine(),
@@ -269,7 +310,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, sandbox_ready: sandbox_ready.map(at), instance, siblings, claimed_by, machine, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, in_sandbox, instance, siblings, claimed_by, machine, developer_mode, deletion_accepted }
     }
 }
 
@@ -283,8 +324,8 @@ fn replaced(facts: &Facts) -> bool {
             _ => return false,
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
-        let stayed =
-            facts.sandbox_ready.is_some_and(|ready| (facts.recorded..sibling.recorded).contains(&ready));
+        let stayed = facts.in_sandbox == InSandbox::Doubted
+            || matches!(facts.in_sandbox, InSandbox::By(time) if time < sibling.recorded);
         this_pods
             && !stayed
             && facts.instance != Ok(other.id.clone())

@@ -1,24 +1,76 @@
-use super::*;
-use crate::api::v1alpha1::{PeerPodSpec, PeerPodStatus};
+use proptest::prelude::*;
+
+use super::{
+    super::relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
+    *,
+};
+use crate::{
+    api::v1alpha1::{FINALIZER, PeerPodSpec, PeerPodStatus},
+    runtime::metrics::Population,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 
 fn peerpod(name: &str, pod_uid: &str, instance: &str) -> PeerPod {
     let spec = PeerPodSpec { cloud_provider: Some("libvirt".into()), instance_id: Some(instance.into()) };
     let mut peerpod = PeerPod::new(name, spec);
-    peerpod.metadata.namespace = Some("shop".into());
-    peerpod.metadata.owner_references =
-        Some(vec![OwnerReference { uid: pod_uid.into(), ..OwnerReference::default() }]);
+    let metadata = &mut peerpod.metadata;
+    metadata.namespace = Some("shop".into());
+    metadata.uid = Some(name.into());
+    metadata.finalizers = Some(vec![FINALIZER.into()]);
+    let owner = OwnerReference {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        name: "web".into(),
+        ..OwnerReference::default()
+    };
+    metadata.owner_references = Some(vec![OwnerReference { uid: pod_uid.into(), ..owner }]);
     peerpod
 }
 
-fn names(keys: &[Key]) -> Vec<String> {
-    let mut names: Vec<_> = keys.iter().map(|key| key.name.clone()).collect();
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn vm(number: u64) -> String {
+    uuid::Uuid::from_u64_pair(7, number).to_string()
+}
+
+/// One that was made in this second.
+fn made(name: &str, pod_uid: &str, instance: &str, second: i64) -> PeerPod {
+    let mut peerpod = peerpod(name, pod_uid, instance);
+    peerpod.metadata.creation_timestamp = Some(at(second).into());
+    peerpod
+}
+
+fn deleted(mut peerpod: PeerPod) -> PeerPod {
+    peerpod.metadata.deletion_timestamp = Some(at(1000).into());
+    peerpod
+}
+
+fn of_another_pod(mut peerpod: PeerPod) -> PeerPod {
+    peerpod.metadata.owner_references.as_mut().unwrap()[0].uid.push('x');
+    peerpod
+}
+
+fn names<'a>(keys: impl IntoIterator<Item = &'a Key>) -> Vec<String> {
+    let mut names: Vec<_> = keys.into_iter().map(|key| key.name.clone()).collect();
     names.sort();
+    names.dedup();
     names
 }
 
 fn population(index: &Index) -> Population {
     index.state.lock().unwrap().current.clouds["libvirt"].population()
+}
+
+/// The names of those that an event concerns.
+fn told(index: &Index, event: &Event<PeerPod>) -> Vec<String> {
+    names(&index.apply(event).others)
+}
+
+/// The names, the newest first, of those whose VMs are asked for.
+fn asked(index: &Index, peerpod: &PeerPod) -> Vec<String> {
+    index.siblings(peerpod).newest.iter().map(|it| it.key.name.clone()).collect()
 }
 
 const UUID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
@@ -28,50 +80,215 @@ fn a_list_replaces_what_was_known_when_it_is_whole() {
     let index = Index::default();
     index.apply(&Event::Apply(peerpod("old", "pod-1", "")));
     index.apply(&Event::Init);
-    let mut new = peerpod("new", "pod-1", "");
-    new.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH.into());
+    let new = deleted(peerpod("new", "pod-1", ""));
     let arriving = index.apply(&Event::InitApply(new));
     assert!(!arriving.matters && arriving.others.is_empty(), "it is looked at when the list is whole");
-    assert_eq!(names(&index.owned_by("pod-1")), ["old"]);
+    let known = || ["old", "new"].map(|name| index.contains(&key(&peerpod(name, "pod-1", ""))));
+    assert_eq!(known(), [true, false]);
     assert_eq!(names(&index.apply(&Event::InitDone).others), ["new"]);
-    assert_eq!(names(&index.owned_by("pod-1")), ["new"]);
+    assert_eq!(known(), [false, true]);
     assert_eq!(population(&index).peerpods, 1);
 }
 
 #[test]
-fn those_that_share_a_pod_or_a_machine_are_told_of_each_other() {
+fn the_newest_few_of_the_other_vms_of_a_pod_that_are_no_older_are_asked_for() {
     let index = Index::default();
-    assert!(index.apply(&Event::Apply(peerpod("a", "pod-1", UUID))).others.is_empty());
-    assert_eq!(names(&index.apply(&Event::Apply(peerpod("b", "pod-1", ""))).others), ["a"]);
-    assert_eq!(names(&index.apply(&Event::Apply(peerpod("c", "pod-2", &UUID.to_uppercase()))).others), ["a"]);
-    let id = InstanceId::parse("libvirt", UUID).unwrap();
-    assert_eq!(names(&index.naming("libvirt", &id)), ["a", "c"]);
-    assert_eq!(names(&index.apply(&Event::Delete(peerpod("c", "pod-2", UUID))).others), ["a"]);
-    assert_eq!(names(&index.naming("libvirt", &id)), ["a"]);
+    let own = made("own", "pod", &vm(0), 10);
+    index.apply(&Event::Apply(own.clone()));
+    assert!(asked(&index, &own).is_empty());
+    for (name, number, second) in
+        [("older", 1, 9), ("same-second", 2, 10), ("newer", 3, 11), ("again", 3, 12)]
+    {
+        index.apply(&Event::Apply(made(name, "pod", &vm(number), second)));
+    }
+    let Siblings { recorded, newest, next } = index.siblings(&own);
+    let newest: Vec<_> = newest.iter().map(|it| (&*it.key.name, it.recorded, it.contested)).collect();
+    assert_eq!(newest, [("newer", at(11), false), ("same-second", at(10), false)]);
+    assert_eq!((recorded, next), (at(10), None));
+
+    // One that is named once more is as old as its first record, whatever became of that.
+    index.apply(&Event::Apply(deleted(made("first", "pod", &vm(3), 5))));
+    index.apply(&Event::Apply(deleted(made("gone", "pod", &vm(4), 20))));
+    assert_eq!(asked(&index, &own), ["same-second"]);
+    assert_eq!(index.siblings(&made("newer", "pod", &vm(3), 11)).recorded, at(5));
+    index.apply(&Event::Apply(of_another_pod(made("other", "pod", &vm(2), 30))));
+    assert!(index.siblings(&own).newest[0].contested);
+
+    for number in 10..20 {
+        index.apply(&Event::Apply(made(
+            &number.to_string(),
+            "pod",
+            &vm(number),
+            i64::try_from(number).unwrap() + 5,
+        )));
+    }
+    assert_eq!(asked(&index, &own), ["19", "18", "17", "16"]);
+    assert_eq!(index.siblings(&own).next, Some(at(20)));
 }
 
 #[test]
-fn one_that_loses_its_owner_is_no_longer_found_by_it() {
+fn others_that_name_a_vm_claim_it_while_they_live_and_one_of_each_other_pod_when_they_go() {
     let index = Index::default();
-    let mut orphan = peerpod("a", "pod-1", "");
-    index.apply(&Event::Apply(orphan.clone()));
-    index.apply(&Event::Apply(peerpod("b", "pod-1", "")));
-    orphan.metadata.owner_references = None;
-    assert_eq!(names(&index.apply(&Event::Apply(orphan)).others), ["b"], "its siblings are one fewer");
-    assert_eq!(names(&index.owned_by("pod-1")), ["b"]);
+    let own = deleted(made("own", "pod", UUID, 10));
+    let claimants = || {
+        let Claimants { living, going } = index.claimants(&own, 3);
+        (living.map(|key| key.name.clone()), names(&going))
+    };
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(own.clone());
+    apply(deleted(made("of-own-pod", "pod", UUID, 11)));
+    let mut ownerless = deleted(made("ownerless", "pod", UUID, 11));
+    ownerless.metadata.owner_references = None;
+    apply(ownerless);
+    assert_eq!(claimants(), (None, vec![]));
+    for pod in 0..5 {
+        for number in 0..3 {
+            apply(deleted(made(&format!("{pod}-{number}"), &pod.to_string(), &UUID.to_uppercase(), number)));
+        }
+    }
+    let (living, going) = claimants();
+    assert_eq!((living, going.len()), (None, 3));
+    assert!(going.iter().all(|name| name.ends_with("-0")), "{going:?}");
+    let mut released = made("released", "another", UUID, 0);
+    released.metadata.finalizers = None;
+    apply(released);
+    assert_eq!(claimants().0.as_deref(), Some("released"));
+    let unnamed = deleted(made("own", "pod", "17", 10));
+    let Claimants { living, going } = index.claimants(&unnamed, 3);
+    assert!(living.is_none() && going.is_empty());
+}
+
+#[test]
+fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look() {
+    let index = Index::default();
+    for number in 0..100 {
+        let change = index.apply(&Event::Apply(made(&format!("a{number}"), "pod", UUID, number / 10)));
+        assert!(!change.matters && change.others.is_empty(), "{number}: {change:?}");
+        let other = of_another_pod(made(&format!("b{number}"), &format!("pod{number}"), UUID, number / 10));
+        assert!(!index.apply(&Event::Apply(other)).matters);
+    }
+    assert!(index.restless().is_empty());
+    for number in 1..100 {
+        let going = deleted(made(&format!("a{number}"), "pod", UUID, number / 10));
+        assert!(index.apply(&Event::Apply(going)).others.is_empty(), "others still need the VM");
+    }
+}
+
+#[test]
+fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_concern() {
+    let index = Index::default();
+    for number in 0..100 {
+        let change = index.apply(&Event::Apply(made(&format!("{number:02}"), "pod", &vm(number), 0)));
+        assert!(change.others.len() <= FEW, "{change:?}");
+        assert_eq!(change.matters, number > 0);
+    }
+    let newest = made("newest", "pod", &vm(1000), 1);
+    let change = index.apply(&Event::Apply(newest.clone()));
+    assert!(!change.matters && change.others.len() == FEW, "{change:?}");
+    assert_eq!(told(&index, &Event::Delete(newest)).len(), FEW);
+    assert_eq!(names(&index.restless()).len(), 100);
+}
+
+#[test]
+fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesakes() {
+    let index = Index::default();
+    let apply = |peerpod: &PeerPod| told(&index, &Event::Apply(peerpod.clone()));
+    let [a, b, c] = [("a", 10), ("b", 20), ("c", 30)];
+    let [a, b, c] =
+        [(a, 0), (b, 1), (c, 2)].map(|((name, second), number)| made(name, "pod", &vm(number), second));
+    assert!(apply(&a).is_empty());
+    assert_eq!(apply(&b), ["a"]);
+    assert_eq!(apply(&c), ["a", "b"]);
+    // The VM of the last one is the oldest.
+    let first = deleted(made("first", "pod", &vm(2), 5));
+    assert_eq!(apply(&first), ["a", "b", "c"]);
+    assert_eq!(asked(&index, &c), ["b", "a"]);
+    assert_eq!(told(&index, &Event::Delete(first)), ["a", "b", "c"]);
+    // A sibling of another cloud, in another namespace, or of a Pod of another name is none.
+    let mut foreign = [a.clone(), a.clone(), a];
+    foreign[0].spec.cloud_provider = Some("aws".into());
+    foreign[1].metadata.namespace = Some("elsewhere".into());
+    foreign[2].metadata.owner_references.as_mut().unwrap()[0].name = "other".into();
+    for (number, one) in foreign.iter_mut().enumerate() {
+        one.metadata.name = Some(format!("foreign-{number}"));
+        one.spec.instance_id = Some(vm(5));
+        assert_eq!(apply(one), [""; 0], "{one:?}");
+    }
+}
+
+/// What each look does in turn reaches all of a crowd that a single change concerns.
+#[test]
+fn a_crowd_is_reached_by_a_chain_of_changes() {
+    let index = Index::default();
+    let crowd: Vec<_> = (0..100).map(|number| made(&number.to_string(), "pod", UUID, number)).collect();
+    for one in &crowd {
+        index.apply(&Event::Apply(one.clone()));
+    }
+    let by_name = |name: &str| crowd[name.parse::<usize>().unwrap()].clone();
+    // Its VM was replaced: every look deletes the PeerPod.
+    let mut waiting = told(&index, &Event::Apply(made("newer", "pod", &vm(1), 200)));
+    let mut gone = HashSet::new();
+    while let Some(name) = waiting.pop() {
+        if gone.insert(name.clone()) {
+            waiting.extend(told(&index, &Event::Apply(deleted(by_name(&name)))));
+        }
+    }
+    assert_eq!(gone.len(), 100);
+    // The VM is gone: every look releases the PeerPod.
+    let mut waiting = vec!["0".to_owned()];
+    let mut released = HashSet::new();
+    while let Some(name) = waiting.pop() {
+        if released.insert(name.clone()) {
+            waiting.extend(told(&index, &Event::Delete(deleted(by_name(&name)))));
+        }
+    }
+    assert_eq!(released.len(), 100);
+}
+
+#[test]
+fn doubt_stays_as_long_as_a_peerpod_records_the_vm_for_the_pod_whatever_becomes_of_its_status() {
+    let index = Index::default();
+    let one = made("a", "pod", UUID, 10);
+    let again = made("b", "pod", UUID, 20);
+    let mut marked = one.clone();
+    let kept = Condition { type_: "KeptForPod".into(), ..condition() };
+    marked.status = Some(PeerPodStatus { conditions: vec![kept], ..PeerPodStatus::default() });
+    index.apply(&Event::Apply(again.clone()));
+    assert!(!index.is_doubted(&one));
+    index.apply(&Event::Apply(marked.clone()));
+    assert!(names(&index.restless()).is_empty(), "nothing is to be done about it");
+    index.apply(&Event::Apply(one.clone()));
+    assert!(index.is_doubted(&one) && index.is_doubted(&again));
+    assert!(
+        !index.is_doubted(&made("c", "pod", &vm(1), 10)) && !index.is_doubted(&of_another_pod(one.clone()))
+    );
+    for round in 0..2 {
+        index.apply(&Event::Init);
+        index.apply(&Event::InitApply(if round == 0 { marked.clone() } else { again.clone() }));
+        index.apply(&Event::InitDone);
+        assert!(index.is_doubted(&one), "{round}");
+    }
+    index.apply(&Event::Delete(again));
+    assert!(!index.is_doubted(&one));
+    index.apply(&Event::Apply(one.clone()));
+    index.doubt(&one);
+    assert!(index.is_doubted(&one));
+    index.apply(&Event::Init);
+    index.apply(&Event::InitDone);
+    assert!(!index.is_doubted(&one));
 }
 
 #[test]
 fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
     let index = Index::default();
-    index.apply(&Event::Apply(peerpod("sibling", "pod-1", "")));
+    index.apply(&Event::Apply(made("sibling", "pod-1", &vm(1), 10)));
     let mut one = peerpod("a", "pod-1", UUID);
     let matters = |one: &PeerPod| index.apply(&Event::Apply(one.clone())).matters;
     assert!(matters(&one));
     one.status = Some(PeerPodStatus::default());
     one.metadata.resource_version = Some("2".into());
     assert!(!matters(&one));
-    one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
+    one.metadata.finalizers = Some(vec![FINALIZER.into(), "a/b".into()]);
     assert!(matters(&one));
     one.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
     assert!(matters(&one));
@@ -95,9 +312,10 @@ fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_anot
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
     let index = Index::default();
     let mut one = peerpod("a", "pod-1", UUID);
-    let sibling = peerpod("sibling", "pod-1", "");
-    index.apply(&Event::Apply(one.clone()));
+    let sibling = made("sibling", "pod-1", &vm(1), 10);
     index.apply(&Event::Apply(sibling.clone()));
+    index.apply(&Event::Apply(one.clone()));
+    assert_eq!(population(&index).queued, 1);
     // The sibling goes, and the look at what is left finds nothing to do.
     index.apply(&Event::Delete(sibling));
     index.looked_at(&key(&one), &metrics);
@@ -118,9 +336,8 @@ fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speak
     let alone = peerpod("alone", "pod-1", UUID);
     let mut speaks = peerpod("speaks", "pod-2", "");
     speaks.status = Some(PeerPodStatus { conditions: vec![condition()], ..PeerPodStatus::default() });
-    let mut deleted = peerpod("deleted", "pod-3", "");
-    deleted.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
-    let siblings = [peerpod("old", "pod-4", ""), peerpod("new", "pod-4", "")];
+    let deleted = deleted(peerpod("deleted", "pod-3", ""));
+    let siblings = [made("old", "pod-4", &vm(1), 10), made("new", "pod-4", &vm(2), 20)];
     let all = [alone, speaks.clone(), deleted, siblings[0].clone(), siblings[1].clone()];
 
     index.apply(&Event::Init);
@@ -131,7 +348,7 @@ fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speak
 
     speaks.status = None;
     assert!(!index.apply(&Event::Apply(speaks)).matters);
-    assert_eq!(names(&index.apply(&Event::Delete(siblings[0].clone())).others), ["new"]);
+    assert_eq!(names(&index.apply(&Event::Delete(siblings[1].clone())).others), ["old"]);
     assert_eq!(names(&index.restless()), ["deleted"]);
 }
 
@@ -155,8 +372,7 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
         assert_eq!((population.queued, population.pending, population.oldest), (queued, pending, oldest));
     };
     let (mut a, mut b) = (peerpod("a", "pod-1", UUID), peerpod("b", "pod-2", ""));
-    for one in [&mut a, &mut b] {
-        one.metadata.finalizers = Some(vec!["peer.pod/finalizer".into()]);
+    for one in [&a, &b] {
         index.apply(&Event::Apply(one.clone()));
     }
     shows(0, 0, None);
@@ -195,4 +411,96 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     shows(1, 0, None);
     index.apply(&Event::Delete(a));
     shows(0, 0, None);
+}
+
+/// A PeerPod as some step makes it; `None`: the step deletes it.
+type Step = (usize, Option<(usize, u64, i64, usize)>);
+
+fn any_step() -> impl Strategy<Value = Step> {
+    (0..8usize, prop::option::weighted(0.8, (0..4usize, 0..4u64, 0..4i64, 0..4usize)))
+}
+
+fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
+    let name = name.to_string();
+    let peerpod = made_of.map(|(pod, number, second, state)| {
+        let instance = if number == 0 { "17".to_owned() } else { vm(number) };
+        let mut peerpod = made(&name, &pod.to_string(), &instance, second);
+        if pod == 0 {
+            peerpod.metadata.owner_references = None;
+        }
+        if state == 0 {
+            peerpod.metadata.finalizers = None;
+        }
+        if state == 1 { deleted(peerpod) } else { peerpod }
+    });
+    (name, peerpod)
+}
+
+fn id(peerpod: &PeerPod) -> Option<InstanceId> {
+    InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()).ok()
+}
+
+/// Those that name the same VM, by comparing all.
+fn namesakes<'a>(all: &'a [PeerPod], of: &PeerPod) -> Vec<&'a PeerPod> {
+    let Some(id) = id(of) else { return Vec::new() };
+    all.iter().filter(|other| is_namesake(other, of, &id)).collect()
+}
+
+fn recorded(all: &[PeerPod], of: &PeerPod) -> Timestamp {
+    let same = namesakes(all, of).into_iter().filter(|other| are_of_one_pod(other, of));
+    same.map(created).fold(created(of), Timestamp::min)
+}
+
+proptest! {
+    #[test]
+    fn what_the_index_knows_is_what_comparing_all_objects_tells(steps in prop::collection::vec(any_step(), 1..40)) {
+        let index = Index::default();
+        let mut all: Vec<PeerPod> = Vec::new();
+        for (name, peerpod) in steps.into_iter().map(step) {
+            if let Some(at) = all.iter().position(|it| it.name_any() == name) {
+                let before = all.remove(at);
+                if peerpod.is_none() {
+                    index.apply(&Event::Delete(before));
+                }
+            }
+            if let Some(peerpod) = peerpod {
+                index.apply(&Event::Apply(peerpod.clone()));
+                all.push(peerpod);
+            }
+            for one in &all {
+                let since = recorded(&all, one);
+                let siblings = all.iter().filter(|other| is_sibling(other, one) && id(other) != id(one));
+                let mut newer: Vec<_> = siblings
+                    .map(|other| {
+                        let contested = namesakes(&all, other).into_iter().any(|it| !are_of_one_pod(it, other));
+                        (recorded(&all, other), id(other), contested)
+                    })
+                    .filter(|(recorded, ..)| *recorded >= since)
+                    .collect();
+                newer.sort_by(|a, b| b.cmp(a));
+                newer.dedup();
+                let told = index.siblings(one);
+                prop_assert_eq!(told.recorded, since);
+                prop_assert_eq!(told.next, newer.get(FEW).map(|it| it.0));
+                newer.truncate(FEW);
+                let by_key = |key: &Key| all.iter().find(|it| it.name_any() == key.name).and_then(id);
+                let mut told: Vec<_> = told.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
+                told.sort_by(|a, b| b.cmp(a));
+                prop_assert_eq!(told, newer);
+
+                let Claimants { living, going } = index.claimants(one, 100);
+                let namesakes = namesakes(&all, one);
+                let stands = |other: &&&PeerPod| claim(other, one) == Claim::Stands;
+                prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| stands(&other)));
+                let pod = |other: &PeerPod| match claim(other, one) {
+                    Claim::WhileRuns(pod) => Some(pod.uid.clone()),
+                    Claim::Stands | Claim::Void => None,
+                };
+                let expected: HashSet<_> = namesakes.into_iter().filter_map(pod).collect();
+                prop_assert_eq!(going.len(), expected.len());
+                let going = going.iter().filter_map(|key| all.iter().find(|it| it.name_any() == key.name));
+                prop_assert_eq!(going.filter_map(pod).collect::<HashSet<_>>(), expected);
+            }
+        }
+    }
 }

@@ -100,7 +100,7 @@ impl Writer {
                     outcome.reached.push(write.node);
                     in_a_row = 0;
                 }
-                Err(error) if is_outdated(&error) => {
+                Err(error) if is_outdated(&write.node, &error) => {
                     self.holds.not_written(&write.node);
                     self.failures.succeeded(&write.node);
                     outcome.outdated += 1;
@@ -178,8 +178,8 @@ fn body(write: &NodeWrite) -> Value {
 }
 
 /// Whether the node is gone or another one.
-fn is_outdated(error: &ApiError) -> bool {
-    error.code() == Some(404) || error.is_of_field("metadata.uid")
+fn is_outdated(node: &str, error: &ApiError) -> bool {
+    error.is_absence_of(node) || error.is_of_field("metadata.uid")
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use super::{
     candidate::{RETRY_PERIOD, Record},
     record,
 };
+use crate::runtime::api_call::is_absence;
 
 const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 
 /// The Lease as it was read last, which is what a write replaces.
@@ -63,9 +63,14 @@ impl Failure {
         }
     }
 
-    /// What of a write's answers mean that the Lease is no longer what the write was to replace.
-    fn or_outdated(self, codes: &[u16]) -> Self {
-        if self.status().is_some_and(|code| codes.contains(&code)) { Self::Outdated } else { self }
+    /// Whether it means that the object of this name does not exist.
+    fn is_absence_of(&self, name: &str) -> bool {
+        matches!(self, Self::Refused(status) if is_absence(status, name))
+    }
+
+    /// A write's answer, where `gone` means that the Lease is no longer what the write was to replace.
+    fn or_outdated(self, gone: bool) -> Self {
+        if self.status() == Some(CONFLICT) || gone { Self::Outdated } else { self }
     }
 }
 
@@ -115,7 +120,11 @@ impl Store {
     }
 
     pub(super) async fn read(&mut self, deadline: Instant) -> Result<Option<Record>, Failure> {
-        let lease = bounded(deadline, self.api.get_opt(&self.name)).await?;
+        let lease = match bounded(deadline, self.api.get(&self.name)).await {
+            Ok(lease) => Some(lease),
+            Err(failure) if failure.is_absence_of(&self.name) => None,
+            Err(failure) => return Err(failure),
+        };
         Ok(self.observe(lease))
     }
 
@@ -125,16 +134,18 @@ impl Store {
         let written = if let Some(mut lease) = self.lease.clone() {
             record::write(&mut lease, record);
             let replaced = bounded(deadline, self.api.replace(&self.name, &params, &lease)).await;
-            replaced.map_err(|failure| failure.or_outdated(&[NOT_FOUND, CONFLICT]))?
+            replaced.map_err(|failure| {
+                let gone = failure.is_absence_of(&self.name);
+                failure.or_outdated(gone)
+            })?
         } else if !self.creates {
             return Err(Failure::Missing);
         } else {
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
             let mut lease = Lease { metadata, spec: None };
             record::write(&mut lease, record);
-            // What is not found here is the namespace.
             let created = bounded(deadline, self.api.create(&params, &lease)).await;
-            created.map_err(|failure| failure.or_outdated(&[CONFLICT]))?
+            created.map_err(|failure| failure.or_outdated(false))?
         };
         let record = record::read(&written);
         self.lease = Some(written);
@@ -153,7 +164,7 @@ impl Store {
                      `watch` and `update` on the Lease (coordination.k8s.io) named {name}"
                 )
             }
-            Some(NOT_FOUND) => {
+            _ if failure.is_absence_of(namespace) => {
                 format!("; create the namespace {namespace}, or set --lease-namespace to another one")
             }
             _ => String::new(),

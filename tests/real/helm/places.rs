@@ -118,9 +118,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             role["rules"][0]["resourceNames"] == json!(["1e3"]),
             "it may write other PeerPodConfigs: {role}"
         );
-        of_kind(&objects, "PrometheusRule")?;
-        of_kind(&objects, "PodMonitor")?;
-        for kind in ["NetworkPolicy", "PodDisruptionBudget", "Job"] {
+        for kind in ["PrometheusRule", "PodMonitor", "NetworkPolicy", "PodDisruptionBudget", "Job"] {
             of_kind(&objects, kind)?;
         }
         // The others' kinds are not Kubernetes' own.

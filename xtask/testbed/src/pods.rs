@@ -46,6 +46,23 @@ impl Pods {
         patched.with_context(|| format!("saying of the Pod {name} that its sandbox is ready"))
     }
 
+    /// Says of a Pod, as its kubelet does, that its sandbox is gone and its containers wait for another one.
+    pub async fn sandbox_is_lost(&self, name: &str) -> Result<Pod> {
+        let pod = self.api.get(name).await?;
+        let spec = pod.spec.with_context(|| format!("the Pod {name} has a spec"))?;
+        let waits = |container: &str| {
+            json!({
+                "name": container, "image": "any", "imageID": "", "ready": false, "restartCount": 1,
+                "state": { "waiting": { "reason": "ContainerCreating" } },
+            })
+        };
+        let containers: Vec<_> = spec.containers.iter().map(|container| waits(&container.name)).collect();
+        let lost = json!({ "type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": Timestamp::now() });
+        let status = json!({ "status": { "conditions": [lost], "containerStatuses": containers } });
+        let patched = self.api.patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await;
+        patched.with_context(|| format!("saying of the Pod {name} that its sandbox is lost"))
+    }
+
     /// Deletes a Pod, as `kubectl delete pod` does, and waits until it is gone.
     pub async fn delete(&self, name: &str) -> Result<()> {
         self.api

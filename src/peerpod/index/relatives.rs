@@ -1,0 +1,213 @@
+//! PeerPods in order: by the VM that they name, and VMs by the Pod that they are recorded for *(no client)*.
+//!
+//! Anybody who may create PeerPods may create thousands that name one Pod or one VM. So every question here is answered by a
+//! few steps down an ordered set, and every answer is a few PeerPods at most, however many there are.
+
+use std::{cmp::Ordering, collections::BTreeSet, iter, ops::RangeInclusive};
+
+use super::Key;
+
+/// So many relatives are asked for or woken at once. A PeerPod with more newer siblings than that is looked at by its timer
+/// (see [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
+pub(in crate::peerpod) const FEW: usize = 4;
+
+/// A VM as it is recorded for one Pod: by the hashes of both, 0 where there is none. The keys of the hashes are random, so
+/// nobody can make two of them alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Placement {
+    pub(super) vm: u64,
+    pub(super) pod: u64,
+}
+
+impl Placement {
+    pub(super) fn is_whole(self) -> bool {
+        self.vm != 0 && self.pod != 0
+    }
+}
+
+/// What becomes of a PeerPod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stake {
+    /// It lives and has the finalizer: it stands for its VM among its siblings.
+    Held,
+    /// It lives, and the finalizer is gone.
+    Unheld,
+    /// It is being deleted.
+    Going,
+}
+
+/// One PeerPod of a VM. The order answers all questions: first those that live, then by Pod, the oldest first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Member {
+    vm: u64,
+    stake: Stake,
+    pod: u64,
+    created: i64,
+    /// `None` in bounds alone.
+    name: Option<Name>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Name(Key);
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (&self.0.namespace, &self.0.name).cmp(&(&other.0.namespace, &other.0.name))
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A VM that some living PeerPod with the finalizer records for a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Placed {
+    pod: u64,
+    /// The second of the first record.
+    pub(super) recorded: i64,
+    vm: u64,
+}
+
+impl Placed {
+    pub(super) fn placement(self) -> Placement {
+        Placement { vm: self.vm, pod: self.pod }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Relatives {
+    members: BTreeSet<Member>,
+    placed: BTreeSet<Placed>,
+}
+
+/// All members of a VM with these stakes, of these Pods.
+fn range(vm: u64, stakes: [Stake; 2], pods: [u64; 2]) -> RangeInclusive<Member> {
+    let bound = |stake, pod, created| Member { vm, stake, pod, created, name: None };
+    bound(stakes[0], pods[0], i64::MIN)..=bound(stakes[1], pods[1], i64::MAX)
+}
+
+fn of_one(Placement { vm, pod }: Placement, stake: Stake) -> RangeInclusive<Member> {
+    range(vm, [stake; 2], [pod; 2])
+}
+
+const ALL: [u64; 2] = [0, u64::MAX];
+
+impl Relatives {
+    pub(super) fn insert(&mut self, placement: Placement, stake: Stake, created: i64, key: Key) {
+        let Placement { vm, pod } = placement;
+        if vm != 0 {
+            self.change(placement, |members| {
+                members.insert(Member { vm, stake, pod, created, name: Some(Name(key)) })
+            });
+        }
+    }
+
+    pub(super) fn remove(&mut self, placement: Placement, stake: Stake, created: i64, key: Key) {
+        let Placement { vm, pod } = placement;
+        if vm != 0 {
+            self.change(placement, |members| {
+                members.remove(&Member { vm, stake, pod, created, name: Some(Name(key)) })
+            });
+        }
+    }
+
+    fn change(&mut self, placement: Placement, change: impl FnOnce(&mut BTreeSet<Member>) -> bool) {
+        let Placement { vm, pod } = placement;
+        let before = self.placed(placement);
+        change(&mut self.members);
+        let after = self.placed(placement);
+        if before != after {
+            if let Some(recorded) = before {
+                self.placed.remove(&Placed { pod, recorded, vm });
+            }
+            if let Some(recorded) = after {
+                self.placed.insert(Placed { pod, recorded, vm });
+            }
+        }
+    }
+
+    /// When the VM was first recorded for the Pod, if a PeerPod stands for it.
+    pub(super) fn placed(&self, placement: Placement) -> Option<i64> {
+        (placement.is_whole() && self.held(placement).next().is_some())
+            .then(|| self.recorded(placement))
+            .flatten()
+    }
+
+    /// When the VM was first recorded for the Pod: one that is named once more becomes no younger.
+    pub(super) fn recorded(&self, placement: Placement) -> Option<i64> {
+        let first = |stake| self.members.range(of_one(placement, stake)).next().map(|member| member.created);
+        [Stake::Held, Stake::Unheld, Stake::Going].into_iter().filter_map(first).min()
+    }
+
+    pub(super) fn is_known(&self, placement: Placement) -> bool {
+        self.recorded(placement).is_some()
+    }
+
+    /// Whether a PeerPod of another Pod, or of none, names the VM.
+    pub(super) fn is_contested(&self, placement: Placement) -> bool {
+        [Stake::Held, Stake::Unheld, Stake::Going].into_iter().any(|stake| {
+            let mut all = self.members.range(range(placement.vm, [stake; 2], ALL));
+            [all.next(), all.next_back()].into_iter().flatten().any(|member| member.pod != placement.pod)
+        })
+    }
+
+    /// The other VMs of the Pod that were recorded since then, the newest first.
+    pub(super) fn newer(&self, placement: Placement, since: i64) -> impl Iterator<Item = Placed> {
+        self.others(placement, since, i64::MAX)
+    }
+
+    /// The other VMs of the Pod that were recorded until then, the newest first.
+    pub(super) fn older(&self, placement: Placement, until: i64) -> impl Iterator<Item = Placed> {
+        self.others(placement, i64::MIN, until)
+    }
+
+    fn others(&self, Placement { vm, pod }: Placement, from: i64, to: i64) -> impl Iterator<Item = Placed> {
+        let all = Placed { pod, recorded: from, vm: 0 }..=Placed { pod, recorded: to, vm: u64::MAX };
+        self.placed.range(all).rev().copied().filter(move |it| it.vm != vm && pod != 0)
+    }
+
+    /// Those that stand for the VM, the oldest first.
+    pub(super) fn held(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        keys(self.members.range(of_one(placement, Stake::Held)))
+    }
+
+    /// Those that name the VM and are not being deleted.
+    pub(super) fn living(&self, vm: u64) -> impl Iterator<Item = &Key> {
+        keys(self.members.range(range(vm, [Stake::Held, Stake::Unheld], ALL)))
+    }
+
+    /// Those that name the VM and are being deleted, those of the same Pod first.
+    pub(super) fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let Placement { vm, pod } = placement;
+        let others = [[0, pod.saturating_sub(1)], [pod.saturating_add(1), u64::MAX]];
+        let others = others
+            .into_iter()
+            .flat_map(move |pods| keys(self.members.range(range(vm, [Stake::Going; 2], pods))));
+        keys(self.members.range(of_one(placement, Stake::Going))).chain(others)
+    }
+
+    /// Of each other Pod one that names the VM and is being deleted.
+    pub(super) fn going_of_other_pods(&self, Placement { vm, pod }: Placement) -> impl Iterator<Item = &Key> {
+        let mut next = Some(1);
+        let each = iter::from_fn(move || {
+            let first = self.members.range(range(vm, [Stake::Going; 2], [next?, u64::MAX])).next();
+            next = first.and_then(|member| member.pod.checked_add(1));
+            first
+        });
+        keys(each.filter(move |member| member.pod != pod))
+    }
+
+    /// Those that stand for one of several VMs of a Pod, some of them several times.
+    pub(super) fn rivals(&self) -> impl Iterator<Item = &Key> {
+        let neighbours = self.placed.iter().zip(self.placed.iter().skip(1));
+        let rivals = neighbours.filter(|(one, next)| one.pod == next.pod);
+        rivals.flat_map(|(one, next)| [one, next]).flat_map(|it| self.held(it.placement()))
+    }
+}
+
+fn keys<'a>(members: impl Iterator<Item = &'a Member>) -> impl Iterator<Item = &'a Key> {
+    members.filter_map(|member| member.name.as_ref()).map(|Name(key)| key)
+}

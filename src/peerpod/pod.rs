@@ -1,0 +1,277 @@
+//! What a Pod says of itself *(no client)*.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::Resource;
+use serde::Deserialize;
+
+use super::decide::Owner;
+use crate::api::metadata;
+
+/// The condition by which a kubelet says since when a Pod's sandbox is ready.
+const SANDBOX_READY: &str = "PodReadyToStartContainers";
+
+/// How long Pods have to end where nobody says otherwise. An API server always says it of one that is being deleted.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// As much of a Pod as is read.
+#[derive(Clone, Debug, Resource, Deserialize)]
+#[resource(inherit = Pod)]
+pub(super) struct PodView {
+    #[serde(with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    status: Option<StatusView>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusView {
+    phase: String,
+    conditions: Vec<ConditionView>,
+    container_statuses: Vec<ContainerView>,
+    init_container_statuses: Vec<ContainerView>,
+    ephemeral_container_statuses: Vec<ContainerView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ConditionView {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    #[serde(default, deserialize_with = "metadata::time")]
+    last_transition_time: Option<Time>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerView {
+    state: StateView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct StateView {
+    running: Option<Started>,
+    terminated: Option<Started>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    #[serde(default, deserialize_with = "metadata::time")]
+    started_at: Option<Time>,
+}
+
+/// What became of a Pod.
+pub(super) struct PodState {
+    pub(super) owner: Owner,
+    /// When it was in its present sandbox already, by whatever shows it at the earliest.
+    pub(super) in_sandbox: Option<Timestamp>,
+}
+
+/// What became of the Pod of this uid, by the Pod that has its name. `known_for`: for how long it is known to end with this
+/// grace period, if it does.
+pub(super) fn state_of(
+    found: Option<PodView>,
+    uid: &str,
+    known_for: impl FnOnce(Duration) -> Duration,
+) -> PodState {
+    let Some(PodView { metadata, status }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
+    else {
+        return PodState { owner: Owner::Gone, in_sandbox: None };
+    };
+    let status = status.unwrap_or_default();
+    let owner = match (status.phase.as_str(), metadata.deletion_timestamp.is_some()) {
+        ("Succeeded" | "Failed", _) => Owner::Finished,
+        (_, true) => {
+            let seconds = metadata.deletion_grace_period_seconds.and_then(|it| u64::try_from(it).ok());
+            let grace = seconds.map_or(DEFAULT_GRACE, Duration::from_secs);
+            Owner::Ending { grace, known_for: known_for(grace) }
+        }
+        (_, false) => Owner::Running,
+    };
+    PodState { owner, in_sandbox: in_sandbox(&metadata, &status) }
+}
+
+/// When the Pod was in its present sandbox already. A sandbox that is ready was so since then, and its containers started after
+/// that; both times are of the kubelet's clock, and the former begins anew when the container runtime loses sight of a sandbox
+/// for a moment. And it was so when its status was written last, by the API server's clock. While no sandbox is ready, a
+/// container that has ended may have been in another one.
+fn in_sandbox(metadata: &ObjectMeta, status: &StatusView) -> Option<Timestamp> {
+    let ready = status.conditions.iter().find(|it| it.type_ == SANDBOX_READY && it.status == "True");
+    let since = ready.and_then(|it| it.last_transition_time.as_ref());
+    let writers = metadata.managed_fields.iter().flatten();
+    let written =
+        writers.filter(|it| it.subresource.as_deref() == Some("status")).filter_map(|it| it.time.as_ref());
+    let written = written.max().filter(|_| ready.is_some());
+    let StatusView { container_statuses, init_container_statuses, ephemeral_container_statuses, .. } = status;
+    let containers = [container_statuses, init_container_statuses, ephemeral_container_statuses];
+    let started = containers.into_iter().flatten().flat_map(|ContainerView { state }| {
+        state.running.iter().chain(state.terminated.iter().filter(|_| ready.is_some()))
+    });
+    let started = started.filter_map(|it| it.started_at.as_ref());
+    // One that could not be started was so at the beginning of all time.
+    let times = since.into_iter().chain(written).chain(started).map(|time| time.0);
+    times.filter(|time| *time > Timestamp::UNIX_EPOCH).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::{
+        super::decide::{
+            Decision, Facts, InSandbox, Machine, Refusal, Sibling, Wait, contradicted, decide,
+            tests::{dangling, own_vm},
+        },
+        *,
+    };
+    use crate::provider::{InstanceId, Vm};
+
+    #[test]
+    fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
+        let ending = Owner::Ending { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
+        let state = |phase: Option<&str>, deleted: bool, uid: &str| {
+            // When that was, or will be, by the API server's clock, does not matter.
+            let until = Timestamp::from_second(1000).unwrap();
+            let metadata = json!({
+                "uid": "own", "deletionTimestamp": deleted.then_some(until),
+                "deletionGracePeriodSeconds": deleted.then_some(7),
+            });
+            let status = phase.map(|phase| json!({ "phase": phase }));
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": status });
+            state_of(Some(serde_json::from_value(pod).unwrap()), uid, |grace| 2 * grace).owner
+        };
+        for phase in [None, Some(""), Some("Pending"), Some("Running"), Some("Unknown")] {
+            assert_eq!(state(phase, false, "own"), Owner::Running, "{phase:?}");
+            assert_eq!(state(phase, true, "own"), ending, "{phase:?}");
+            assert_eq!(state(phase, false, "another"), Owner::Gone, "{phase:?}");
+        }
+        let left = Duration::from_secs(7 + 30 - 14);
+        assert_eq!(state(None, true, "own").may_run(), Some(Wait::PodEnds(left)), "long past by the clock");
+        for phase in ["Succeeded", "Failed"] {
+            assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
+        }
+        assert_eq!(state_of(None, "own", |_| Duration::ZERO).owner, Owner::Gone);
+    }
+
+    /// When a Pod was in its sandbox already that says all this: of the sandbox since when it is (not) ready, of its containers
+    /// when they started, and when it was written.
+    fn in_sandbox(condition: Option<(&str, i64)>, status: &Value, written: &[(&str, i64)]) -> Option<i64> {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let conditions: Vec<_> = condition
+            .iter()
+            .map(|(status, since)| json!({ "type": SANDBOX_READY, "status": status, "lastTransitionTime": at(*since) }))
+            .chain([json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": at(1) })])
+            .collect();
+        let writers: Vec<_> = written
+            .iter()
+            .map(|(subresource, time)| json!({ "manager": "m", "subresource": subresource, "time": at(*time) }))
+            .collect();
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "uid": "own", "managedFields": writers }, "spec": {},
+            "status": status,
+        });
+        pod["status"]["conditions"] = json!(conditions);
+        let state = |uid| {
+            let found = serde_json::from_value(pod.clone()).unwrap();
+            state_of(Some(found), uid, |_| Duration::ZERO).in_sandbox.map(Timestamp::as_second)
+        };
+        assert_eq!(state("another"), None);
+        state("own")
+    }
+
+    fn container(state: &str, started: i64) -> Value {
+        json!([{ "name": "a", "state": { state: { "startedAt": Timestamp::from_second(started).unwrap() } } }])
+    }
+
+    #[test]
+    fn a_pod_is_in_a_sandbox_that_is_ready_since_then_and_at_the_latest_since_its_status_was_written() {
+        let none = json!({});
+        assert_eq!(in_sandbox(Some(("True", 1000)), &none, &[]), Some(1000));
+        assert_eq!(in_sandbox(Some(("False", 1000)), &none, &[("status", 1010)]), None);
+        assert_eq!(in_sandbox(None, &none, &[("status", 1010)]), None);
+        // The kubelet's clock is ahead.
+        assert_eq!(
+            in_sandbox(Some(("True", 1000)), &none, &[("status", 900), ("status", 910), ("", 800)]),
+            Some(910)
+        );
+        assert_eq!(in_sandbox(Some(("True", 1000)), &none, &[("", 800)]), Some(1000));
+    }
+
+    #[test]
+    fn a_container_shows_that_its_pod_was_in_its_sandbox_when_it_started() {
+        for kind in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+            let with = |state| json!({ kind: container(state, 500) });
+            for condition in [None, Some(("True", 1000)), Some(("False", 1000))] {
+                assert_eq!(in_sandbox(condition, &with("running"), &[]), Some(500), "{kind}");
+            }
+            // It may have been in the sandbox before.
+            assert_eq!(in_sandbox(Some(("False", 1000)), &with("terminated"), &[]), None, "{kind}");
+            assert_eq!(in_sandbox(None, &with("terminated"), &[]), None, "{kind}");
+            assert_eq!(in_sandbox(Some(("True", 1000)), &with("terminated"), &[]), Some(500), "{kind}");
+            let never_ran = json!({ kind: container("terminated", 0) });
+            assert_eq!(in_sandbox(Some(("True", 1000)), &never_ran, &[]), Some(1000), "{kind}");
+            let waits = json!({ kind: [{ "state": { "waiting": {} }, "lastState": { "terminated": { "startedAt": "2020-01-01T00:00:00Z" } } }] });
+            assert_eq!(in_sandbox(Some(("True", 1000)), &waits, &[]), Some(1000), "{kind}");
+        }
+    }
+
+    prop_compose! {
+        /// What a kubelet says at some later time: whether a sandbox is ready and since when, and when its containers started.
+        fn any_later()(
+            condition in prop::option::of((prop_oneof![Just("True"), Just("False")], 1i64..2000)),
+            started in prop::option::of((prop_oneof![Just("running"), Just("terminated")], 1i64..2000)),
+            written in 1i64..2000,
+        ) -> Option<i64> {
+            let containers = started.map_or(json!([]), |(state, second)| container(state, second));
+            in_sandbox(condition, &json!({ "containerStatuses": containers }), &[("status", written)])
+        }
+    }
+
+    proptest! {
+        /// A Pod on the older of two machines, whose kubelet's clock is off by any time. Its status was written, by the API server's
+        /// clock, when it had come there and before the newer one was recorded. Whatever it says later, the machine stays.
+        #[test]
+        fn a_machine_that_its_pod_runs_on_outlives_whatever_its_kubelet_says_later(
+            (ready, container_after, written_after) in (1000i64..1100, 0i64..50, 0i64..50),
+            recorded_after in 1i64..100,
+            clock in -500i64..500,
+            says_container in any::<bool>(),
+            later in prop::collection::vec(any_later(), 0..8),
+        ) {
+            let at = |second: i64| Timestamp::from_second(second).unwrap();
+            let started = ready + container_after;
+            let written = started + written_after;
+            let containers = if says_container { container("running", started + clock) } else { json!([]) };
+            let first = in_sandbox(
+                Some(("True", ready + clock)),
+                &json!({ "containerStatuses": containers }),
+                &[("status", written)],
+            );
+            let newer = Vm { id: InstanceId::parse("aws", "i-2").unwrap(), ..own_vm() };
+            let sibling = Sibling { recorded: at(written + recorded_after), machine: Machine::Present(newer) };
+            let mut doubted = false;
+            for seen in std::iter::once(first).chain(later) {
+                let in_sandbox = match seen {
+                    _ if doubted => InSandbox::Doubted,
+                    Some(second) => InSandbox::By(at(second)),
+                    None => InSandbox::Unknown,
+                };
+                let recorded = at(ready);
+                let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
+                let living = Facts { deleted: None, ..going.clone() };
+                doubted |= contradicted(&living);
+                prop_assert_eq!(decide(living), Decision::Keep(Refusal::Ambiguous));
+                prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
+            }
+        }
+    }
+}
