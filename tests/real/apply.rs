@@ -82,7 +82,7 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
         configs.delete("waits", &DeleteParams::default()).await?;
         let mut apply = start(testbed, &["apply", file])?;
         let told = complaint(&mut apply).await?;
-        ensure!(told.contains("it is being deleted"), "{told}");
+        ensure!(told.contains("the PeerPodConfig is being deleted; apply creates it again"), "{told}");
         let going = configs.get("waits").await?;
         ensure!(going.metadata.generation == first.metadata.generation.map(|it| it + 1), "it was changed");
         let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));

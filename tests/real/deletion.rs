@@ -64,7 +64,7 @@ fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()>
             let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
             ensure!(
                 error.class == ErrorClass::Transient
-                    && error.message.for_status().contains("changed: its name is not"),
+                    && error.message.for_status().contains(" changed: its name is no longer "),
                 "{error}"
             );
             let now = goes_by.map_or(name.clone(), |goes_by| name.replacen("podvm", goes_by, 1));

@@ -168,7 +168,7 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
             let kept = format!("{kind} \"peerpod-operator\" is forbidden");
             ensure!(refusal.contains(&kept), "{kept}: {refusal}");
         }
-        ensure!(refusal.contains("the PeerPodConfig config is there"), "{refusal}");
+        ensure!(refusal.contains("the PeerPodConfig config exists"), "{refusal}");
         // After refusals kubectl waits for nothing.
         wait::gone(&stage.configs, "config", DEADLINE).await?;
         stage.shares(&[None, None]).await?;
@@ -191,7 +191,7 @@ async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
             let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
             if let Err(refusal) = cluster.kubectl(&delete).await {
                 let refusal = format!("{refusal:#}");
-                ensure!(refusal.contains("the PeerPodConfig config is there"), "{object}: {refusal}");
+                ensure!(refusal.contains("the PeerPodConfig config exists"), "{object}: {refusal}");
                 kept.push(object);
             }
         }

@@ -331,7 +331,7 @@ fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() 
             })
             .await
         };
-        says("let a role of this ServiceAccount in the namespace lease-elsewhere grant `create`").await?;
+        says("grant this ServiceAccount in the namespace lease-elsewhere `create`").await?;
         let settled = Timestamp::now();
         sleep(5 * RETRY_PERIOD).await;
         let requests = lease_requests(alone, settled)?.len();
@@ -350,7 +350,7 @@ fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() 
         });
         testbed.apply(name, &[role, binding]).await?;
         let granted = async {
-            says("create the namespace lease-elsewhere, or name another one by --lease-namespace").await?;
+            says("create the namespace lease-elsewhere, or set --lease-namespace to another one").await?;
             ensure!(!leads(&alone.operator).await?);
             testbed.cluster().kubectl(&["create", "namespace", ELSEWHERE]).await?;
             until_leads(&alone.operator).await?;

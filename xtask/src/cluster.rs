@@ -11,13 +11,13 @@ use cluster::{Cluster, node};
 /// What to do with the cluster.
 #[derive(Subcommand)]
 pub(crate) enum Task {
-    /// Starts a cluster, unless it runs already; the first time it builds the programs for that
+    /// Starts a cluster, unless it already runs; the first time it builds the programs for it
     Up(Up),
     /// Prints the line that makes a shell use the cluster
     Env(Name),
-    /// Puts an image on the cluster's real node, from an archive as `cargo xtask image` writes one
+    /// Puts an image on the cluster's real node, from an archive of `cargo xtask image`
     Import(Import),
-    /// Ends a cluster and removes all it has left
+    /// Ends a cluster and removes everything that it left
     Down(Name),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Task {
 pub(crate) struct Up {
     #[command(flatten)]
     name: Name,
-    /// With a real node, which runs what Pods say; needs root
+    /// With a real node, which runs Pods; needs root
     #[arg(long)]
     node: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) async fn run(task: Task) -> Result<()> {
 async fn up(name: &str, node: bool) -> Result<()> {
     let obstacle = if node { node::obstacle() } else { None };
     if let Some(obstacle) = &obstacle {
-        writeln!(stderr(), "There will be a fake node only: {obstacle}.")?;
+        writeln!(stderr(), "There is only a fake node: {obstacle}.")?;
     }
     let (cluster, said) = match named::up(name, node && obstacle.is_none()).await? {
         named::Up::Started(cluster) => (cluster, "runs"),

@@ -19,10 +19,10 @@ pub(crate) struct Task {
     /// The folder for the archive and the bill of materials
     #[arg(long, default_value = "target/image")]
     output: PathBuf,
-    /// What the image is called
+    /// The image's name
     #[arg(long, default_value = DEFAULT_IMAGE)]
     name: String,
-    /// A program that has been built, in place of a new one
+    /// A program that is already built, instead of a new build
     #[arg(long)]
     program: Option<PathBuf>,
 }

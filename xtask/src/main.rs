@@ -19,17 +19,17 @@ enum Task {
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
-    /// Plays five stories with the operator on a real control plane and node, told as they happen
+    /// Plays five stories with the operator on a real control plane and node, and prints them as they happen
     Demo(demo::Task),
     /// Runs a command of the README in a pristine Debian root file system, as on a new machine
     Fresh(fresh::Task),
-    /// Writes the operator's image as an OCI archive, and what it is made of
+    /// Writes the operator's image as an OCI archive, with its bill of materials
     Image(image::Task),
     /// Writes the generated files: manifests/, kustomize/, helm/ and docs/src/reference/
     Manifests(manifests::Task),
-    /// Runs everything that has to hold: formatting, lints, generated files, tests on a real control plane
+    /// Runs all checks: formatting, lints, generated files, tests on a real control plane
     Test,
-    /// Measures speed, memory and API requests, and prints them beside their targets
+    /// Measures speed, memory and API requests, and prints them next to their targets
     Bench(bench::Task),
 }
 

@@ -88,7 +88,7 @@ fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
         })
         .await?;
         let log = alone.operator.log()?;
-        let expired = |line: &str| line.contains("watching PeerPods failed") && line.contains("Expired");
+        let expired = |line: &str| line.contains("the watch of peerpods failed") && line.contains("Expired");
         ensure!(log.lines().any(expired), "the watch found its place again");
         machines.cost(alone, &[&alone.operator], struck).await?.within(10)
     })

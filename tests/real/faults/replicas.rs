@@ -71,7 +71,7 @@ fn a_leader_that_hands_over() -> Result<()> {
         let cost = machines.cost(alone, &[&alone.operator, &second], told.0).await?;
         let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
         // What took longer than it has patience for was dropped, and is begun again.
-        let dropped = alone.operator.log()?.contains("is dropped");
+        let dropped = alone.operator.log()?.contains("dropped the work in progress");
         ensure!(twice.is_empty() || dropped, "begun by both: {twice:?}");
         cost.within(3)
     })

@@ -21,20 +21,20 @@ use clap::{Args, ValueEnum};
 pub(crate) struct Task {
     #[arg(value_enum)]
     what: What,
-    /// Writes the figures there, too
+    /// Also writes the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// Deletions against an instant, a slow and a half dead cloud; hand-over, memory, API requests, start-up
+    /// Deletions against an instant, a slow and a partly hanging cloud; hand-over, memory, API requests, start-up
     Peerpods,
     /// Reviews of Pods that the webhook answers by TLS: rate, latency, memory
     Admission,
-    /// One PeerPodConfig: how soon its objects are there; 5,000 nodes: writes, and the operator's memory
+    /// One PeerPodConfig: how soon its objects exist; 5,000 nodes: writes, and the operator's memory
     Config,
-    /// From `helm upgrade --install` to the first machine that is reaped, on a real node; needs root
+    /// From `helm upgrade --install` to the first VM that the operator deletes, on a real node; needs root
     Install,
     /// 20,000 PeerPods: the memory of operators within their limits, on a real node; needs root
     Memory,

@@ -30,7 +30,7 @@ pub(super) async fn operator(progress: &mut Progress) -> Result<PathBuf> {
         }
         said.push(message);
     }
-    ensure!(cargo.wait().await?.success(), "the operator cannot be built:\n{}", said.join("\n"));
+    ensure!(cargo.wait().await?.success(), "building the operator failed:\n{}", said.join("\n"));
     // Cargo puts it beside this program, wherever its target folder is.
     let program = std::env::current_exe()?.with_file_name("peerpod-operator");
     ensure!(program.exists(), "cargo did not put the operator at {}", program.display());

@@ -177,8 +177,8 @@ fn pod(change: &PodChange) -> String {
         PodChange::Ending { grace_seconds } => {
             format!("is being deleted; its containers have {grace_seconds} s to end")
         }
-        PodChange::Through { phase } => format!("is through: {phase}"),
-        PodChange::Unschedulable { message } => format!("finds no node: {message}"),
+        PodChange::Through { phase } => format!("has ended: {phase}"),
+        PodChange::Unschedulable { message } => format!("fits on no node: {message}"),
         PodChange::Gone => "is gone".to_owned(),
     }
 }

@@ -40,7 +40,7 @@ pub(super) async fn lock() -> Result<File> {
     fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
     folders::lock(&state.join("demo.lock"), LOCK_DEADLINE, || ())
         .await
-        .context("another `cargo xtask demo` is at work: wait for its end")
+        .context("another `cargo xtask demo` is running: wait until it ends")
 }
 
 /// Fails if a demo is being kept, and says what can be done.
@@ -52,13 +52,13 @@ pub(super) fn ensure_none() -> Result<()> {
     let cluster = Cluster::open(&cluster_dir(&dir))?.filter(|cluster| cluster.ended().is_empty());
     match cluster {
         Some(cluster) => bail!(
-            "a demo is already running, kept by an earlier `cargo xtask demo --keep`.\n\n  look at it:  export KUBECONFIG={}\n  \
-             end it:      cargo xtask demo --down",
+            "an earlier `cargo xtask demo --keep` is still running.\n\n  use it:  export KUBECONFIG={}\n  \
+             end it:  cargo xtask demo --down",
             cluster.kubeconfig().display()
         ),
         None => bail!(
-            "an earlier `cargo xtask demo --keep` has left {}, though not all of it runs any more.\n\n  \
-             clear it away:  cargo xtask demo --down",
+            "an earlier `cargo xtask demo --keep` has left {}, but not all of it still runs.\n\n  remove \
+             it:  cargo xtask demo --down",
             dir.display()
         ),
     }
@@ -132,21 +132,21 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
 
     let mut stdout = io::stdout().lock();
     let heading = |text: &str| paint.paint(Style::Bold, text);
-    writeln!(stdout, "\n{}", heading("Everything stays up. Look around:"))?;
+    writeln!(stdout, "\n{}", heading("Everything keeps running. To explore it:"))?;
     for line in &lines {
         writeln!(stdout, "  {line}")?;
     }
     writeln!(
         stdout,
         "\n{}",
-        heading("The Pod `yours` has a VM, and no cloud-api-adaptor to delete it. Play on:")
+        heading("The Pod `yours` has a VM, and no cloud-api-adaptor to delete it. Try:")
     )?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} get pods,peerpods")?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} delete pod yours")?;
     writeln!(
         stdout,
         "\n{}",
-        heading("Three nodes are ready for peer pods, and the files of the last story are there:")
+        heading("Three nodes are ready for peer pods. Use the files of the last story:")
     )?;
     writeln!(stdout, "  kubectl apply -f {}", stage.dir.join(CONFIG_FILE).display())?;
     writeln!(stdout, "  kubectl -n {NAMESPACE} create -f {}", stage.dir.join(PODS_FILE).display())?;

@@ -34,24 +34,24 @@ use self::{
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools, reason = "these are flags of a command line")]
 pub(crate) struct Task {
-    /// Leaves everything up at the end, to look around
+    /// Leaves everything running at the end, to explore it
     #[arg(long)]
     keep: bool,
-    /// Runs the operator as a process of this machine, beside fake nodes alone: the way where there is no root
+    /// Runs the operator as a process on this machine, with fake nodes only: for users without root
     #[arg(long, conflicts_with = "down")]
     no_node: bool,
-    /// Fails where there can be no real node, instead of running without one
+    /// Fails if this machine can run no real node, instead of going on without one
     #[arg(long, conflicts_with_all = ["no_node", "down"])]
     node: bool,
-    /// Ends what --keep left up
+    /// Ends what --keep left running
     #[arg(long, conflicts_with = "keep")]
     down: bool,
 }
 
-const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor makes the VM and \
-    records it in a PeerPod object, which the Pod owns. When the Pod goes and its VM does not, this operator deletes the \
-    VM. Four stories show when it does, and when it must not; a fifth, how nodes come to run as many peer pods as they \
-    should.";
+const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor creates the VM \
+     and records it in a PeerPod object, which the Pod owns. If the Pod is deleted and the VM stays, this \
+     operator deletes the VM. Four stories show when it does so, and when it must not. A fifth story shows \
+     how the operator sets how many peer pods each node may run.";
 const PLAYED: &str = "Played: the Pods' kubelets, and cloud-api-adaptor under its own rights. The VMs are those of libvirt's test driver: \
     domains and volumes without a guest inside. Every line of a timeline was observed: by watches of the API server, in \
     its audit log, or by virsh.\n\
@@ -83,7 +83,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     if let Some(obstacle) = obstacle {
         writeln!(
             io::stdout(),
-            "  The operator runs as a process of this machine, not as a Pod: {obstacle}.\n"
+            "  The operator runs as a process on this machine, not as a Pod: {obstacle}.\n"
         )?;
     }
 
@@ -103,7 +103,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         let dir = tempfile::Builder::new().prefix("peerpod-demo-").tempdir()?;
         let starting = Box::pin(Stage::start(dir.path(), Lifetime::Owned, program, with_node));
         perform(starting, progress, paint).await?.result?;
-        writeln!(io::stdout(), "\n  Everything is ended. To look around: cargo xtask demo --keep")?;
+        writeln!(io::stdout(), "\n  Everything has ended. To explore it: cargo xtask demo --keep")?;
         return Ok(());
     }
     let _lock = kept::lock().await?;
@@ -135,7 +135,7 @@ async fn perform(
     mut progress: Progress,
     paint: Paint,
 ) -> Result<Played> {
-    const INTERRUPTED: &str = "interrupted: everything that was started is ended";
+    const INTERRUPTED: &str = "interrupted: everything that was started has ended";
     progress.step("starting libvirtd, the control plane and the operator");
     let mut interrupted = pin!(interrupted()?);
     let stage = tokio::select! {
@@ -182,7 +182,8 @@ async fn play(stage: &Stage, paint: Paint) -> Result<()> {
                 results.push((story, None));
                 // The first error is the one to tell.
                 let _ = timeline.settle().await;
-                failure = Some(error.context(format!("{title}: it did not go as told")));
+                failure =
+                    Some(error.context(format!("{title}: something else happened than the story says")));
                 break;
             }
         }

@@ -60,7 +60,7 @@ impl Timeline {
                 return Ok(found.at);
             }
             if Instant::now() >= end {
-                bail!("expected within {DEADLINE:?}: {what}; all that was seen is above");
+                bail!("expected within {DEADLINE:?}: {what}; everything that was observed is above");
             }
             self.listen(POLL_INTERVAL).await?;
         }

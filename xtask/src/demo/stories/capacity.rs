@@ -73,11 +73,11 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
 
     let mut shares = advertised.clone();
     shares.sort_unstable();
-    scene.check("Ten on three nodes are 4, 3 and 3.", &shares, &vec![3, 3, 4])?;
+    scene.check("The operator spreads ten VMs over three nodes: 4, 3 and 3.", &shares, &vec![3, 3, 4])?;
     let mut written = scene.written(|resource| resource == "nodes/status");
     written.sort();
     let expected: Vec<_> = nodes.iter().map(|node| format!("nodes/status {node}")).collect();
-    scene.check("Each node was written to once (audit log).", &written, &expected)?;
+    scene.check("The operator wrote once to each node (audit log).", &written, &expected)?;
     let objects = [
         format!("daemonsets {CONFIG_NAME}-cloud-api-adaptor"),
         format!("mutatingadmissionpolicies peer-pods-{CONFIG_NAME}"),
@@ -86,14 +86,14 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     // cloud-api-adaptor and the admission are set up at the same time.
     let mut written = scene.written(|resource| resource == "daemonsets" || resource.starts_with("mutating"));
     written.sort();
-    scene.check("So was each object that the configuration consists of.", &written, &objects.to_vec())?;
+    scene.check("It also wrote once to each object of the configuration.", &written, &objects.to_vec())?;
     let all = peer_pods.len() == PODS && peer_pods.iter().all(is_peer_pod);
     let what = format!(
-        "Each of the eleven asks its node for one {EXTENDED_RESOURCE} and neither cpu nor memory: these are the \
-         VM's, in annotations."
+        "Each of the eleven Pods requests one {EXTENDED_RESOURCE} of its node, but no cpu and no memory: \
+         annotations pass these to the VM."
     );
     scene.check(&what, &all, &true)?;
-    let what = format!("Ten run, on each node as many as it advertises; {waiting} is Pending.");
+    let what = format!("Ten Pods run, on each node as many as it advertises; {waiting} is Pending.");
     scene.check(&what, &running, &advertised)?;
     let what = format!("The scheduler says why: Insufficient {EXTENDED_RESOURCE}.");
     scene.check(&what, &why.contains(&format!("Insufficient {EXTENDED_RESOURCE}")), &true)?;
@@ -102,8 +102,8 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let uids = |pods: &[Pod]| pods.iter().filter_map(Pod::uid).collect::<Vec<_>>();
     let still = pods.list(&ListParams::default()).await?.items;
     let running: usize = nodes.iter().map(|node| running_on(node, &still)).sum::<u32>().try_into()?;
-    let what = "Deleting the object took it all back: no node advertises VMs, DaemonSet and policy are gone. The ten \
-                Pods still run.";
+    let what = "After the deletion of the object, no node advertises VMs, and the DaemonSet and the policy are \
+         deleted. The ten Pods still run.";
     scene.check(what, &(uids(&still), running), &(uids(&peer_pods), PODS - 1))?;
     for pod in &still {
         pods.delete(&pod.name_any(), &DeleteParams::default()).await?;
@@ -208,7 +208,7 @@ impl Scene<'_> {
             }
             _ => None,
         };
-        self.timeline.until("a Pod finds no node", |fact| refused(fact).is_some()).await?;
+        self.timeline.until("a Pod fits on no node", |fact| refused(fact).is_some()).await?;
         self.timeline.facts().find_map(refused).context("it was seen a moment ago")
     }
 

@@ -47,10 +47,10 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
         &true,
     )?;
     let deletions = scene.deletions().await? - deletions;
-    scene.check("The operator told libvirt to delete nothing (its metrics).", &deletions, &0.0)?;
+    scene.check("The operator asked libvirt to delete nothing (its metrics).", &deletions, &0.0)?;
     let states = (state_while_refused.as_str(), scene.domain_state(DATABASE).await?);
     scene.check(
-        "The database runs, before and after the administrator's word (virsh domstate).",
+        "The database runs, before and after the administrator's annotation (virsh domstate).",
         &states,
         &("running", "running".to_owned()),
     )?;

@@ -27,13 +27,14 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
         &volumes,
     )?;
     scene.check(
-        "The operator saw it all and wrote nothing: the API server's audit log has no write by it.",
+        "The operator wrote nothing: the API server's audit log has no write by it.",
         &scene.operator_writes(),
         &Vec::new(),
     )?;
     let deletions = scene.deletions().await? - deletions;
     scene.check(
-        "It told libvirt to delete nothing: its metric provider_calls_total{call=\"delete\"} has not moved.",
+        "It asked libvirt to delete nothing: its metric provider_calls_total{call=\"delete\"} has not \
+         changed.",
         &deletions,
         &0.0,
     )?;

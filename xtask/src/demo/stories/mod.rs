@@ -45,7 +45,7 @@ impl Story {
             Self::Healthy => "cloud-api-adaptor does its job",
             Self::Crash => "cloud-api-adaptor dies",
             Self::Running => "a PeerPod is deleted under a running Pod",
-            Self::Foreign => "a PeerPod points at a VM that is no pod VM",
+            Self::Foreign => "a PeerPod names a VM that is not a pod VM",
             Self::Capacity => "one PeerPodConfig, and a peer pod too many",
         }
     }
@@ -54,25 +54,28 @@ impl Story {
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Healthy => {
-                "A Pod goes, and cloud-api-adaptor deletes its VM. There is nothing left to do, and the operator must do \
-                 just that: nothing."
+                "A Pod is deleted, and cloud-api-adaptor deletes its VM. Nothing is left, so the operator \
+                 must do nothing."
             }
             Self::Crash => {
-                "A Pod goes, and cloud-api-adaptor has crashed: nobody plays it. From the PeerPod alone the operator must \
-                 delete the VM and its own two volumes, and nothing else. The VM also has a volume with a user's data."
+                "A Pod is deleted, and cloud-api-adaptor has crashed. The operator has only the PeerPod. \
+                 It must delete the VM and its own two volumes, and nothing else. The VM also has a volume \
+                 with a user's data."
             }
             Self::Running => {
-                "Somebody deletes the PeerPod while its Pod still runs. The operator must keep the VM until the Pod is \
-                 through, and delete it then."
+                "A user deletes the PeerPod while its Pod still runs. The operator must keep the VM until \
+                 the Pod has ended, and delete it then."
             }
             Self::Foreign => {
-                "Whoever may create PeerPods can write any VM's identifier into one. Here it is a database's. The \
-                 operator must not touch it and must say why; the administrator then ends it with a word."
+                "A user who may create PeerPods can write any VM's identifier into one. Here the VM is a \
+                 database. The operator must not touch it and must say why. The administrator then \
+                 releases the PeerPod with an annotation."
             }
             Self::Capacity => {
-                "One object asks for ten VMs on three nodes. The operator must deploy cloud-api-adaptor, turn Pods of the \
-                 runtime class kata-remote into peer pods and share the ten out, so that of eleven exactly ten run. kwok \
-                 is these nodes' kubelet: it says that Pods run, and nobody makes VMs."
+                "One object asks for ten VMs on three nodes. The operator must deploy cloud-api-adaptor, \
+                 turn Pods of the runtime class kata-remote into peer pods, and spread the ten VMs, so \
+                 that exactly ten of eleven Pods run. kwok plays the kubelet of these nodes: it reports \
+                 Pods as running, and no VMs are created."
             }
         }
     }

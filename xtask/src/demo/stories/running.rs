@@ -30,7 +30,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     // Our watch may hear of its end later than the operator's.
     let through = Timestamp::now();
     stage.kubelet.end(&pod).await?;
-    scene.pod_until("cart", "is through", |change| matches!(change, PodChange::Through { .. })).await?;
+    scene.pod_until("cart", "has ended", |change| matches!(change, PodChange::Through { .. })).await?;
     let machine_gone = scene.domain_until(&domain, "Undefined").await?;
     scene.remove_pod(&pod).await?;
     let released = scene.released_by(":peerpod-operator", &peerpod).await?;
@@ -42,12 +42,15 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
         &true,
     )?;
     let what = format!(
-        "The VM lived for the {} that the Pod ran on, and while the Pod was ending (virsh domstate: running).",
+        "The VM ran for the {} that the Pod ran on, and while the Pod was ending (virsh domstate: running).",
         seconds(held, deleted)
     );
     let seen = (state_while_held.as_str(), ended_while_held, state_while_ending.as_str());
     scene.check(&what, &seen, &("running", false, "running"))?;
-    let what = format!("It went {} after the Pod was through, not before.", seconds(through, machine_gone));
+    let what = format!(
+        "The operator deleted it {} after the Pod had ended, not before.",
+        seconds(through, machine_gone)
+    );
     scene.check(&what, &(machine_gone >= through), &true)?;
     Ok(Outcome { machine: seconds(deleted, machine_gone), release: seconds(deleted, released) })
 }
