@@ -14,6 +14,7 @@ pub mod lease;
 pub(crate) mod listener;
 pub mod metrics;
 pub mod process;
+pub(crate) mod projection;
 pub(crate) mod publisher;
 pub mod shutdown;
 pub mod telemetry;
