@@ -97,9 +97,6 @@ static PEERPOD: Projection = Projection {
     most: MOST,
 };
 
-/// What is read of the Pod that owns one. A decision is made on it, so that of its status nothing may be missing.
-static OWNER: Projection = Projection { metadata: &[], rest: &[("status", Part::All)], most: usize::MAX };
-
 /// What one reconcile needs.
 struct Context {
     observer: Observer,
@@ -136,7 +133,7 @@ pub async fn run(
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
         observer: Observer {
-            client: reading(&client, &OWNER),
+            client: reading(&client, &pod::POD),
             clouds,
             index: index.clone(),
             store: store.clone(),

@@ -92,7 +92,6 @@ impl Context {
         Ok(self.capacity.pass(&[]).await?.and_then(|pass| pass.again))
     }
 
-
     /// Without their definition there are none: whoever removed that by force left all that was made for them.
     async fn all_configurations(&self) -> Result<Vec<Metadata<PeerPodConfig>>, ApiError> {
         let api = Api::<Metadata<PeerPodConfig>>::all(reading(&self.client, &CONFIG));

@@ -24,7 +24,7 @@ pub(super) struct Filter {
     depth: usize,
     /// What comes next in an object.
     next: Next,
-    /// How much was read of the object.
+    /// How much was read of the field.
     used: usize,
 }
 
@@ -172,9 +172,6 @@ impl Filter {
             self.depth = usize::from(matches!(byte, b'{' | b'['));
             return if byte == b'"' { Token::SkippedText } else { Token::Skipped };
         };
-        if matches!(place, Place::Answer | Place::Object) {
-            self.used = 0;
-        }
         match byte {
             b'"' => return Token::Text,
             b'{' | b'[' => self.open.push(Open { is_object: byte == b'{', place, is_empty: true }),
@@ -190,6 +187,9 @@ impl Filter {
     fn end_name(&mut self, out: &mut Vec<u8>) {
         let place = self.open.last().and_then(|object| self.member(object.place, &self.text));
         if let (Some(place), Some(object)) = (place, self.open.last_mut()) {
+            if !matches!(object.place, Place::Within(_)) {
+                self.used = 0;
+            }
             object.separate(out);
             write_text(&self.text, out);
             out.push(b':');

@@ -28,8 +28,8 @@ pub(crate) struct Projection {
     pub(crate) metadata: Members,
     /// Of the object beside its metadata.
     pub(crate) rest: Members,
-    /// How many bytes of an object are read. What it has beyond that reads as if it were not there: further elements of arrays,
-    /// and further members of objects that are read as a whole. Members that are named here are always read.
+    /// How many bytes are read of each field of the metadata and of the object. What it has beyond that reads as if it were
+    /// not there: further elements of arrays, and further members of objects that are read as a whole.
     pub(crate) most: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Part {
     Only(Members),
 }
 
-/// As much as is read of most objects: far more than any of ours has.
+/// As much as is read of most fields: far more than any of ours has.
 pub(crate) const MOST: usize = 16 << 10;
 
 /// Nothing but what identifies an object.
