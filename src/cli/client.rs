@@ -19,6 +19,10 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// How long a connection may say nothing: longer than a watch, which the API server ends after five minutes at most.
 const SILENCE: Duration = Duration::from_secs(320);
 
+/// How much of an answer a connection may hold that nobody has taken yet. By itself it would grow to 400 KiB for each of
+/// hundreds of connections.
+const READ_BUFFER: usize = 16 << 10;
+
 /// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
 ///
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms; and it retries by
@@ -50,6 +54,6 @@ pub(super) async fn client() -> Result<Client, String> {
         .option_layer(config.auth_layer().map_err(unusable)?)
         .layer(config.extra_headers_layer().map_err(unusable)?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build(https));
+        .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
     Ok(Client::new(service, config.default_namespace))
 }

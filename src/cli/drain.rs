@@ -29,8 +29,9 @@ use crate::{
     permissions::Permission,
     runtime::{
         api_call::{crd_name, is_served},
+        projection::{IDENTITY_ALONE, reading},
         text::listed,
-        watch::missing_crd,
+        watch::{missing_crd, paged},
     },
 };
 
@@ -133,7 +134,9 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
 /// Waits for the deletions that are under way. What lives is left alone.
 async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-    let left = until(Api::<PeerPod>::all(client.clone()), retry, deadline, |it| !is_going(it)).await?;
+    let left =
+        until(Api::<PeerPod>::all(reading(client, &IDENTITY_ALONE)), retry, deadline, |it| !is_going(it))
+            .await?;
     if left.is_empty() {
         return Ok(());
     }
@@ -159,7 +162,7 @@ async fn no_configurations(
     retry: &mut Retry,
     deadline: Instant,
 ) -> Result<(), String> {
-    let api: Api<PeerPodConfig> = Api::namespaced(client.clone(), namespace);
+    let api: Api<PeerPodConfig> = Api::namespaced(reading(client, &IDENTITY_ALONE), namespace);
     for config in until(api.clone(), retry, deadline, |_| true).await? {
         let name = config.name_any();
         say(&format!("Deleting the PeerPodConfig {name}."));
@@ -198,7 +201,7 @@ where
     let params = ListParams::default().limit(1);
     retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?;
     let (store, writer) = reflector::store();
-    let changes = watcher(api, watcher::Config::default()).default_backoff().reflect(writer);
+    let changes = watcher(api, paged()).default_backoff().reflect(writer);
     let mut changes = pin!(changes.chain(futures::stream::once(pending())));
     let (mut seen, mut problem) = (false, "the API server does not answer".to_owned());
     while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {

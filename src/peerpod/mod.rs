@@ -46,6 +46,7 @@ use self::{
     endings::Endings,
     index::{Change, Index},
     nudges::Nudges,
+    object::owner,
     observe::Observer,
     owners::OwnerWatch,
     pauses::Pauses,
@@ -57,7 +58,12 @@ use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     permissions::Permission,
     provider::{Clouds, Limits},
-    runtime::{Leadership, Metrics, publisher::Publisher, watch::steady_own},
+    runtime::{
+        Leadership, Metrics,
+        projection::{MOST, Part, Projection, reading},
+        publisher::Publisher,
+        watch::{paged, steady_own},
+    },
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -80,8 +86,16 @@ pub const PERMISSIONS: &[Permission] = &[
 const CONCURRENCY: u16 = 256;
 const _: () = assert!(Limits::MOST_CALLS + Limits::MOST_CALLS / 2 < CONCURRENCY);
 
-/// How many PeerPods one page of the first list brings: enough for few round trips, little enough to stay small.
-const PAGE: u32 = 100;
+/// What is read of a PeerPod.
+static PEERPOD: Projection = Projection {
+    metadata: &[
+        ("annotations", Part::Only(&[(RELEASE_ANNOTATION, Part::All)])),
+        ("finalizers", Part::All),
+        ("ownerReferences", Part::All),
+    ],
+    rest: &[("spec", Part::All), ("status", Part::All)],
+    most: MOST,
+};
 
 /// What one reconcile needs.
 struct Context {
@@ -119,13 +133,13 @@ pub async fn run(
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
         observer: Observer {
-            client: client.clone(),
+            client: reading(&client, &pod::POD),
             clouds,
             index: index.clone(),
             store: store.clone(),
             endings: Endings::default(),
         },
-        reporter: Reporter { publisher: Publisher::new(client.clone(), "Reaping") },
+        reporter: Reporter { publisher: Publisher::new(&client, &PEERPOD, "Reaping") },
         owners: OwnerWatch::new(nudges.clone()),
         nudges: nudges.clone(),
         index: index.clone(),
@@ -135,9 +149,9 @@ pub async fn run(
         metrics,
     });
 
-    let api: Api<PeerPod> = Api::all(client.clone());
+    let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, tell) = (context.clone(), nudges.clone());
-    let watch = watcher::watcher(api, watcher::Config::default().page_size(PAGE));
+    let watch = watcher::watcher(api, paged());
     let peerpods =
         steady_own::<PeerPod, _>(watch).modify(trim).reflect(writer).try_filter_map(move |event| {
             let Change { matters, others } = index.apply(&event);
@@ -175,17 +189,9 @@ pub async fn run(
     }
 }
 
-/// Keeps what decisions read and drops the rest, which is most of an object's size.
+/// Keeps no more than what decisions read: of all owners the Pod that counts.
 fn trim(peerpod: &mut PeerPod) {
-    let metadata = &mut peerpod.metadata;
-    metadata.managed_fields = None;
-    metadata.labels = None;
-    metadata.generate_name = None;
-    metadata.annotations = metadata
-        .annotations
-        .take()
-        .and_then(|mut all| all.remove_entry(RELEASE_ANNOTATION))
-        .map(|it| [it].into());
+    peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
 }
 
 async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Action, Infallible> {
@@ -236,5 +242,42 @@ impl Context {
         self.owners.settled(gone);
         self.progress.forget(&index::key(gone));
         self.observer.endings.forget(&index::key(gone));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::runtime::projection::tests::read_and_projected;
+
+    #[test]
+    fn of_a_peerpod_what_decisions_read_is_kept() {
+        let pod = |name: &str, controller| json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": name, "controller": controller });
+        let set = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "s" });
+        let condition = json!({
+            "type": "Stalled", "status": "True", "reason": "r", "message": "m", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let mut written = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+                "finalizers": ["peer.pod/finalizer", "x/y"], "annotations": { (RELEASE_ANNOTATION): "abandon", "fat": "x" },
+                "ownerReferences": [set, pod("first", false), pod("own", true)],
+                "labels": { "fat": "x" }, "managedFields": [{ "manager": "m", "fieldsV1": { "f:spec": {} } }],
+            },
+            "spec": { "cloudProvider": "libvirt", "instanceID": "i" },
+            "status": { "conditions": [condition], "observedGeneration": 2 },
+        });
+        let [_, mut kept] = read_and_projected::<PeerPod>(&PEERPOD, &written);
+        trim(&mut kept);
+        let metadata = written["metadata"].as_object_mut().unwrap();
+        metadata.retain(|name, _| !["labels", "managedFields"].contains(&name.as_str()));
+        metadata["annotations"] = json!({ (RELEASE_ANNOTATION): "abandon" });
+        metadata["ownerReferences"] = json!([pod("own", true)]);
+        assert_eq!(json!(kept), written);
     }
 }

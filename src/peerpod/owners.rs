@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     api::{metadata::Metadata, v1alpha1::PeerPod},
-    runtime::watch::steady,
+    runtime::{
+        projection::{IDENTITY_ALONE, reading},
+        watch::{paged, steady},
+    },
 };
 
 /// Who waits for which Pods.
@@ -91,11 +94,10 @@ impl OwnerWatch {
 
     /// Watches while somebody waits.
     pub(super) async fn run(&self, client: Client) -> Infallible {
+        let pods: Api<Metadata<Pod>> = Api::all(reading(&client, &IDENTITY_ALONE));
         loop {
             self.changed_to(true).await;
-            let pods: Api<Metadata<Pod>> = Api::all(client.clone());
-            let config = watcher::Config::default().page_size(super::PAGE);
-            let events = steady("Pods", watcher::watcher(pods, config))
+            let events = steady("Pods", watcher::watcher(pods.clone(), paged()))
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.changed_to(false))).await;

@@ -11,13 +11,40 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::decide::Owner;
-use crate::api::metadata;
+use crate::{
+    api::metadata,
+    runtime::projection::{Members, Part, Projection},
+};
 
 /// The condition by which a kubelet says since when a Pod's sandbox is ready.
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
 /// How long Pods have to end where nobody says otherwise. An API server always says it of one that is being deleted.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// What is read of a Pod. Whatever shows since when it is in its sandbox counts, so that nothing of it is left out.
+pub(super) static POD: Projection = Projection {
+    metadata: &[("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)]))],
+    rest: &[(
+        "status",
+        Part::Only(&[
+            ("phase", Part::All),
+            (
+                "conditions",
+                Part::Only(&[("type", Part::All), ("status", Part::All), ("lastTransitionTime", Part::All)]),
+            ),
+            ("containerStatuses", Part::Only(CONTAINER)),
+            ("initContainerStatuses", Part::Only(CONTAINER)),
+            ("ephemeralContainerStatuses", Part::Only(CONTAINER)),
+        ]),
+    )],
+    most: usize::MAX,
+};
+
+const CONTAINER: Members =
+    &[("state", Part::Only(&[("running", Part::Only(STARTED)), ("terminated", Part::Only(STARTED))]))];
+
+const STARTED: Members = &[("startedAt", Part::All)];
 
 /// As much of a Pod as is read.
 #[derive(Clone, Debug, Resource, Deserialize)]
@@ -133,7 +160,10 @@ mod tests {
         },
         *,
     };
-    use crate::provider::{InstanceId, Vm};
+    use crate::{
+        provider::{InstanceId, Vm},
+        runtime::projection::tests::read_and_projected,
+    };
 
     #[test]
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
@@ -181,7 +211,7 @@ mod tests {
         });
         pod["status"]["conditions"] = json!(conditions);
         let state = |uid| {
-            let found = serde_json::from_value(pod.clone()).unwrap();
+            let [_, found] = read_and_projected(&POD, &pod);
             state_of(Some(found), uid, |_| Duration::ZERO).in_sandbox.map(Timestamp::as_second)
         };
         assert_eq!(state("another"), None);

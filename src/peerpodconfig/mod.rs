@@ -75,7 +75,7 @@ use self::{
 use crate::{
     api::v1alpha1::PeerPodConfig,
     permissions::Permission,
-    runtime::{Backoff, Leadership, Metrics, publisher::Publisher},
+    runtime::{Backoff, Leadership, Metrics, projection::reading, publisher::Publisher},
 };
 
 pub use self::settings::Mounted;
@@ -191,9 +191,10 @@ pub async fn run(
     synced: impl FnOnce() + Send + 'static,
     shutdown: CancellationToken,
 ) {
-    let (capacity, nodes_changed) = Capacity::watch(client.clone());
+    let (capacity, nodes_changed) = Capacity::watch(&client);
     let nodes = capacity.nodes().clone();
     let own = options.namespace.clone();
+    let labelled = reading(&client, &watches::LABELLED);
     let (configs, writer) = kube::runtime::reflector::store();
     let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
     let controller = Controller::for_stream(asking, configs.clone())
@@ -201,11 +202,11 @@ pub async fn run(
     let (daemon_sets, writer) = kube::runtime::reflector::store();
     let daemon_sets_seen = daemon_sets.clone();
     let policies = policies::Served::default();
-    let policy_changes = policies::changes(&client, &policies.told(), &own);
+    let policy_changes = policies::changes(&labelled, &policies.told(), &own);
     let (shared, shared_changes) = shared::Watched::watch(&client, &own);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter::new(Publisher::new(client.clone(), "Configuring")),
+        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, "Configuring")),
         configs: configs.clone(),
         daemon_sets,
         capacity,
@@ -242,21 +243,21 @@ pub async fn run(
     let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
     let controller = controller
         .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
-        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(client.clone(), &own)))
-        .owns_stream(watches::labelled::<Service>(Api::namespaced(client.clone(), &own)))
-        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(client.clone(), &own)))
+        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(labelled.clone(), &own)))
+        .owns_stream(watches::labelled::<Service>(Api::namespaced(labelled.clone(), &own)))
+        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(labelled.clone(), &own)))
         .watches_stream(
-            watches::labelled::<MutatingWebhookConfiguration>(Api::all(client.clone())),
+            watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
             move |webhook| webhooks(webhook.labels().get(CONFIG_LABEL)),
         )
         // They are read when they are used.
-        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(client.clone(), &own)), move |it| {
+        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), &own)), move |it| {
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
-        .watches_stream(watches::all::<Secret>(Api::namespaced(client.clone(), &own)), move |it| {
+        .watches_stream(watches::all::<Secret>(Api::namespaced(labelled.clone(), &own)), move |it| {
             secrets.using(|spec| spec.cloud_secret_name == it.name_any())
         })
-        .watches_stream(watches::all::<RuntimeClass>(Api::all(client.clone())), move |it| {
+        .watches_stream(watches::all::<RuntimeClass>(Api::all(labelled)), move |it| {
             classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
         })
         .reconcile_on(policy_changes)

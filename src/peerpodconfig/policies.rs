@@ -19,7 +19,7 @@ use crate::{
     api::v1alpha1::PeerPodConfig,
     runtime::{
         api_call::{self, ApiError},
-        watch::steady,
+        watch::{paged, steady},
     },
 };
 
@@ -118,7 +118,7 @@ fn of_kind(
     let not_served = served.clone();
     stream::repeat(()).then(move |()| until(served.clone(), true)).flat_map(move |()| {
         let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-        steady("admission policies", watcher(api, watcher::Config::default().labels(CONFIG_LABEL)))
+        steady("admission policies", watcher(api, paged().labels(CONFIG_LABEL)))
             .touched_objects()
             .take_until(until(not_served.clone(), false))
             .filter_map(|object| ready(object.ok()))

@@ -12,8 +12,8 @@ use super::{
 use crate::{api::v1alpha1::PeerPodConfigSpec, runtime::text::listed};
 
 /// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
-const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
-const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
+pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
+pub(super) const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
 
 /// The settings that the operator itself has, with which it deletes machines.
 #[derive(Clone, Debug, PartialEq, Eq)]

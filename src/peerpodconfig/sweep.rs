@@ -12,12 +12,13 @@ use kube::{Api, ResourceExt, api::ListParams};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError};
+use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError, watches::CONFIG};
 use crate::{
     api::{metadata::Metadata, v1alpha1::PeerPodConfig},
     runtime::{
         Backoff,
         api_call::{self, ApiError, is_served},
+        projection::reading,
     },
 };
 
@@ -97,15 +98,16 @@ impl Context {
 
     /// Without their definition there are none: whoever removed that by force left all that was made for them.
     async fn all_configurations(&self) -> Result<Vec<Metadata<PeerPodConfig>>, ApiError> {
-        let configs = Api::<Metadata<PeerPodConfig>>::all(self.client.clone());
-        match api_call::bounded(configs.list(&ListParams::default())).await {
+        let api = Api::<Metadata<PeerPodConfig>>::all(reading(&self.client, &CONFIG));
+        let mut configs = Vec::new();
+        match api_call::for_each(&api, &ListParams::default(), |config| configs.push(config)).await {
             Err(error)
                 if error.code() == Some(404)
                     && !api_call::bounded(is_served::<PeerPodConfig>(&self.client)).await? =>
             {
                 Ok(Vec::new())
             }
-            listed => listed.map(|listed| listed.items),
+            listed => listed.map(|()| configs),
         }
     }
 }

@@ -23,11 +23,61 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
-use super::build::CONFIG_LABEL;
+use super::{
+    build::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
+    settings,
+};
 use crate::{
     api::{metadata, v1alpha1::PeerPodConfig},
-    runtime::watch::{steady, steady_own},
+    runtime::{
+        projection::{MOST, Members, Part, Projection, reading},
+        watch::{paged, steady, steady_own},
+    },
 };
+
+/// What is read of a configuration.
+pub(super) static CONFIG: Projection = Projection {
+    metadata: &[("finalizers", Part::All)],
+    rest: &[("spec", Part::All), ("status", Part::All)],
+    most: 128 << 10,
+};
+
+/// What is read of objects that may be of a configuration.
+pub(super) static LABELLED: Projection = Projection {
+    metadata: &[("labels", Part::Only(&[(CONFIG_LABEL, Part::All)])), ("ownerReferences", Part::All)],
+    rest: &[],
+    most: MOST,
+};
+
+/// What is read of a DaemonSet.
+static DAEMON_SET: Projection = Projection {
+    metadata: &[
+        ("labels", Part::Only(&[(CONFIG_LABEL, Part::All), ("app", Part::All)])),
+        (
+            "annotations",
+            Part::Only(&[
+                (BUILT_FROM_ANNOTATION, Part::All),
+                (settings::SETTINGS, Part::All),
+                (settings::SETTINGS_SINCE, Part::All),
+            ]),
+        ),
+        ("ownerReferences", Part::All),
+    ],
+    rest: &[("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))]))],
+    most: MOST,
+};
+
+const POD: Members = &[
+    ("nodeSelector", Part::All),
+    (
+        "affinity",
+        Part::Only(&[(
+            "nodeAffinity",
+            Part::Only(&[("requiredDuringSchedulingIgnoredDuringExecution", Part::All)]),
+        )]),
+    ),
+    ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
+];
 
 /// What the watch of all configurations gives.
 pub(super) struct Configurations<A, O, G> {
@@ -50,7 +100,7 @@ pub(super) fn configurations(
 > {
     let (word, words) = watch::channel(());
     let (departure, departures) = watch::channel(());
-    let watch = watcher(Api::<PeerPodConfig>::all(client.clone()), watcher::Config::default());
+    let watch = watcher(Api::<PeerPodConfig>::all(reading(client, &CONFIG)), paged());
     let asking = steady_own::<PeerPodConfig, _>(watch)
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -84,7 +134,7 @@ pub(super) fn labelled<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    changed(api, watcher::Config::default().labels(CONFIG_LABEL))
+    changed(api, paged().labels(CONFIG_LABEL))
 }
 
 /// Those of all objects of a kind that changed, by metadata alone.
@@ -94,7 +144,7 @@ pub(super) fn all<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    changed(api, watcher::Config::default())
+    changed(api, paged())
 }
 
 fn changed<K>(
@@ -112,7 +162,7 @@ pub(super) fn daemon_sets(
     client: &Client,
     writer: Writer<DaemonSet>,
 ) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
-    let watch = watcher(Api::<DaemonSetView>::all(client.clone()), watcher::Config::default());
+    let watch = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
     steady("DaemonSets", watch)
         .map_ok(|event| match event {
             Event::Apply(it) => Event::Apply(it.into()),
@@ -159,15 +209,21 @@ struct ContainerView {
 }
 
 impl From<DaemonSetView> for DaemonSet {
-    fn from(DaemonSetView { mut metadata, spec }: DaemonSetView) -> Self {
-        metadata.managed_fields = None;
-        let PodView { node_selector, affinity, containers } = spec.template.spec;
+    /// Where it runs matters of one that runs cloud-api-adaptor, and by which container is all the same.
+    fn from(DaemonSetView { metadata, spec }: DaemonSetView) -> Self {
+        let PodView { node_selector, affinity, mut containers } = spec.template.spec;
+        containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
         let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
-        let containers = containers.into_iter().map(container).collect();
+        let containers = containers.into_iter().next().map(container).into_iter().collect();
         let pod = PodSpec { node_selector, affinity, containers, ..PodSpec::default() };
         let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
         let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
-        Self { metadata, spec: spec.into(), status: None }
+        let daemon_set = Self { metadata, spec: spec.into(), status: None };
+        if runs_adaptor(&daemon_set) {
+            daemon_set
+        } else {
+            Self { metadata: daemon_set.metadata, ..Self::default() }
+        }
     }
 }
 
@@ -176,6 +232,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::runtime::projection::tests::read_and_projected;
 
     #[test]
     fn what_tells_whose_a_daemon_set_is_and_where_it_runs_is_read_whatever_else_it_says() {
@@ -184,32 +241,70 @@ mod tests {
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "k", "operator": "Exists" }] }],
         } } });
-        let read: DaemonSetView = serde_json::from_value(json!({
-            "metadata": { "name": "a", "labels": { "app": "x" }, "managedFields": fields },
-            "spec": {
-                "selector": {},
-                "template": {
-                    "metadata": { "creationTimestamp": far, "managedFields": fields },
-                    "spec": {
-                        "nodeSelector": { "zone": "1" }, "affinity": affinity,
-                        "containers": [{ "name": "x", "image": "y", "env": [] }],
+        let kept = |image: &str| {
+            let [_, projected] = read_and_projected::<DaemonSetView>(
+                &DAEMON_SET,
+                &json!({
+                    "metadata": {
+                        "name": "a", "labels": { "app": "x", "fat": "x" }, "managedFields": fields,
+                        "annotations": { (BUILT_FROM_ANNOTATION): "b", (settings::SETTINGS): "s", (settings::SETTINGS_SINCE): "t", "fat": "x" },
+                        "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
                     },
-                },
+                    "spec": {
+                        "selector": {},
+                        "template": {
+                            "metadata": { "creationTimestamp": far, "managedFields": fields },
+                            "spec": {
+                                "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                                "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": [] }],
+                            },
+                        },
+                    },
+                    "status": { "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }] },
+                }),
+            );
+            json!(DaemonSet::from(projected))
+        };
+        let mut expected = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {
+                "name": "a", "labels": { "app": "x" },
+                "annotations": { (BUILT_FROM_ANNOTATION): "b", (settings::SETTINGS): "s", (settings::SETTINGS_SINCE): "t" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
             },
-            "status": { "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }] },
-        }))
-        .unwrap();
-        assert_eq!(
-            json!(DaemonSet::from(read)),
-            json!({
-                "apiVersion": "apps/v1", "kind": "DaemonSet",
-                "metadata": { "name": "a", "labels": { "app": "x" } },
-                "spec": { "selector": {}, "template": { "spec": {
-                    "nodeSelector": { "zone": "1" }, "affinity": affinity,
-                    "containers": [{ "name": "x", "image": "y" }],
-                } } },
-            })
+            "spec": { "selector": {}, "template": { "spec": {
+                "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                "containers": [{ "name": "x", "image": "r/cloud-api-adaptor:v1" }],
+            } } },
+        });
+        assert_eq!(kept("r/cloud-api-adaptor:v1"), expected);
+        expected.as_object_mut().unwrap().remove("spec");
+        assert_eq!(kept("another"), expected, "one that runs something else");
+    }
+
+    #[test]
+    fn a_configuration_is_read_as_a_whole_and_of_other_objects_whose_they_are() {
+        let metadata = json!({
+            "name": "a", "namespace": "n", "uid": "u", "generation": 2, "finalizers": ["x/y"],
+            "labels": { (CONFIG_LABEL): "c", "fat": "x" }, "annotations": { "fat": "x" },
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
+        });
+        let [mut read, projected] = read_and_projected::<PeerPodConfig>(
+            &CONFIG,
+            &json!({
+                "metadata": metadata, "spec": { "limit": 3, "nodeSelector": { "a": "b" } }, "status": { "nodes": 3 },
+            }),
         );
+        let ObjectMeta { labels, annotations, owner_references, .. } = &mut read.metadata;
+        (*labels, *annotations, *owner_references) = (None, None, None);
+        assert_eq!(json!(projected), json!(read));
+        let [_, projected] = read_and_projected::<PartialObjectMeta<DaemonSet>>(
+            &LABELLED,
+            &json!({ "metadata": metadata, "data": {} }),
+        );
+        let kept = projected.metadata;
+        assert_eq!(json!([kept.name, kept.labels]), json!(["a", { (CONFIG_LABEL): "c" }]));
+        assert_eq!(kept.owner_references.unwrap().len(), 1);
     }
 
     #[test]

@@ -166,8 +166,8 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> R
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
 }
 
-/// How many objects one page of a list brings. Pods are kilobytes each until they are decoded.
-const PAGE: u32 = 200;
+/// How many objects one page of a list brings.
+const PAGE: u32 = 100;
 
 /// Takes every object of a list that may be long, page by page: there are never more in memory than those of one.
 pub(crate) async fn for_each<K>(

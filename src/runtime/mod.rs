@@ -15,6 +15,7 @@ pub(crate) mod listener;
 pub mod message;
 pub mod metrics;
 pub mod process;
+pub(crate) mod projection;
 pub(crate) mod publisher;
 pub mod shutdown;
 pub mod telemetry;

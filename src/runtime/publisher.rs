@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::{
     api_call::{self, ApiError},
     finalizer::Written,
+    projection::{Projection, reading},
     text::cut,
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -30,9 +31,10 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(client: Client, action: &'static str) -> Self {
+    /// `projection`: what is read of the objects, their status among it.
+    pub(crate) fn new(client: &Client, projection: &'static Projection, action: &'static str) -> Self {
         let recorder = Recorder::new(client.clone(), FIELD_MANAGER.into());
-        Self { client, recorder, action }
+        Self { client: reading(client, projection), recorder, action }
     }
 
     /// Makes the status be this, and nothing else.

@@ -14,6 +14,14 @@ use tracing::warn;
 
 use super::api_call;
 
+/// How many objects one page of the first list brings: enough for few round trips, little enough to stay small.
+const PAGE: u32 = 100;
+
+/// A watch whose first list comes page by page.
+pub(crate) fn paged() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
 /// A watch without its errors: they are logged, and it alone waits for a moment before it goes on. What it gives is a
 /// `Result` all the same, as combinators and controllers expect. `what`: of which objects, for the log.
 pub(crate) fn steady<T: Send>(

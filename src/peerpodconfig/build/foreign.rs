@@ -120,7 +120,12 @@ pub fn runs_adaptor(daemon_set: &DaemonSet) -> bool {
     labels.contains_key(CONFIG_LABEL)
         || NAMES.contains(&daemon_set.name_any().as_str())
         || labels.get("app").is_some_and(|app| app == ADAPTOR)
-        || images().any(|image| image.contains(ADAPTOR))
+        || images().any(is_adaptor_image)
+}
+
+/// Whether an image is one of cloud-api-adaptor's.
+pub fn is_adaptor_image(image: &str) -> bool {
+    image.contains(ADAPTOR)
 }
 
 /// Whether a DaemonSet runs cloud-api-adaptor, on whatever nodes, and is not the configuration's own.

@@ -36,9 +36,10 @@ pub use daemon_set::{
     unusable_annotations,
 };
 pub use differs::differs;
-pub use foreign::{Foreign, foreign_adaptors, runs_adaptor, runs_anothers_adaptor};
+pub use foreign::{Foreign, foreign_adaptors, is_adaptor_image, runs_adaptor, runs_anothers_adaptor};
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use selection::NodeSelection;
+pub(super) use settings::BUILT_FROM_ANNOTATION;
 pub use settings::{AdaptorSettings, missing};
 
 use crate::api::v1alpha1::PeerPodConfig;

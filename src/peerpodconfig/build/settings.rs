@@ -19,7 +19,8 @@ const PROBE_PORT: u16 = 8000;
 const OVERRULING: &str = "INSTANCE_TYPE";
 
 /// On the DaemonSet: what of the settings it is built from, as a [`Record`] in JSON.
-pub(super) const BUILT_FROM_ANNOTATION: &str = "peerpods.confidentialcontainers.org/built-from";
+pub(in crate::peerpodconfig) const BUILT_FROM_ANNOTATION: &str =
+    "peerpods.confidentialcontainers.org/built-from";
 
 /// What the settings say that shapes the Pod itself, so that a change of it alone needs a new Pod, and a sum of them all.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,11 +10,14 @@ use k8s_openapi::{
     api::core::v1::Pod,
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
-use kube::{Api, Client, Resource, api::ListParams};
+use kube::{Api, Resource, api::ListParams};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{node::whole, plan::InUse};
-use crate::runtime::api_call::{self, ApiError};
+use crate::runtime::{
+    api_call::{self, ApiError},
+    projection::{MOST, Members, Part, Projection},
+};
 
 /// Of up to so many nodes each is asked for by itself. Beyond that one list of all Pods costs less.
 const FEW: usize = 16;
@@ -25,10 +28,36 @@ const IN_FLIGHT: usize = 4;
 /// Pods that have a node and may run there.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
+const CONTAINER: Members = &[("resources", Part::Only(&[("requests", Part::All)]))];
+
+/// What is read of a Pod.
+pub(super) static POD: Projection = Projection {
+    metadata: &[],
+    rest: &[
+        (
+            "spec",
+            Part::Only(&[
+                ("nodeName", Part::All),
+                ("containers", Part::Only(CONTAINER)),
+                ("initContainers", Part::Only(CONTAINER)),
+            ]),
+        ),
+        (
+            "status",
+            Part::Only(&[
+                ("phase", Part::All),
+                ("startTime", Part::All),
+                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
+            ]),
+        ),
+    ],
+    most: MOST,
+};
+
 /// As much of a Pod as is read. Of its metadata, which anybody may have written, that is nothing.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
-struct PodView {
+pub(super) struct PodView {
     #[serde(skip)]
     metadata: ObjectMeta,
     spec: SpecView,
@@ -73,18 +102,17 @@ struct ResourcesView {
 
 /// Counts on these nodes, beside what was counted before, or on all.
 pub(super) async fn count(
-    client: &Client,
+    pods: &Api<PodView>,
     nodes: &[Arc<str>],
     all: bool,
     resources: &BTreeSet<&str>,
     counted: &mut InUse,
 ) -> Result<(), ApiError> {
-    let pods: Api<PodView> = Api::all(client.clone());
     if all || nodes.len() > FEW {
-        *counted = InUse::of_all(on_all_nodes(&pods, resources).await?);
+        *counted = InUse::of_all(on_all_nodes(pods, resources).await?);
         return Ok(());
     }
-    let lists = stream::iter(nodes.to_vec()).map(|node| on_node(&pods, node, resources));
+    let lists = stream::iter(nodes.to_vec()).map(|node| on_node(pods, node, resources));
     let found: Vec<_> = lists.buffer_unordered(IN_FLIGHT).try_collect().await?;
     for (node, in_use) in found {
         counted.add(node, in_use);
@@ -99,9 +127,7 @@ async fn on_node(
 ) -> Result<(Arc<str>, BTreeMap<String, u32>), ApiError> {
     let params = ListParams::default().fields(&format!("spec.nodeName={node},{RUNNING}"));
     let mut in_use = BTreeMap::new();
-    for pod in api_call::bounded(pods.list(&params)).await? {
-        add(&pod, resources, &mut in_use);
-    }
+    api_call::for_each(pods, &params, |pod| add(&pod, resources, &mut in_use)).await?;
     Ok((node, in_use))
 }
 
@@ -157,38 +183,45 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::runtime::projection::tests::read_and_projected;
 
     #[test]
     fn what_a_pod_asks_for_is_summed_over_its_containers() {
-        let pod: PodView = serde_json::from_value(json!({
-            "metadata": { "name": "a" },
-            "spec": {
-                "nodeName": "n",
-                "containers": [
-                    { "name": "x", "resources": { "requests": { "x.y/vm": "1", "cpu": "100m" } } },
-                    { "name": "y" },
-                    { "name": "z", "resources": { "requests": { "x.y/vm": "2" }, "limits": { "x.y/vm": "2" } } },
-                ],
-            },
-            "status": { "phase": "Running" },
-        }))
-        .unwrap();
+        let [_, pod] = read_and_projected::<PodView>(
+            &POD,
+            &json!({
+                "metadata": { "name": "a", "annotations": { "fat": "x" } },
+                "spec": {
+                    "nodeName": "n",
+                    "initContainers": [{ "name": "i", "env": [], "resources": { "requests": { "x.y/vm": "1" } } }],
+                    "containers": [
+                        { "name": "x", "resources": { "requests": { "x.y/vm": "1", "cpu": "100m" } } },
+                        { "name": "y" },
+                        { "name": "z", "resources": { "requests": { "x.y/vm": "2" }, "limits": { "x.y/vm": "2" } } },
+                    ],
+                },
+                "status": { "conditions": [{ "type": "PodScheduled", "status": "True", "message": "m" }] },
+            }),
+        );
+        assert_eq!(pod.spec.node_name.as_deref(), Some("n"));
         let resources = BTreeSet::from(["x.y/vm", "x.y/other"]);
         let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
         add(&pod, &resources, &mut in_use);
-        assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 7)]));
+        assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 8)]));
     }
 
     #[test]
     fn a_pod_takes_nothing_until_somebody_found_room_for_it() {
         let taken = |status: serde_json::Value| {
             let resources = json!({ "requests": { "x.y/vm": "2" } });
-            let pod: PodView = serde_json::from_value(json!({
-                "metadata": { "name": "a" },
-                "spec": { "nodeName": "n", "containers": [{ "name": "x", "resources": resources }] },
-                "status": status,
-            }))
-            .unwrap();
+            let [_, pod] = read_and_projected::<PodView>(
+                &POD,
+                &json!({
+                    "metadata": { "name": "a" },
+                    "spec": { "nodeName": "n", "containers": [{ "name": "x", "resources": resources }] },
+                    "status": status,
+                }),
+            );
             requested(&pod, "x.y/vm")
         };
         let scheduled = |status: &str| json!([{ "type": "Other", "status": "True" }, { "type": "PodScheduled", "status": status }]);

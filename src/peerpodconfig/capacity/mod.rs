@@ -40,15 +40,19 @@ use std::{
 
 use futures::Stream;
 use jiff::{SignedDuration, Timestamp};
-use kube::Client;
+use kube::{Api, Client};
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
+    count::PodView,
     memory::{Memory, UNEVEN},
     plan::{InUse, NodeWrite, Plan, plan},
     write::Writer,
 };
-use crate::{permissions::Permission, runtime::api_call::ApiError};
+use crate::{
+    permissions::Permission,
+    runtime::{api_call::ApiError, projection::reading},
+};
 
 pub use self::{
     claim::{BadResource, Claim},
@@ -73,7 +77,7 @@ const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Advertises VMs on nodes *(client required)*.
 pub struct Capacity {
-    client: Client,
+    pods: Api<PodView>,
     nodes: Nodes,
     /// Whether another process may have written to nodes since the last pass.
     taken_over: AtomicBool,
@@ -106,10 +110,12 @@ pub struct CountError(#[from] ApiError);
 impl Capacity {
     /// That of a cluster, and the [changes of its nodes](Nodes::watch): a stream that must be polled, each item of which
     /// asks for a pass.
-    pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
+    pub fn watch(client: &Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
+        let pods = Api::all(reading(client, &count::POD));
+        let client = reading(client, &node::NODE);
         let (nodes, changes) = Nodes::watch(client.clone());
-        let turn = Turn { writer: Writer::new(client.clone()), memory: Memory::default() };
-        (Self { client, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
+        let turn = Turn { writer: Writer::new(client), memory: Memory::default() };
+        (Self { pods, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
     }
 
     /// Says that another process may have written to nodes since the last pass. For the first pass that is so anyway.
@@ -181,7 +187,7 @@ impl Capacity {
         let resources: BTreeSet<_> = claims.iter().map(|claim| claim.resource.as_str()).collect();
         for round in 0.. {
             if !uncounted.is_empty() {
-                count::count(&self.client, &uncounted, round > ROUNDS, &resources, in_use).await?;
+                count::count(&self.pods, &uncounted, round > ROUNDS, &resources, in_use).await?;
             }
             let Some(nodes) = self.nodes.snapshot() else { break };
             let planned = plan(claims, &nodes, in_use);

@@ -17,7 +17,10 @@ use super::{
     super::qualified::{self, is_domain, is_name},
     taints,
 };
-use crate::api::{metadata, v1alpha1::FIELD_MANAGER};
+use crate::{
+    api::{metadata, v1alpha1::FIELD_MANAGER},
+    runtime::projection::{Part, Projection},
+};
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
 /// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
@@ -26,6 +29,30 @@ pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
 
 /// The longest domain of an extended resource, in bytes.
 const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
+
+/// What is read of a Node. Some have hundreds of labels.
+pub(super) static NODE: Projection = Projection {
+    metadata: &[
+        ("annotations", Part::Only(&[(MARK, Part::All)])),
+        ("labels", Part::All),
+        (
+            "managedFields",
+            Part::Only(&[("manager", Part::All), ("subresource", Part::All), ("time", Part::All)]),
+        ),
+    ],
+    rest: &[
+        ("spec", Part::Only(&[("taints", Part::All)])),
+        (
+            "status",
+            Part::Only(&[
+                ("allocatable", Part::All),
+                ("capacity", Part::All),
+                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
+            ]),
+        ),
+    ],
+    most: 128 << 10,
+};
 
 /// As much of a Node as is read from the API server. The rest is not even decoded.
 #[derive(Clone, Debug, Default, Resource, Deserialize)]

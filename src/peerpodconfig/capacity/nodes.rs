@@ -9,15 +9,12 @@ use std::{
 use futures::{Stream, StreamExt};
 use kube::{
     Api, Client,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{Event, watcher},
 };
 use tokio::sync::Notify;
 
 use super::node::{Node, NodeView, Texts};
-use crate::runtime::watch::steady;
-
-/// How many nodes one page of a list brings. Each is tens of kilobytes until it is decoded.
-const PAGE: u32 = 100;
+use crate::runtime::watch::{paged, steady};
 
 /// All nodes of the cluster. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +55,7 @@ impl Nodes {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
         let seen = nodes.clone();
-        let changes = steady("nodes", watcher(api, watcher::Config::default().page_size(PAGE)))
+        let changes = steady("nodes", watcher(api, paged()))
             .filter_map(move |event| ready(event.ok().filter(|event| seen.take(event)).map(drop)));
         (nodes, changes)
     }

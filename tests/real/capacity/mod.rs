@@ -59,7 +59,7 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     async fn new(testbed: &'a Testbed) -> Result<Self> {
-        let (capacity, changes) = Capacity::watch(client(testbed).await?);
+        let (capacity, changes) = Capacity::watch(&client(testbed).await?);
         let known = capacity.nodes().clone();
         let (claims, mut wanted) = watch::channel(Vec::new());
         let (told, summaries) = watch::channel(Vec::new());

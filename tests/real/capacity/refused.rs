@@ -62,7 +62,7 @@ fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()>
     without_operator(async |testbed| {
         let stage = Stage::new(testbed).await?;
         stage.join("twin").await?;
-        let (capacity, changes) = Capacity::watch(client(testbed).await?);
+        let (capacity, changes) = Capacity::watch(&client(testbed).await?);
         {
             // Whoever sees no more changes acts on what was.
             let mut changes = std::pin::pin!(changes);

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::runtime::projection::tests::read_and_projected;
 
 /// A node from the JSON of its labels, capacity and so on.
 pub(in super::super) fn view(name: &str, fields: &Value) -> NodeView {
@@ -21,6 +22,31 @@ pub(in super::super) fn view(name: &str, fields: &Value) -> NodeView {
         },
     }))
     .unwrap()
+}
+
+#[test]
+fn all_that_is_kept_of_a_node_is_read_of_it() {
+    let node = json!({
+        "metadata": {
+            "name": "a", "uid": "u", "resourceVersion": "7", "labels": { "zone": "x" },
+            "annotations": { (MARK): "x.y/vm", "fat": "x" },
+            "managedFields": [{
+                "manager": FIELD_MANAGER, "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:03Z",
+                "fieldsV1": { "f:status": {} },
+            }],
+        },
+        "spec": { "taints": [{ "key": "t", "value": "v", "effect": "NoSchedule" }], "podCIDR": "x" },
+        "status": {
+            "capacity": { "cpu": "4", "x.y/vm": "3" }, "allocatable": { "cpu": "4", "x.y/vm": "2" },
+            "conditions": [{ "type": "Ready", "status": "True", "message": "m" }], "images": [{ "names": ["i"] }],
+        },
+    });
+    let kept = read_and_projected(&NODE, &node).map(|view| Node::new(&view, &mut Texts::default()));
+    let [all, projected] = kept.map(|node| format!("{node:?}"));
+    assert_eq!(projected, all);
+    for text in ["zone=x", "x.y/vm", "2026-01-01T00:00:03Z", "NoSchedule", "is_ready: true"] {
+        assert!(all.contains(text), "{text} of {all}");
+    }
 }
 
 #[test]

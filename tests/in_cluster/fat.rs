@@ -1,0 +1,153 @@
+//! Objects that tenants have filled up.
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Namespace, Pod},
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+    core::NamespaceResourceScope,
+};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::NAME};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use testbed::{
+    peerpod_object,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Installation, alone};
+
+/// What it may take at most, whatever is behind it: half its limit.
+const MOST: u64 = 64 << 20;
+/// How long it may take to be ready, in seconds.
+const READY: i64 = 10;
+
+/// The most that annotations may have together.
+const ANNOTATION: usize = 250_000;
+const DAEMON_SETS: usize = 60;
+const PODS: usize = 200;
+const PEERPODS: usize = 500;
+/// PeerPods among them that are going, and wait for their Pods.
+const GOING: usize = 100;
+/// Objects made at the same time.
+const CONCURRENCY: usize = 8;
+
+/// Makes so many objects, and gives them as they were made.
+async fn make<K>(api: &Api<K>, count: usize, object: impl Fn(usize) -> Value) -> Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let made = (0..count).map(|index| {
+        let object = serde_json::from_value(object(index));
+        async move { anyhow::Ok(api.create(&PostParams::default(), &object?).await?) }
+    });
+    stream::iter(made).buffered(CONCURRENCY).try_collect().await.context("making fat objects")
+}
+
+/// The template of a Pod that runs nowhere and is as large as it may be beside its annotations.
+fn pod_spec(bytes: usize) -> Value {
+    json!({
+        "nodeSelector": { "such-a-node": "is-not-there" },
+        "containers": [{ "name": "main", "image": "none", "env": [{ "name": "FAT", "value": "x".repeat(bytes) }] }],
+    })
+}
+
+fn metadata(kind: &str, index: usize) -> Value {
+    json!({ "name": format!("{kind}-{index}"), "annotations": { "fat": "x".repeat(ANNOTATION) } })
+}
+
+#[test]
+fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Result<()> {
+    alone(async |installation| {
+        let client = installation.testbed.client();
+        let namespace = installation.testbed.namespace("fat").await?;
+        let labels = json!({ "app": "fat" });
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(client.clone(), &namespace);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let peerpods: Api<PeerPod> = Api::namespaced(client.clone(), &namespace);
+        let daemon_set = |index| {
+            let template = json!({ "metadata": { "labels": labels }, "spec": pod_spec(1_050_000) });
+            let spec = json!({ "selector": { "matchLabels": labels }, "template": template });
+            json!({ "metadata": metadata("set", index), "spec": spec })
+        };
+        let pod = |index| json!({ "metadata": metadata("pod", index), "spec": pod_spec(750_000) });
+        make(&daemon_sets, DAEMON_SETS, daemon_set).await?;
+        let owners = make(&pods, PODS, pod).await?;
+        let peerpod = |index: usize| {
+            // Their machines are not there.
+            let instance = format!("0dd2f0c5-6a3d-44a7-9b5e-{index:012x}");
+            let mut object = peerpod_object(&owners[index % PODS], "libvirt", &instance);
+            if index >= GOING {
+                object["metadata"].as_object_mut().expect("an object").remove("finalizers");
+                object["spec"] = json!({});
+            }
+            object["metadata"]["annotations"] = metadata("", index)["annotations"].clone();
+            object
+        };
+        let made = make(&peerpods, PEERPODS, peerpod).await?;
+        scale(installation, 0).await?;
+        for peerpod in &made[..GOING] {
+            peerpods.delete(&peerpod.name_any(), &DeleteParams::default()).await?;
+        }
+
+        scale(installation, 2).await?;
+        let operators = installation.operators();
+        operators.available().await?;
+        for operator in operators.list().await? {
+            let status = operator.status.context("a status")?;
+            let container = &status.container_statuses.as_deref().context("no container")?[0];
+            ensure!(container.restart_count == 0, "it was restarted: {container:?}");
+            let running = container.state.as_ref().and_then(|state| state.running.as_ref());
+            let started = running.and_then(|it| it.started_at.as_ref()).context("it does not run")?.0;
+            let conditions = status.conditions.unwrap_or_default();
+            let ready = conditions.into_iter().find(|it| it.type_ == "Ready").context("not ready")?;
+            let ready = ready.last_transition_time.context("a time")?.0;
+            ensure!(
+                ready.as_second() - started.as_second() <= READY,
+                "ready at {ready}, started at {started}"
+            );
+        }
+        // Those that are going wait for their Pods, and go with them.
+        let waits = |peerpod: &PeerPod| {
+            let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.reason == "WaitingForPod")
+        };
+        for peerpod in &made[..GOING] {
+            wait::present(&peerpods, &peerpod.name_any(), "it waits for its Pod", DEADLINE, waits).await?;
+        }
+        for pod in &owners {
+            pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
+        }
+        for peerpod in &made[..GOING] {
+            wait::gone(&peerpods, &peerpod.name_any(), DEADLINE).await?;
+        }
+        for pod in operators.list().await? {
+            let memory = installation.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
+            eprintln!("MEASURED {memory:?}");
+            ensure!(memory.kills == 0 && memory.peak <= MOST, "{}: {memory:?}", pod.name_any());
+        }
+        Api::<Namespace>::all(client).delete(&namespace, &DeleteParams::default()).await?;
+        Ok(())
+    })
+}
+
+/// Has so many operators.
+async fn scale(installation: &Installation, replicas: usize) -> Result<()> {
+    let (deployment, namespace) = (format!("deployment/{NAME}"), format!("--namespace={NAMESPACE}"));
+    let replicas_flag = format!("--replicas={replicas}");
+    installation.testbed.cluster().kubectl(&["scale", &deployment, &namespace, &replicas_flag]).await?;
+    wait::eventually("the operators are as many as asked for", DEADLINE, async || {
+        let count = installation.operators().list().await?.len();
+        ensure!(count == replicas, "there are {count}");
+        Ok(())
+    })
+    .await
+}
