@@ -112,12 +112,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         );
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
-        let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
-        let role = roles.find(|it| it["metadata"]["name"] == APPLY_JOB).context("the Job has no Role")?;
-        ensure!(
-            role["rules"][0]["resourceNames"] == json!(["1e3"]),
-            "it may write other PeerPodConfigs: {role}"
-        );
+        the_job_may_write_its_configuration_alone(&objects)?;
         for kind in ["PrometheusRule", "PodMonitor", "NetworkPolicy", "PodDisruptionBudget", "Job"] {
             of_kind(&objects, kind)?;
         }
@@ -125,6 +120,13 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
     })
+}
+
+fn the_job_may_write_its_configuration_alone(objects: &[Value]) -> Result<()> {
+    let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
+    let role = roles.find(|it| it["metadata"]["name"] == APPLY_JOB).context("the Job has no Role")?;
+    ensure!(role["rules"][0]["resourceNames"] == json!(["1e3"]), "it may write other PeerPodConfigs: {role}");
+    Ok(())
 }
 
 fn digest() -> String {
