@@ -20,7 +20,7 @@ pub struct Options {
     pub adaptor_image: String,
     /// How many operators there are, of which one acts.
     pub replicas: i32,
-    /// What the operator's container asks of its node, and the most that it gets.
+    /// The resource requests and limits of the operator's container.
     pub resources: ResourceRequirements,
     /// The `ConfigMap` with the provider's settings.
     pub config_map: String,

@@ -1,10 +1,9 @@
-//! Keeps an installation from being removed in haste.
+//! Protects an installation against removal in the wrong order.
 //!
-//! A custom resource definition that is deleted takes every PeerPod with it, and with the last of them goes what is known of
-//! its machine; the namespace takes every PeerPodConfig, and the operator that would put the nodes back. Either hangs when
-//! the operator goes at the same time. So both stay, whatever else of the installation is deleted, until somebody says
-//! on them that they may go; and the operator and its rights stay while a PeerPodConfig waits for what they alone can do.
-//! Who uninstalls learns of it from the refusals, and everything else goes on.
+//! The deletion of a CRD deletes every PeerPod, and with it the record of its VM. The deletion of the namespace deletes every
+//! PeerPodConfig, and the operator that restores the nodes. Both hang if the operator is deleted at the same time. So the API
+//! server refuses to delete them until an administrator annotates them. It refuses to delete the operator and its rights
+//! while a PeerPodConfig exists, because only the operator can clean up the nodes. Other deletions are not affected.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,

@@ -29,13 +29,11 @@ impl Installation {
             return Ok(());
         }
         self.remove().await?;
-        self.shell
-            .documented(match way {
-                Way::Kustomize => "kustomize",
-                Way::Helm => "helm",
-                Way::Manifests => "manifests",
-            })
-            .await?;
+        match way {
+            Way::Kustomize => self.shell.documented("kustomize").await,
+            Way::Helm => self.shell.documented("helm").await,
+            Way::Manifests => self.shell.documented("manifests").await,
+        }?;
         self.way = Some(way);
         self.testbed.collect_new_kinds().await?;
         self.caa = Some(Caa::install(&self.testbed).await?);

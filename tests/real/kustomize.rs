@@ -136,6 +136,34 @@ async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
 }
 
 #[test]
+fn an_uninstall_can_keep_what_another_cloud_api_adaptor_needs() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let cluster = testbed.cluster();
+        remove(cluster).await.context("removing what is there, with no PeerPod")?;
+        cluster.kubectl(&["apply", "-k", LIBVIRT]).await?;
+        documented(cluster, "keep-adaptor").await?;
+        let objects = built(cluster, LIBVIRT).await?;
+        let kept = objects.iter().filter(|object| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            let component = &object["metadata"]["labels"]["app.kubernetes.io/component"];
+            ["ConfigMap", "CustomResourceDefinition", "Namespace", "Secret"].contains(&kind)
+                || component == "adaptor"
+        });
+        let mut kept: Vec<_> = kept.map(|it| (it["kind"].clone(), it["metadata"]["name"].clone())).collect();
+        let left = cluster.kubectl(&["get", "-k", LIBVIRT, "--ignore-not-found", "--output=json"]).await?;
+        let left: Value = serde_json::from_str(&left)?;
+        let left = left["items"].as_array().context("a list")?;
+        let mut left: Vec<_> =
+            left.iter().map(|it| (it["kind"].clone(), it["metadata"]["name"].clone())).collect();
+        for names in [&mut kept, &mut left] {
+            names.sort_by_key(|(kind, name)| format!("{kind} {name}"));
+        }
+        ensure!(left == kept, "{left:?} is left, and not {kept:?}");
+        remove(cluster).await
+    })
+}
+
+#[test]
 fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_whatever_the_operator_wrote()
 -> Result<()> {
     configuring(async |alone| {
