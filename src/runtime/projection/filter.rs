@@ -83,7 +83,7 @@ impl Filter {
         loop {
             if matches!(self.token, Token::SkippedText) && !self.escaped {
                 // Most of what is large.
-                let end = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+                let end = memchr::memchr2(b'"', b'\\', bytes);
                 bytes = &bytes[end.unwrap_or(bytes.len())..];
             }
             let Some((byte, rest)) = bytes.split_first() else { return out };
