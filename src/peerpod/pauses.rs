@@ -65,7 +65,9 @@ impl Pauses {
                 }
                 ErrorClass::Unauthorized => self.spread(refused_resync(pending)),
                 ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
-                ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
+                ErrorClass::Transient | ErrorClass::NotFound | ErrorClass::Refused => {
+                    self.failures.failed(key)
+                }
             },
         })
     }

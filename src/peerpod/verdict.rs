@@ -48,6 +48,9 @@ reasons! {
     CloudThrottled => Reconciling, Normal;
     /// The credentials are refused or lack a right; mend them or the rights; they are tried again every 30 s.
     Unauthorized => Stalled, Warning;
+    /// The cloud refuses the deletion in the state that the VM, or what belongs to it, is in; the message names both. Change
+    /// that state at the cloud. The operator tries again with growing pauses.
+    CloudRefused => Stalled, Warning;
     /// The settings cannot work; the message names the key to mend, changed files are read at once.
     InvalidSettings => Stalled, Warning;
     /// This operator does not speak to the cloud that the PeerPod names, or its settings name another one.
@@ -117,6 +120,7 @@ pub const fn reason_of(class: ErrorClass) -> Reason {
     match class {
         ErrorClass::Throttled { .. } => Reason::CloudThrottled,
         ErrorClass::Unauthorized => Reason::Unauthorized,
+        ErrorClass::Refused => Reason::CloudRefused,
         ErrorClass::Invalid => Reason::InvalidSettings,
         ErrorClass::NotSupported => Reason::UnknownProvider,
         ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,

@@ -18,6 +18,8 @@ pub enum ErrorClass {
     },
     /// The credentials are refused, or lack a right.
     Unauthorized,
+    /// The cloud refuses it in the state that the VM, or what belongs to it, is in.
+    Refused,
     /// The settings cannot work as they are.
     Invalid,
     /// This operator cannot do it.
@@ -26,11 +28,12 @@ pub enum ErrorClass {
 
 impl ErrorClass {
     /// Every class there is.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NotFound,
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
         Self::Unauthorized,
+        Self::Refused,
         Self::Invalid,
         Self::NotSupported,
     ];
@@ -49,6 +52,9 @@ impl ErrorClass {
                 "credentials or rights: tried again every 30 s (more than 300 PeerPods: up to 5 min), and at once when settings \
                  change"
             }
+            Self::Refused => {
+                "the VM, or what belongs to it, is in a state in which the cloud refuses: tried again with pauses from 1 s to 5 min"
+            }
             Self::Invalid => "settings: looked at every 5 min, and at once when they change",
             Self::NotSupported => {
                 "this operator cannot do it: refused until the PeerPod or the settings change"
@@ -63,6 +69,7 @@ impl ErrorClass {
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
             Self::Unauthorized => "unauthorized",
+            Self::Refused => "refused",
             Self::Invalid => "invalid",
             Self::NotSupported => "not_supported",
         }

@@ -67,7 +67,7 @@ mod tests {
             let now = Timestamp::from_second(second).unwrap();
             earlier = before(&next, current.as_ref(), &earlier, now);
             current = Some(next);
-            let name = |it: &Earlier| format!("{}{}", &it.place.name[18..19], it.until.as_second());
+            let name = |it: &Earlier| format!("{}{}", &it.place.name[11..12], it.until.as_second());
             names.push(earlier.iter().map(name).collect::<Vec<_>>().join(" "));
         }
         assert_eq!(names, ["", "", "a2", "b3 a2", "b3", "a5 b3", "c6 a5 b3", "d7 c6 a5 b3", "e8 d7 c6 a5"]);

@@ -153,7 +153,7 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
 
         scene.pods.delete("here").await?;
         let condition = scene.held(&here.name(), "InvalidSettings").await?;
-        let before = scene.host.uri().place();
+        let before = scene.host.uri().address();
         ensure!(
             condition.message.contains("LIBVIRT_URI pointed to another place: the VM is there"),
             "{condition:?}"
