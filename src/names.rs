@@ -19,5 +19,8 @@ pub const SSH_KEY_SECRET: &str = "ssh-key-secret";
 /// The `Secret` with certificates for the connection to pod VMs, cloud-api-adaptor's own.
 pub const TLS_SECRET: &str = "certs-for-tls";
 
+/// The `ConfigMap` with the places in which VMs may be, the operator's own.
+pub const PLACES: &str = "peerpod-operator-places";
+
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";

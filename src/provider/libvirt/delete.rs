@@ -44,7 +44,7 @@ impl Libvirt {
             }
             Now::Persistent(definition) => definition,
             Now::Transient(definition) => {
-                if !self.keep(&domain, vm).await? {
+                if !self.keep(&domain).await? {
                     return self.delete_remains(vm, found).await;
                 }
                 definition
@@ -77,7 +77,7 @@ impl Libvirt {
     }
 
     /// Defines a running domain that libvirt would forget, as it is. `false`: it has gone meanwhile.
-    async fn keep(&self, domain: &Domain, vm: &Vm) -> Result<bool, Error> {
+    async fn keep(&self, domain: &Domain) -> Result<bool, Error> {
         let defined = match self.client.domain_xml_inactive(domain).await {
             Ok(xml) => self.client.domain_define(&xml).await.map(|_| true),
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => Ok(false),

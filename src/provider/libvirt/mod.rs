@@ -23,10 +23,11 @@ mod examine;
 mod failure;
 mod volumes;
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, atomic::AtomicUsize};
 
 use async_trait::async_trait;
 use libvirt_client::{CALLS_PER_CONNECTION, Client, ConnectUri, Domain, Options};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use self::{definition::Definition, volumes::Remains};
@@ -45,27 +46,51 @@ pub struct Libvirt {
     /// How domains are undefined here, once that is known.
     undefining: AtomicUsize,
     remains: Remains,
+    /// Told where another host than the expected one answers.
+    moved: Option<Arc<Notify>>,
+}
+
+/// The host that is to answer.
+#[derive(Default)]
+pub(super) struct Expected {
+    /// Its UUID; any host will do without one.
+    pub(super) host: Option<Uuid>,
+    /// To be told where another one answers.
+    pub(super) moved: Option<Arc<Notify>>,
 }
 
 impl Libvirt {
     /// A provider for the daemon at `uri` (`LIBVIRT_URI`) whose pod VMs have their volumes in `pool` (`LIBVIRT_POOL`).
     /// Connects at the first call. There is room for `calls` calls at once, beside as many that hang.
     pub fn new(uri: &str, pool: &str, calls: usize) -> Result<Self, Error> {
-        let parsed: ConnectUri = uri.parse().map_err(|problem| {
-            let full = format!("LIBVIRT_URI cannot be used: {problem}");
-            Error::new(ErrorClass::Invalid, Message::new("LIBVIRT_URI cannot be used", full))
-        })?;
+        Ok(Self::at(parse_uri("LIBVIRT_URI", uri)?, pool, calls, Expected::default()))
+    }
+
+    /// The same for the daemon at this `address`, by the user and the credentials of `uri`, if `expected` answers there.
+    pub(super) fn elsewhere(
+        uri: &str,
+        address: &str,
+        pool: &str,
+        calls: usize,
+        expected: Expected,
+    ) -> Result<Self, Error> {
+        let uri = parse_uri("the address of a place", address)?.reached_as(&parse_uri("LIBVIRT_URI", uri)?);
+        Ok(Self::at(uri, pool, calls, expected))
+    }
+
+    fn at(parsed: ConnectUri, pool: &str, calls: usize, expected: Expected) -> Self {
         let uri = parsed.to_string().split('?').next().unwrap_or_default().to_owned();
         let connections = calls.div_ceil(CALLS_PER_CONNECTION);
         // Those that hang, and those that are about to.
-        let options = Options { connections, stalled: 2 * calls, ..Options::default() };
-        Ok(Self {
+        let options = Options { connections, stalled: 2 * calls, host: expected.host, ..Options::default() };
+        Self {
             client: Client::new(parsed, options),
             uri,
             pool: pool.to_owned(),
             undefining: AtomicUsize::new(0),
             remains: Remains::default(),
-        })
+            moved: expected.moved,
+        }
     }
 
     /// The domain's definition as it is now.
@@ -76,8 +101,19 @@ impl Libvirt {
     }
 
     fn explain(&self, doing: impl Into<Message>, error: &libvirt_client::Error) -> Error {
+        if let (libvirt_client::Error::OtherHost { .. }, Some(moved)) = (error, &self.moved) {
+            moved.notify_one();
+        }
         failure::explain(&doing.into(), &self.uri, error)
     }
+}
+
+fn parse_uri(what: &str, uri: &str) -> Result<ConnectUri, Error> {
+    uri.parse().map_err(|problem| {
+        let public = format!("{what} cannot be used");
+        let full = format!("{public}: {problem}");
+        Error::new(ErrorClass::Invalid, Message::new(public, full))
+    })
 }
 
 fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
@@ -108,6 +144,12 @@ impl Provider for Libvirt {
 
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         self.delete_vm(vm.vm()).await
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        let uuid = self.client.host_uuid().await;
+        let uuid = uuid.map_err(|error| self.explain("asking which host it is", &error))?;
+        Ok(uuid.map(|uuid| uuid.to_string()))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
