@@ -63,9 +63,9 @@ impl Connection {
             let (methods, opened) = tokio::join!(connection.call::<AuthList>(()), open());
             let authenticated = connection.authenticate(endpoint, &methods?).await?;
             if authenticated {
-                open().await?
+                open().await?;
             } else {
-                opened?
+                opened?;
             }
             authenticated
         } else {

@@ -140,7 +140,7 @@ impl ConnectUri {
 
     /// Which daemon and driver is meant, as a URI: without user and credentials, and without how one gets in there. Two URIs
     /// of one address lead to the same place. Two addresses that differ may do so, too, by two transports for instance.
-    pub fn address(&self) -> Self {
+    pub fn address(&self) -> String {
         let socket = |path: &Path| format!("?socket={}", parameters::escape(&path.to_string_lossy()));
         let (transport, server, socket) = match &self.endpoint {
             Endpoint::Unix(Socket::Path(path)) => ("unix", String::new(), socket(path)),
@@ -155,15 +155,9 @@ impl ConnectUri {
         let (driver, path) = &self.opened;
         let text = format!("{driver}+{transport}://{server}{path}{socket}");
         let name = self.driver.as_ref().filter(|name| **name != format!("{driver}://{path}"));
-        let text = match name {
-            None => text,
-            Some(name) => {
-                let sign = if socket.is_empty() { '?' } else { '&' };
-                format!("{text}{sign}name={}", parameters::escape(name))
-            }
-        };
-        // It names a place that this URI names: what was accepted before is accepted again.
-        text.parse().unwrap_or_else(|_| self.clone())
+        let Some(name) = name else { return text };
+        let sign = if socket.is_empty() { '?' } else { '&' };
+        format!("{text}{sign}name={}", parameters::escape(name))
     }
 
     /// The same place, reached by the user, the keys and the trust of another URI where that has the same transport.

@@ -72,7 +72,7 @@ impl WithEarlier {
             let there = format!(
                 "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID changed, \
                  {}",
-                self.forget(&self.known.key)
+                forget(&self.known.key)
             );
             return Err(self.not_here(ErrorClass::Invalid, &Message::public(there)));
         }
@@ -95,7 +95,7 @@ impl WithEarlier {
                 let there = format!(
                     "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID \
                      changed, {}",
-                    self.forget(key)
+                    forget(key)
                 );
                 (ErrorClass::Invalid, Message::public(there))
             }
@@ -104,7 +104,7 @@ impl WithEarlier {
                     format!(
                         "the operator cannot find out whether the VM is there: {error}; set {setting} back, or, if no VM is there \
                          any more, {}",
-                        self.forget(key)
+                        forget(key)
                     )
                 });
                 (error.class, there)
@@ -128,14 +128,14 @@ impl WithEarlier {
         let full = format!("the VM is not at {address}, where {setting} points now; {}", there.for_log());
         Error::new(class, Message::new(public, full))
     }
+}
 
-    /// How an administrator says that no VM is in a place any more.
-    fn forget(&self, key: &str) -> String {
-        format!(
-            "delete the entry {key} of the operator's ConfigMap {PLACES}, or annotate the PeerPod \
-             {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
-        )
-    }
+/// How an administrator says that no VM is in a place any more.
+fn forget(key: &str) -> String {
+    format!(
+        "delete the entry {key} of the operator's ConfigMap {PLACES}, or annotate the PeerPod \
+         {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+    )
 }
 
 #[async_trait]

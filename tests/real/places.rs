@@ -92,7 +92,7 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
 
         scene.pods.delete("here").await?;
         let condition = scene.held(&here.name(), "InvalidSettings").await?;
-        let before = scene.host.uri().address().to_string();
+        let before = scene.host.uri().address();
         for says in ["LIBVIRT_URI pointed to another place before, until 2", "the VM is there"] {
             ensure!(condition.message.contains(says), "{condition:?}");
         }

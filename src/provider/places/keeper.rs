@@ -68,8 +68,8 @@ pub(super) struct Keeper {
 /// What one term of leadership has seen.
 #[derive(Default)]
 struct Seen {
-    /// The `ConfigMap`, once it was read; none where there is none.
-    object: Option<Option<ConfigMap>>,
+    /// The `ConfigMap`, once it was read; an empty one without a version where there is none.
+    object: Option<ConfigMap>,
     /// Why it cannot be read.
     unreadable: Option<Error>,
     /// When to ask which host is at the place: it may be another one than is recorded.
@@ -184,7 +184,7 @@ impl Keeper {
         };
         let cloud = snapshot.provider.provider().as_str();
         let (key, empty) = (key(cloud, &place.address), BTreeMap::new());
-        let data = object.as_ref().and_then(|object| object.data.as_ref()).unwrap_or(&empty);
+        let data = object.data.as_ref().unwrap_or(&empty);
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
         let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
@@ -193,13 +193,13 @@ impl Keeper {
         let records =
             before.naming(cloud, place, known_host, Timestamp::now()).map_err(|Full| self.full(place))?;
         if records != before {
-            let written = match self.write(&records, &before, object.as_ref()).await {
+            let written = match self.write(&records, &before, object).await {
                 // The watch brings what somebody else wrote.
                 Err(error) if error.code() == Some(CONFLICT) => return Ok(None),
                 written => written.map_err(|error| self.unwritable(&error))?,
             };
             self.announce(&records, &before, cloud, &key, place);
-            seen.object = Some(Some(written));
+            seen.object = Some(written);
         }
         // A place whose host is not known can be recorded, but nothing can be decided by it.
         let host = host.map_err(|error| Failure { error, again: true })?;
@@ -224,19 +224,14 @@ impl Keeper {
         &self,
         records: &Records,
         before: &Records,
-        object: Option<&ConfigMap>,
+        object: &ConfigMap,
     ) -> Result<ConfigMap, ApiError> {
-        let version = match object {
-            Some(object) => object.metadata.resource_version.clone(),
-            None => {
-                let empty =
-                    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
-                let params = PatchParams::apply(CREATOR).force();
-                bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty)))
-                    .await?
-                    .metadata
-                    .resource_version
-            }
+        let version = if let Some(version) = &object.metadata.resource_version {
+            Some(version.clone())
+        } else {
+            let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
+            let params = PatchParams::apply(CREATOR).force();
+            bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty))).await?.metadata.resource_version
         };
         let data = records.changed_since(before).map_err(kube::Error::SerdeError)?;
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
@@ -301,7 +296,7 @@ impl Seen {
     /// Takes over what the watch brought.
     fn take(&mut self, object: watcher::Result<Option<ConfigMap>>, name: &str) {
         match object {
-            Ok(object) => (self.object, self.unreadable) = (Some(object), None),
+            Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
             // What was read before is as good: this process alone writes it.
             Err(error) => self.unreadable = Some(failed("read", name, code(&error), &error)),
         }

@@ -131,8 +131,8 @@ impl Records {
 /// The key of a place's entry. It is shown to tenants, who learn nothing of the address by it.
 pub(super) fn key(cloud: &str, address: &str) -> String {
     let hash = digest(&SHA256, format!("{cloud} {address}").as_bytes());
-    let hash: String = hash.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    format!("{cloud}-{hash}")
+    let hash = hash.as_ref().first_chunk().map_or(0, |start| u32::from_be_bytes(*start));
+    format!("{cloud}-{hash:08x}")
 }
 
 #[cfg(test)]
@@ -151,15 +151,15 @@ mod tests {
         Host::Named(host.to_owned())
     }
 
-    /// The address of each entry, since when it leads to which host and until when the settings named it.
-    fn shown(records: &Records) -> Vec<(String, Option<Host>, Option<i64>, Option<i64>)> {
-        let second = |time: Option<Timestamp>| time.map(Timestamp::as_second);
-        let mut all: Vec<_> = records
-            .0
-            .values()
-            .map(|it| (it.address.clone(), it.host.clone(), second(it.moved), second(it.until)))
-            .collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+    /// An entry that leads to this host since then, and that the settings named until then.
+    fn record(address: &str, host: Option<Host>, moved: Option<i64>, until: Option<i64>) -> Record {
+        let (moved, until) = (moved.map(second), until.map(second));
+        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), host, moved, until }
+    }
+
+    fn entries(records: &Records) -> Vec<Record> {
+        let mut all: Vec<_> = records.0.values().cloned().collect();
+        all.sort_by(|a, b| a.address.cmp(&b.address));
         all
     }
 
@@ -174,11 +174,10 @@ mod tests {
     #[test]
     fn a_place_is_kept_from_when_it_is_named_and_one_that_is_named_again_is_no_former_one() {
         let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]).unwrap();
-        let expected =
-            [("a".to_owned(), Some(Host::Unnamed), None, None), ("b".to_owned(), None, None, Some(3))];
-        assert_eq!(shown(&records), expected);
-        let former: Vec<_> =
-            records.former("libvirt", &key("libvirt", "a")).map(|(_, it)| &*it.address).collect();
+        let expected = [record("a", Some(Host::Unnamed), None, None), record("b", None, None, Some(3))];
+        assert_eq!(entries(&records), expected);
+        let current = key("libvirt", "a");
+        let former: Vec<_> = records.former("libvirt", &current).map(|(_, it)| &*it.address).collect();
         assert_eq!(former, ["b"]);
         assert_eq!(records.former("aws", "none").count(), 0, "another cloud has no such place");
         let same = records.naming("libvirt", &at("a"), Some(&Host::Unnamed), second(9));
@@ -187,21 +186,21 @@ mod tests {
 
     #[test]
     fn another_host_at_the_same_address_is_noted_and_one_that_was_not_known_is_none() {
-        let place = |hosts: &[Option<&str>]| {
-            let named: Vec<_> = hosts.iter().map(|host| ("a", host.map(named))).collect();
-            let moved = shown(&after(&named).unwrap()).remove(0);
-            (moved.1, moved.2)
-        };
-        assert_eq!(place(&[None, Some("1"), Some("1"), None]), (Some(named("1")), None));
-        assert_eq!(place(&[Some("1"), Some("2"), None]), (Some(named("2")), Some(2)));
-        assert_eq!(place(&[Some("1"), Some("2"), Some("1")]), (Some(named("1")), Some(3)));
+        for (hosts, host, moved) in [
+            (vec![None, Some("1"), Some("1"), None], "1", None),
+            (vec![Some("1"), Some("2"), None], "2", Some(2)),
+            (vec![Some("1"), Some("2"), Some("1")], "1", Some(3)),
+        ] {
+            let steps: Vec<_> = hosts.into_iter().map(|host| ("a", host.map(named))).collect();
+            assert_eq!(entries(&after(&steps).unwrap()), [record("a", Some(named(host)), moved, None)]);
+        }
     }
 
     #[test]
     fn no_place_is_forgotten_for_another_one() {
         let names: Vec<_> = (0..=MOST_FORMER).map(|number| format!("host-{number}")).collect();
-        let named: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
-        let full = after(&named).unwrap();
+        let steps: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
+        let full = after(&steps).unwrap();
         assert_eq!(full.naming("libvirt", &at("further"), None, second(99)), Err(Full));
         assert!(full.naming("libvirt", &at("host-3"), None, second(99)).is_ok());
     }
