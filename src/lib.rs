@@ -23,7 +23,8 @@
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use peerpod_operator::{peerpod, provider::{Clouds, Limits}, runtime::{Leadership, Metrics}, settings};
+//! use peerpod_operator::provider::{Clouds, Limits, Places};
+//! use peerpod_operator::{NAMESPACE, peerpod, runtime::{Leadership, Metrics}, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -35,8 +36,11 @@
 //!     told.settings_usable(state.usable());
 //! };
 //! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
-//! let clouds = Clouds::new(settings, Limits::new(128), metrics.clone());
 //! let leadership = Leadership::unlimited(); // this process is alone
+//! let (places, keeping) =
+//!     Places::keep(client.clone(), NAMESPACE, settings.clone(), leadership.clone(), shutdown.clone());
+//! tokio::spawn(keeping);
+//! let clouds = Clouds::new(settings, places, Limits::new(128), metrics.clone());
 //! let slow_after = std::time::Duration::from_secs(300);
 //! peerpod::run(client, clouds, leadership, metrics, slow_after, || println!("synced"), shutdown).await;
 //! # Ok(())

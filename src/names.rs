@@ -22,5 +22,8 @@ pub const TLS_SECRET: &str = "certs-for-tls";
 /// The `Secret` with the host keys that byom trusts, cloud-api-adaptor's own.
 pub const BYOM_HOST_KEYS_SECRET: &str = "byom-ssh-host-keys";
 
+/// The `ConfigMap` with the places in which VMs may be, the operator's own.
+pub const PLACES: &str = "peerpod-operator-places";
+
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";

@@ -11,11 +11,11 @@ use crate::connections::Connections;
 use crate::error::Error;
 use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
 use crate::procedure::{
-    ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains, DomainCreate,
-    DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent, DomainLookupByUuid,
-    DomainUndefine, DomainUndefineFlags, Procedure, StoragePoolCreateXml, StoragePoolGetXmlDesc,
-    StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml, StorageVolDelete,
-    StorageVolLookupByName, StorageVolLookupByPath,
+    ConnectGetCapabilities, ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains,
+    DomainCreate, DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent,
+    DomainLookupByUuid, DomainUndefine, DomainUndefineFlags, Procedure, StoragePoolCreateXml,
+    StoragePoolGetXmlDesc, StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml,
+    StorageVolDelete, StorageVolLookupByName, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -32,6 +32,8 @@ pub struct Options {
     pub stalled: usize,
     /// The time a call has, from the moment it is made: waiting for a connection is part of it.
     pub call_timeout: Duration,
+    /// The host that is meant. A connection to any other host is not used: [`Error::OtherHost`]. `None` takes any host.
+    pub host: Option<Uuid>,
     /// The time a connection has to be opened. `None`: 5 seconds, and 15 over ssh, where the host may look names up and
     /// ask others before it lets anybody in.
     pub connect_timeout: Option<Duration>,
@@ -45,10 +47,14 @@ impl Default for Options {
             stalled_after: Duration::from_millis(500),
             stalled: 80,
             call_timeout: Duration::from_secs(20),
+            host: None,
             connect_timeout: None,
         }
     }
 }
+
+/// Asks for a domain's description when it is off.
+const INACTIVE: u32 = 2;
 
 /// A client of one libvirt daemon. Clones share its connections; the last one dropped closes them.
 #[derive(Debug, Clone)]
@@ -88,6 +94,14 @@ impl Client {
         self.call::<ConnectGetVersion>(()).await
     }
 
+    /// The UUID of the host, by which libvirt tells hosts apart; `None` where the driver has none, such as the test driver.
+    ///
+    /// It is the mainboard's (SMBIOS) or what the daemon's configuration says (`host_uuid`, `host_uuid_source`). On a machine
+    /// that has no SMBIOS, such as s390x, and without that configuration, each start of the daemon draws another one.
+    pub async fn host_uuid(&self) -> Result<Option<Uuid>, Error> {
+        Ok(host_uuid(&self.call::<ConnectGetCapabilities>(()).await?))
+    }
+
     /// All domains, running or not.
     pub async fn domains(&self) -> Result<Vec<Domain>, Error> {
         let (domains, _count) = self.call::<ConnectListAllDomains>((1, 0)).await?;
@@ -110,9 +124,14 @@ impl Client {
         Ok(self.call::<DomainIsPersistent>((domain,)).await? != 0)
     }
 
-    /// The domain's description as libvirt's domain XML, without its secrets.
+    /// The domain's description as libvirt's domain XML, without its secrets. Of `domain` only the UUID matters.
     pub async fn domain_xml(&self, domain: &Domain) -> Result<String, Error> {
         self.call::<DomainGetXmlDesc>((domain, 0)).await
+    }
+
+    /// The same as it is when the domain is off: what [`domain_define`](Self::domain_define) takes.
+    pub async fn domain_xml_inactive(&self, domain: &Domain) -> Result<String, Error> {
+        self.call::<DomainGetXmlDesc>((domain, INACTIVE)).await
     }
 
     /// Makes a domain known, or changes it, from libvirt's domain XML. It is not started.
@@ -204,6 +223,38 @@ impl Client {
                 place.retire(&connection);
                 Err(late())
             }),
+        }
+    }
+}
+
+/// The host's UUID, by libvirt's capabilities XML.
+pub(crate) fn host_uuid(capabilities: &str) -> Option<Uuid> {
+    let (_, host) = capabilities.split_once("<host>")?;
+    let (host, _) = host.split_once("</host>")?;
+    let (_, uuid) = host.split_once("<uuid>")?;
+    let (uuid, _) = uuid.split_once("</uuid>")?;
+    Uuid::try_parse(uuid.trim()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uuid_of_a_host_is_found_where_there_is_one() {
+        let uuid = "4c4c4544-0047-3010-8051-b6c04f565032";
+        let qemu = format!(
+            "<capabilities>\n  <host>\n    <uuid>{uuid}</uuid>\n    <cpu/></host><guest/></capabilities>"
+        );
+        assert_eq!(host_uuid(&qemu), Some(uuid.parse().unwrap()));
+        for without in [
+            "<capabilities><host><cpu/></host></capabilities>".to_owned(),
+            format!("<capabilities><host/><guest><uuid>{uuid}</uuid></guest></capabilities>"),
+            "<capabilities><host><uuid>none</uuid></host></capabilities>".to_owned(),
+            "<host><uuid>".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(host_uuid(&without), None, "{without}");
         }
     }
 }

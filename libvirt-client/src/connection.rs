@@ -12,10 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tracing::{debug, trace};
+use uuid::Uuid;
 
+use crate::client::host_uuid;
 use crate::error::{Error, ErrorCode, ProtocolError, RemoteError};
 use crate::packet::{self, Call, Header, Kind, Packet, Status};
-use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectOpen, Procedure};
+use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectGetCapabilities, ConnectOpen, Procedure};
 use crate::transport;
 use crate::uri::{ConnectUri, Endpoint};
 use crate::xdr;
@@ -47,14 +49,39 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects to libvirt and opens the driver that the URI means.
-    pub(crate) async fn open(uri: &ConnectUri) -> Result<Self, Error> {
+    /// Connects to libvirt and opens the driver that the URI means; on `host`, if one is given. Tells whether the daemon asked
+    /// for no authentication. Where `open_to_all` expects that, the driver is opened without waiting to hear so.
+    pub(crate) async fn open(
+        uri: &ConnectUri,
+        host: Option<Uuid>,
+        open_to_all: bool,
+    ) -> Result<(Self, bool), Error> {
         let (endpoint, driver) = (uri.endpoint(), uri.driver());
         let connection = Self::over(transport::connect(endpoint).await?);
-        connection.authenticate(endpoint).await?;
-        connection.call::<ConnectOpen>((driver, 0)).await?;
+        let open = || connection.call::<ConnectOpen>((driver, 0));
+        let authenticated = if open_to_all {
+            let (methods, opened) = tokio::join!(connection.call::<AuthList>(()), open());
+            let authenticated = connection.authenticate(endpoint, &methods?).await?;
+            if authenticated {
+                open().await?;
+            } else {
+                opened?;
+            }
+            authenticated
+        } else {
+            let methods = connection.call::<AuthList>(()).await?;
+            let authenticated = connection.authenticate(endpoint, &methods).await?;
+            open().await?;
+            authenticated
+        };
+        if let Some(expected) = host {
+            let found = host_uuid(&connection.call::<ConnectGetCapabilities>(()).await?);
+            if found != Some(expected) {
+                return Err(Error::OtherHost { expected, found });
+            }
+        }
         debug!(%endpoint, driver, "connected to libvirt");
-        Ok(connection)
+        Ok((connection, !authenticated))
     }
 
     /// Serves a byte stream to a daemon.
@@ -67,16 +94,16 @@ impl Connection {
         Self { waiting, outgoing, tasks: [read.abort_handle(), write.abort_handle()] }
     }
 
-    async fn authenticate(&self, endpoint: &Endpoint) -> Result<(), Error> {
-        let methods = self.call::<AuthList>(()).await?;
+    /// Authenticates by one of the methods that the daemon takes; tells whether that was asked for.
+    async fn authenticate(&self, endpoint: &Endpoint, methods: &[i32]) -> Result<bool, Error> {
         if methods.is_empty() || methods.contains(&AUTH_NONE) {
-            return Ok(());
+            return Ok(false);
         }
         if !methods.contains(&AUTH_POLKIT) {
             return Err(Error::Auth(sasl_advice(endpoint).to_owned()));
         }
         match self.call::<AuthPolkit>(()).await {
-            Ok(_complete) => Ok(()),
+            Ok(_complete) => Ok(true),
             Err(Error::Remote(RemoteError {
                 code: ErrorCode::AuthFailed | ErrorCode::AuthCancelled | ErrorCode::AuthUnavailable,
                 message,

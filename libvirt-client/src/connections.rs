@@ -7,11 +7,13 @@
 //! A call that libvirt does not answer for long stalls: it waits on, but on a connection that no further call takes, and
 //! its place goes to another. So a host some of whose machines hang still answers for the others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout};
+use uuid::Uuid;
 
 use crate::client::Options;
 use crate::connection::Connection;
@@ -41,6 +43,8 @@ type Attempt = watch::Receiver<Option<Result<Arc<Connection>, Error>>>;
 pub(crate) struct Connections {
     uri: Arc<ConnectUri>,
     connect_timeout: Duration,
+    /// The one host that is meant, if any.
+    host: Option<Uuid>,
     /// As many as all slots have room for, so whoever has one finds a slot with room.
     permits: Semaphore,
     /// As many more may have stalled. What stalls beyond that keeps its place.
@@ -82,6 +86,7 @@ impl Connections {
         Self {
             uri: Arc::new(uri),
             connect_timeout,
+            host: options.host,
             permits: Semaphore::new(slots.len() * CALLS_PER_CONNECTION),
             stalled: Semaphore::new(options.stalled),
             opening: Arc::default(),
@@ -120,9 +125,10 @@ impl Connections {
         }
         let (outcome, attempt) = watch::channel(None);
         let (uri, limit, opening) = (self.uri.clone(), self.connect_timeout, self.opening.clone());
+        let host = self.host;
         // A task of its own: the call that happens to be first may be dropped, others wait for the same outcome.
         tokio::spawn(async move {
-            outcome.send_replace(Some(opening.open(&uri, limit).await.map(Arc::new)));
+            outcome.send_replace(Some(opening.open(&uri, host, limit).await.map(Arc::new)));
         });
         slot.attempt = Some(attempt.clone());
         attempt
@@ -156,16 +162,22 @@ struct Opening {
     turns: Semaphore,
     /// How the last attempt was refused, and when; none if it was not.
     refused: Mutex<Option<(Instant, Error)>>,
+    /// Whether the daemon asked the last one for no authentication.
+    open_to_all: AtomicBool,
 }
 
 impl Default for Opening {
     fn default() -> Self {
-        Self { turns: Semaphore::new(OPENING as usize), refused: Mutex::default() }
+        Self {
+            turns: Semaphore::new(OPENING as usize),
+            refused: Mutex::default(),
+            open_to_all: AtomicBool::default(),
+        }
     }
 }
 
 impl Opening {
-    async fn open(&self, uri: &ConnectUri, limit: Duration) -> Result<Connection, Error> {
+    async fn open(&self, uri: &ConnectUri, host: Option<Uuid>, limit: Duration) -> Result<Connection, Error> {
         // After a refusal one alone tries whether things are better.
         let turns = if self.refused().is_some() { OPENING } else { 1 };
         // The semaphore is never closed, so this waits or succeeds; whoever is before it has a deadline.
@@ -175,9 +187,14 @@ impl Opening {
         {
             return Err(refusal.clone());
         }
-        let connection = timeout(limit, Connection::open(uri)).await;
+        let open_to_all = self.open_to_all.load(Ordering::Relaxed);
+        let connection = timeout(limit, Connection::open(uri, host, open_to_all)).await;
         let connection =
             connection.unwrap_or_else(|_| Err(ConnectError::silent(uri.endpoint(), limit).into()));
+        let connection = connection.map(|(connection, open_to_all)| {
+            self.open_to_all.store(open_to_all, Ordering::Relaxed);
+            connection
+        });
         *self.refused() = match &connection {
             Err(refusal @ Error::Auth(_)) => Some((Instant::now(), refusal.clone())),
             _ => None,

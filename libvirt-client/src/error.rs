@@ -37,6 +37,20 @@ pub enum Error {
     /// here or refused one, what proves it is missing, or the server is not the one that is known.
     #[error("cannot authenticate with libvirt: {0}")]
     Auth(String),
+    /// The address leads to another host than the one that is meant ([`Options::host`](crate::Options::host)). Nothing was
+    /// asked.
+    #[error("the host with the UUID {expected} is meant, and the address leads to {}", host(*.found))]
+    OtherHost {
+        /// The UUID of the host that is meant.
+        expected: uuid::Uuid,
+        /// That of the host that answers, if it has one.
+        found: Option<uuid::Uuid>,
+    },
+}
+
+/// A host, for people.
+fn host(uuid: Option<uuid::Uuid>) -> String {
+    uuid.map_or_else(|| "a host without a UUID".to_owned(), |uuid| format!("the host with the UUID {uuid}"))
 }
 
 impl From<io::Error> for Error {

@@ -47,6 +47,7 @@ procedures! {
     2 "CONNECT_CLOSE" ConnectClose() -> ();
     3 "CONNECT_GET_TYPE" ConnectGetType() -> String;
     4 "CONNECT_GET_VERSION" ConnectGetVersion() -> u64;
+    7 "CONNECT_GET_CAPABILITIES" ConnectGetCapabilities() -> String;
     157 "CONNECT_GET_LIB_VERSION" ConnectGetLibVersion() -> u64;
     273 "CONNECT_LIST_ALL_DOMAINS" ConnectListAllDomains(NeedResults, Flags) -> (Vec<Domain>, Count);
 

@@ -5,7 +5,7 @@ mod parameters;
 mod ssh;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -75,6 +75,9 @@ const TLS_PORT: u16 = 16514;
 pub struct ConnectUri {
     /// As it was written. Nothing in it is secret: a URI with a password is not accepted.
     text: String,
+    /// The driver and the path in it.
+    opened: (String, String),
+    /// What the daemon is asked to open; none leaves the choice to it.
     driver: Option<String>,
     endpoint: Endpoint,
 }
@@ -135,18 +138,45 @@ impl ConnectUri {
         }
     }
 
-    /// Which daemon and driver is meant, to tell two URIs apart and for people: without user and credentials, and without how
-    /// one gets in there. Two that differ may still be the same, by two transports for instance.
-    pub fn place(&self) -> String {
-        let driver = self.driver().unwrap_or("libvirt");
-        match &self.endpoint {
-            Endpoint::Unix(Socket::Path(path)) => format!("{driver} at {}", path.display()),
+    /// Which daemon and driver is meant, as a URI: without user and credentials, and without how one gets in there. Two URIs
+    /// of one address lead to the same place. Two addresses that differ may do so, too, by two transports for instance.
+    pub fn address(&self) -> String {
+        let socket = |path: &Path| format!("?socket={}", parameters::escape(&path.to_string_lossy()));
+        let (transport, server, socket) = match &self.endpoint {
+            Endpoint::Unix(Socket::Path(path)) => ("unix", String::new(), socket(path)),
             // Which one it is may change from one moment to the next.
-            Endpoint::Unix(Socket::Default { .. }) => format!("{driver} on this machine"),
-            Endpoint::Tcp(server) | Endpoint::Tls(Tls { server, .. }) | Endpoint::Ssh(Ssh { server, .. }) => {
-                format!("{driver} at {server}")
+            Endpoint::Unix(Socket::Default { .. }) => ("unix", String::new(), String::new()),
+            Endpoint::Tcp(server) => ("tcp", server.to_string(), String::new()),
+            Endpoint::Tls(tls) => ("tls", tls.server.to_string(), String::new()),
+            Endpoint::Ssh(ssh) => {
+                ("ssh", ssh.server.to_string(), ssh.socket.as_deref().map(socket).unwrap_or_default())
             }
+        };
+        let (driver, path) = &self.opened;
+        let text = format!("{driver}+{transport}://{server}{path}{socket}");
+        let name = self.driver.as_ref().filter(|name| **name != format!("{driver}://{path}"));
+        let Some(name) = name else { return text };
+        let sign = if socket.is_empty() { '?' } else { '&' };
+        format!("{text}{sign}name={}", parameters::escape(name))
+    }
+
+    /// The same place, reached by the user, the keys and the trust of another URI where that has the same transport.
+    #[must_use]
+    pub fn reached_as(mut self, other: &Self) -> Self {
+        match (&mut self.endpoint, &other.endpoint) {
+            (Endpoint::Ssh(ssh), Endpoint::Ssh(other)) => {
+                ssh.user.clone_from(&other.user);
+                ssh.key.clone_from(&other.key);
+                ssh.known_hosts.clone_from(&other.known_hosts);
+                ssh.trust = other.trust;
+            }
+            (Endpoint::Tls(tls), Endpoint::Tls(other)) => {
+                tls.pki.clone_from(&other.pki);
+                tls.verify = other.verify;
+            }
+            _ => {}
         }
+        self
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -197,7 +227,8 @@ impl FromStr for ConnectUri {
             other => return Err(UriError::Transport(other.to_owned())),
         };
         let derived = || (driver != "remote").then(|| format!("{driver}://{path}"));
-        Ok(Self { text: text.to_owned(), driver: name.or_else(derived), endpoint })
+        let opened = (driver.to_owned(), path.to_owned());
+        Ok(Self { text: text.to_owned(), opened, driver: name.or_else(derived), endpoint })
     }
 }
 

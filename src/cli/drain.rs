@@ -12,7 +12,10 @@ use std::{
 
 use clap::Args;
 use futures::StreamExt;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Pod},
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -26,6 +29,7 @@ use super::{client::client, patience, retry::Retry, serving::block_on};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     install::{Component, NAME},
+    names::PLACES,
     permissions::Permission,
     runtime::{
         api_call::{crd_name, is_served},
@@ -46,6 +50,7 @@ Exit codes:
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"]),
     Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[NAME]),
+    Permission::new("", &["configmaps"], &["delete"]).named(&[PLACES]),
 ];
 
 /// How long operators may take to end: what Kubernetes gives them, and some more.
@@ -102,6 +107,7 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     })?;
     if args.stop {
         stop(&client, &args.namespace, &mut retry, deadline).await?;
+        forget_places(&client, &args.namespace, &mut retry, deadline).await?;
     }
     say("The operator can be removed.");
     Ok(())
@@ -129,6 +135,19 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
         left => say(&format!("These operators are ending: {}.", names(left))),
     }
     Ok(())
+}
+
+/// Deletes the record of where VMs may be: there is none any more. An operator that still ran would write it again.
+async fn forget_places(
+    client: &Client,
+    namespace: &str,
+    retry: &mut Retry,
+    deadline: Instant,
+) -> Result<(), String> {
+    let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let params = DeleteParams::default();
+    let deleted = retry.call(deadline, || records.delete(PLACES, &params)).await;
+    deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
 }
 
 /// Waits for the deletions that are under way. What lives is left alone.

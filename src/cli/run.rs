@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     peerpod, peerpodconfig,
-    provider::{Clouds, Limits},
+    provider::{Clouds, Limits, Places},
     runtime::{Leadership, Metrics, http, lease::Election, process, shutdown, telemetry},
     settings,
 };
@@ -54,7 +54,6 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;
-    let clouds = Clouds::new(settings, Limits::new(args.concurrency), metrics.clone());
     let client = client().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -67,6 +66,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
+    let keep = (client.clone(), settings.clone(), leadership.clone(), shutdown.clone());
+    let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3);
+    let clouds = Clouds::new(settings, places, Limits::new(args.concurrency), metrics.clone());
     let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let election = async {
         // Whoever has not seen every PeerPod would not make a good leader. Machines are reaped also where PeerPodConfigs
@@ -83,8 +85,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         let peerpods = async {
             if runs(ControllerName::PeerPod) {
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
-                peerpod::run(client, clouds, leadership, metrics, args.slow_after, seen, shutdown.clone())
-                    .await;
+                let stop = shutdown.clone();
+                let run = peerpod::run(client, clouds, leadership, metrics, args.slow_after, seen, stop);
+                join(run, keeping).await;
             } else {
                 seen();
             }

@@ -5,7 +5,9 @@ use k8s_openapi::api::rbac::v1::{
 };
 
 use super::{Component, NAME, Options};
-use crate::{cli::DRAIN_PERMISSIONS, peerpod, peerpodconfig, permissions::Permission, runtime::lease};
+use crate::{
+    cli::DRAIN_PERMISSIONS, peerpod, peerpodconfig, permissions::Permission, provider::places, runtime::lease,
+};
 
 /// The operator's role in the whole cluster: the rights of every controller together.
 pub fn cluster_role() -> ClusterRole {
@@ -35,6 +37,7 @@ pub fn role(options: &Options) -> Role {
         metadata: Component::Operator.namespaced(NAME, options),
         rules: Some(rules(&[
             lease::PERMISSIONS,
+            places::PERMISSIONS,
             peerpodconfig::NAMESPACE_PERMISSIONS,
             peerpodconfig::shared::PERMISSIONS,
             DRAIN_PERMISSIONS,

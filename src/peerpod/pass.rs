@@ -59,6 +59,10 @@ impl Context {
     }
 
     async fn act(&self, peerpod: &PeerPod, pass: &Pass) -> Result<Action, ApiError> {
+        if !self.observer.clouds.are_known() {
+            // A change of what is known brings it back.
+            return Ok(Action::await_change());
+        }
         // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
         // that the machine is gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());

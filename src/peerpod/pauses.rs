@@ -66,7 +66,9 @@ impl Pauses {
                 }
                 ErrorClass::Unauthorized => self.spread(shared(REFUSED_RESYNC, waiting)),
                 ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
-                ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
+                ErrorClass::Transient | ErrorClass::NotFound | ErrorClass::Refused => {
+                    self.failures.failed(key)
+                }
             },
         })
     }

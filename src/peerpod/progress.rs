@@ -285,7 +285,10 @@ impl Outcome<'_> {
                 ErrorClass::Throttled { .. } => {
                     Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
                 }
-                ErrorClass::Unauthorized | ErrorClass::Invalid | ErrorClass::NotSupported => None,
+                ErrorClass::Unauthorized
+                | ErrorClass::Refused
+                | ErrorClass::Invalid
+                | ErrorClass::NotSupported => None,
             },
             Self::Decided(_) => None,
             Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),

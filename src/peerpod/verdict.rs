@@ -49,6 +49,9 @@ reasons! {
     /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
     /// again every 30 s.
     Unauthorized => Stalled, Warning;
+    /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The message names both. Change
+    /// that state in the cloud. The operator tries again with growing pauses.
+    CloudRefused => Stalled, Warning;
     /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at
     /// once.
     InvalidSettings => Stalled, Warning;
@@ -134,6 +137,7 @@ pub const fn reason_of(class: ErrorClass) -> Reason {
     match class {
         ErrorClass::Throttled { .. } => Reason::CloudThrottled,
         ErrorClass::Unauthorized => Reason::Unauthorized,
+        ErrorClass::Refused => Reason::CloudRefused,
         ErrorClass::Invalid => Reason::InvalidSettings,
         ErrorClass::NotSupported => Reason::UnknownProvider,
         ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,

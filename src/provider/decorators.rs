@@ -131,6 +131,10 @@ impl Provider for Metered {
         self.measure("delete", self.inner.delete(vm)).await
     }
 
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.measure("host", self.inner.host()).await
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.measure("examine", self.inner.examine()).await
     }
@@ -174,6 +178,10 @@ impl Provider for Limited {
 
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
         self.limit(self.inner.delete(vm)).await
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.limit(self.inner.host()).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -7,11 +7,14 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use jiff::Timestamp;
 
-use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
+use super::{
+    Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm,
+    places::{Former, Known},
+};
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    names::PLACES,
     runtime::Message,
     settings::Place,
 };
@@ -20,11 +23,11 @@ use crate::{
 /// merely asked for in the earlier places, too.
 const MOST_SEEN: usize = 10_000;
 
-/// A place that the settings named until then.
+/// A place that the settings named before.
 pub(super) struct EarlierPlace {
-    pub(super) place: Place,
-    pub(super) until: Timestamp,
-    pub(super) provider: Arc<dyn Provider>,
+    pub(super) former: Former,
+    /// Access to it, or why there is none.
+    pub(super) provider: Result<Arc<dyn Provider>, Error>,
 }
 
 /// The machines that were seen in one place. They are in no other one.
@@ -47,30 +50,61 @@ impl Seen {
     }
 }
 
-/// A provider by the settings in force that takes no machine for absent which may be in a place that they named before:
-/// there is none in the earlier places, or it was seen here. In the earlier places it only reads.
+/// A provider by the settings in force that takes no VM for absent which may be in another place: it is absent only if it was
+/// seen here, or if it is in none of the earlier places and here is the host that always was here. In the earlier places it
+/// only reads.
 ///
 /// How old a PeerPod is says nothing: cloud-api-adaptor goes by the settings with which it was started, so it may make
-/// machines in an earlier place long after.
+/// VMs in an earlier place long after.
 pub(super) struct WithEarlier {
     pub(super) current: Arc<dyn Provider>,
     /// Where `current` looks.
-    pub(super) place: String,
+    pub(super) place: Place,
+    pub(super) known: Arc<Known>,
     pub(super) seen: Arc<Seen>,
     pub(super) earlier: Vec<EarlierPlace>,
 }
 
 impl WithEarlier {
-    /// Fails unless the machine is not in that earlier place either.
-    async fn absent(&self, id: &InstanceId, earlier: &EarlierPlace) -> Result<(), Error> {
-        let EarlierPlace { place: Place { setting, name }, until, provider } = earlier;
-        let (class, there) = match provider.describe(id).await {
-            Err(gone) if gone.class == ErrorClass::NotFound => return Ok(()),
+    /// Fails unless a VM that is not here is nowhere.
+    async fn absent(&self, id: &InstanceId) -> Result<(), Error> {
+        if let Some(moved) = self.known.moved {
+            let there = format!(
+                "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID changed, \
+                 {}",
+                forget(&self.known.key)
+            );
+            return Err(self.not_here(ErrorClass::Invalid, &Message::public(there)));
+        }
+        let absent = join_all(self.earlier.iter().map(|earlier| self.absent_in(id, earlier))).await;
+        // Of several problems always the same one is told.
+        absent.into_iter().collect()
+    }
+
+    /// Fails unless the VM is not in that earlier place either.
+    async fn absent_in(&self, id: &InstanceId, earlier: &EarlierPlace) -> Result<(), Error> {
+        let EarlierPlace { former: Former { key, address, until, moved, .. }, provider } = earlier;
+        let setting = self.place.setting;
+        let described = match provider {
+            Ok(provider) => provider.describe(id).await,
+            Err(unavailable) => Err(unavailable.clone()),
+        };
+        let (class, there) = match described {
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                let Some(moved) = moved else { return Ok(()) };
+                let there = format!(
+                    "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID \
+                     changed, {}",
+                    forget(key)
+                );
+                (ErrorClass::Invalid, Message::public(there))
+            }
             Err(error) => {
                 let there = error.message.map(|error| {
                     format!(
-                        "the operator cannot find out whether the VM is there: {error}; set {setting} back, or, if the VM is gone \
-                         there for good, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+                        "the operator cannot find out whether the VM is there: {error}; set {setting} back, or, if no VM is there \
+                         any more, {}",
+                        forget(key)
                     )
                 });
                 (error.class, there)
@@ -80,14 +114,28 @@ impl WithEarlier {
                 (ErrorClass::Invalid, Message::public(there))
             }
         };
-        let text = |now: &str, before: &str, there: &str| {
-            format!("the VM is not {now}; until {until:.0} {setting} pointed to {before}: {there}")
-        };
-        let now = format!("where {setting} points now");
-        let public = text(&now, "another place", there.for_status());
-        let full = text(&format!("in {}, {now}", self.place), name, there.for_log());
-        Err(Error::new(class, Message::new(public, full)))
+        let until = until.map(|until| format!(", until {until:.0}")).unwrap_or_default();
+        let text =
+            |before: &str, there: &str| format!("{setting} pointed to {before} before{until}: {there}");
+        let public = text("another place", there.for_status());
+        let full = text(address, there.for_log());
+        Err(self.not_here(class, &Message::new(public, full)))
     }
+
+    fn not_here(&self, class: ErrorClass, there: &Message) -> Error {
+        let Place { setting, address } = &self.place;
+        let public = format!("the VM is not where {setting} points now; {}", there.for_status());
+        let full = format!("the VM is not at {address}, where {setting} points now; {}", there.for_log());
+        Error::new(class, Message::new(public, full))
+    }
+}
+
+/// How an administrator says that no VM is in a place any more.
+fn forget(key: &str) -> String {
+    format!(
+        "delete the entry {key} of the operator's ConfigMap {PLACES}, or annotate the PeerPod \
+         {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+    )
 }
 
 #[async_trait]
@@ -96,11 +144,7 @@ impl Provider for WithEarlier {
         let described = self.current.describe(id).await;
         match &described {
             Ok(_) => self.seen.add(id),
-            Err(gone) if gone.class == ErrorClass::NotFound && !self.seen.has(id) => {
-                let absent = join_all(self.earlier.iter().map(|earlier| self.absent(id, earlier))).await;
-                // Of several problems always the same one is told.
-                absent.into_iter().collect::<Result<(), _>>()?;
-            }
+            Err(gone) if gone.class == ErrorClass::NotFound && !self.seen.has(id) => self.absent(id).await?,
             Err(_) => {}
         }
         described
@@ -117,6 +161,8 @@ impl Provider for WithEarlier {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     /// A cloud that answers so when it is asked for a machine.
@@ -137,38 +183,69 @@ mod tests {
         }
     }
 
-    /// What is said of a machine that is not here, where the earlier place answers so.
-    async fn told(earlier: Result<Vm, Error>) -> Message {
-        let place = Place { setting: "LIBVIRT_URI", name: "qemu:///system at host-1:22".to_owned() };
-        let until = Timestamp::from_second(1_790_000_000).unwrap();
-        let provider = WithEarlier {
-            current: Arc::new(Answers(Err(Error::new(ErrorClass::NotFound, "")))),
-            place: "qemu:///system at host-2:22".to_owned(),
-            seen: Arc::default(),
-            earlier: vec![EarlierPlace { place, until, provider: Arc::new(Answers(earlier)) }],
+    const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
+
+    fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> EarlierPlace {
+        let former = Former {
+            key: "libvirt-1".to_owned(),
+            address: "qemu+ssh://host-1:22/system".to_owned(),
+            host: None,
+            moved,
+            until: Some(T),
         };
-        provider.describe(&id()).await.unwrap_err().message
+        EarlierPlace { former, provider: Ok(Arc::new(Answers(answer))) }
+    }
+
+    /// A place in which a VM is not, after these.
+    fn after(moved: Option<Timestamp>, earlier: Vec<EarlierPlace>) -> WithEarlier {
+        let place = Place { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
+        let (host, key) = (None, "libvirt-2".to_owned());
+        let known = Known { host, moved, key, former: Vec::new() };
+        WithEarlier {
+            current: Arc::new(Answers(Err(gone()))),
+            place,
+            known: Arc::new(known),
+            seen: Arc::default(),
+            earlier,
+        }
+    }
+
+    fn gone() -> Error {
+        Error::new(ErrorClass::NotFound, "")
     }
 
     fn id() -> InstanceId {
         InstanceId::parse("aws", "i-1").unwrap()
     }
 
+    fn vm() -> Vm {
+        Vm { id: id(), name: "a".into(), marked: true, created: None, own_disks: Vec::new() }
+    }
+
     #[tokio::test]
     async fn the_places_are_named_in_the_log_alone() {
-        let vm = Vm { id: id(), name: "a".into(), marked: true, created: None, own_disks: Vec::new() };
-        let failed = Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
-        for (answer, outcome) in [(Ok(vm), "the VM is there"), (Err(failed), "cannot find out")] {
-            let message = told(answer).await;
-            let (public, full) = (message.for_status(), message.for_log());
-            assert!(public.contains(outcome) && public.contains("set LIBVIRT_URI back"), "{public}");
-            assert!(
-                public.contains("until 2026-09-21T14:13:20Z LIBVIRT_URI pointed to another place"),
-                "{public}"
-            );
+        let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
+        for (moved, earlier, class, says) in [
+            (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
+            (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
+            (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
+            (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
+        ] {
+            let error = after(moved, vec![earlier]).describe(&id()).await.unwrap_err();
+            let (public, full) = (error.message.for_status(), error.message.for_log());
+            assert!(error.class == class && public.contains(says), "{error:?}");
+            assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");
             assert!(!public.contains("host-") && !public.contains("qemu"), "{public}");
-            assert!(full.contains("not in qemu:///system at host-2:22"), "{full}");
-            assert!(full.contains("pointed to qemu:///system at host-1:22"), "{full}");
+            assert!(full.contains("not at qemu+ssh://host-2:22/system, where"), "{full}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
+        let nowhere = after(None, vec![former(None, Err(gone())), former(None, Err(gone()))]);
+        assert_eq!(nowhere.describe(&id()).await.unwrap_err().class, ErrorClass::NotFound);
+        let seen = after(Some(T), vec![former(None, Ok(vm()))]);
+        seen.seen.add(&id());
+        assert_eq!(seen.describe(&id()).await.unwrap_err().class, ErrorClass::NotFound);
     }
 }

@@ -18,6 +18,8 @@ pub enum ErrorClass {
     },
     /// The credentials are refused, or lack a right.
     Unauthorized,
+    /// The cloud refuses it in the state that the VM, or what belongs to it, is in.
+    Refused,
     /// The settings cannot work as they are.
     Invalid,
     /// This operator cannot do it.
@@ -26,11 +28,12 @@ pub enum ErrorClass {
 
 impl ErrorClass {
     /// Every class there is.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NotFound,
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
         Self::Unauthorized,
+        Self::Refused,
         Self::Invalid,
         Self::NotSupported,
     ];
@@ -56,6 +59,10 @@ impl ErrorClass {
                 "the settings cannot work: the operator tries again every 5 min, and at once when the settings \
                  change"
             }
+            Self::Refused => {
+                "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator \
+                 tries again with pauses from 1 s to 5 min"
+            }
             Self::NotSupported => {
                 "this operator does not support it: the operator does nothing until the PeerPod or the settings \
                  change"
@@ -70,6 +77,7 @@ impl ErrorClass {
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
             Self::Unauthorized => "unauthorized",
+            Self::Refused => "refused",
             Self::Invalid => "invalid",
             Self::NotSupported => "not_supported",
         }

@@ -31,6 +31,7 @@ mod finding;
 pub mod guard;
 mod instance;
 pub mod libvirt;
+pub mod places;
 mod registry;
 
 pub use decorators::{Limits, decorate};
@@ -38,6 +39,7 @@ pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
 pub use guard::OwnVm;
 pub use instance::{IdProblem, InstanceId};
+pub use places::Places;
 pub use registry::{Clouds, cloud_label, open};
 
 use async_trait::async_trait;
@@ -68,6 +70,11 @@ pub trait Provider: Send + Sync {
 
     /// Deletes the machine with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error>;
+
+    /// What tells the host that answers from another one at the same address; `None` where the cloud has no such thing.
+    async fn host(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
 
     /// What can be found out of the cloud and of the rights there before they are needed, in the order in which it is to
     /// be read. `Err` means that the cloud was not reached.

@@ -3,16 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, stream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
 
 use super::{
-    Error, ErrorClass, Limits, Provider, decorate,
+    Error, ErrorClass, Limits, Places, Provider, decorate,
     earlier::{EarlierPlace, Seen, WithEarlier},
-    libvirt::Libvirt,
+    libvirt::{Expected, Libvirt},
+    places::Known,
 };
 use crate::{
     runtime::{Message, Metrics},
-    settings::{CloudProvider, Earlier, Place, ProviderSettings, Snapshot, State},
+    settings::{CloudProvider, Place, ProviderSettings, Snapshot, State},
 };
 
 /// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
@@ -26,24 +28,35 @@ pub struct Clouds(Arc<Inner>);
 
 struct Inner {
     settings: watch::Receiver<State>,
+    places: Places,
     limits: Limits,
     metrics: Metrics,
     built: Mutex<Option<Built>>,
 }
 
-/// What was made of one generation of settings.
+/// What was made of one generation of settings and of what was known of the places.
 struct Built {
     generation: u64,
-    place: Option<Place>,
-    /// What was seen in that place.
+    place: Place,
+    known: Arc<Known>,
+    /// What was seen in that place, on that host.
     seen: Arc<Seen>,
     provider: Result<(CloudProvider, Arc<dyn Provider>), Error>,
 }
 
 impl Clouds {
-    /// Clouds by these settings, each within `limits`.
-    pub fn new(settings: watch::Receiver<State>, limits: Limits, metrics: Metrics) -> Self {
-        Self(Arc::new(Inner { settings, limits, metrics, built: Mutex::default() }))
+    /// Clouds by these settings, each within `limits`; its VMs may be in these places.
+    pub fn new(settings: watch::Receiver<State>, places: Places, limits: Limits, metrics: Metrics) -> Self {
+        Self(Arc::new(Inner { settings, places, limits, metrics, built: Mutex::default() }))
+    }
+
+    /// Whether it is known, or known why not, in which places a VM may be. Until then nothing can be decided;
+    /// [`changes`](Self::changes) tells when.
+    pub fn are_known(&self) -> bool {
+        let state = self.0.settings.borrow();
+        let usable = state.current.as_ref().filter(|snapshot| snapshot.obstacle().is_none());
+        let place = usable.and_then(|snapshot| snapshot.provider.place());
+        place.is_none_or(|place| self.0.places.known(&place).is_some())
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
@@ -69,13 +82,14 @@ impl Clouds {
         self.0.settings.borrow().current.as_ref().is_some_and(|it| it.common.is_developer_mode())
     }
 
-    /// Yields whenever other settings come into force.
+    /// Yields whenever other settings come into force, or something else is known of the places.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let mut settings = self.0.settings.clone();
         settings.mark_unchanged();
-        stream::unfold(settings, |mut settings| async move {
+        let settings = stream::unfold(settings, |mut settings| async move {
             settings.changed().await.ok().map(|()| ((), settings))
-        })
+        });
+        stream::select(settings, self.0.places.changes())
     }
 
     fn built(&self) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
@@ -87,41 +101,51 @@ impl Clouds {
             let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
             return Err(Error::new(ErrorClass::Invalid, message));
         };
-        match &*built {
-            Some(built) if built.generation == state.generation => built.provider.clone(),
-            before => {
-                let place = snapshot.provider.place();
-                let before = before.as_ref().filter(|before| before.place == place);
-                let seen = before.map(|before| Arc::clone(&before.seen)).unwrap_or_default();
-                let provider = self.build(snapshot, &state.earlier, &seen);
-                let generation = state.generation;
-                *built = Some(Built { generation, place, seen, provider: provider.clone() });
-                provider
-            }
+        if let Some(obstacle) = snapshot.obstacle() {
+            return Err(Error::new(ErrorClass::Invalid, obstacle));
         }
+        let Some(place) = snapshot.provider.place() else {
+            return Err(Error::new(ErrorClass::Invalid, "the settings name no place"));
+        };
+        let Some(known) = self.0.places.known(&place) else {
+            let message = "the operator does not know yet in which places the VM may be";
+            return Err(Error::new(ErrorClass::Transient, message));
+        };
+        let known = known?;
+        if let Some(built) =
+            built.as_ref().filter(|it| it.generation == state.generation && Arc::ptr_eq(&it.known, &known))
+        {
+            return built.provider.clone();
+        }
+        let same =
+            |it: &&Built| it.place == place && it.known.host == known.host && it.known.moved == known.moved;
+        let seen = built.as_ref().filter(same).map(|before| Arc::clone(&before.seen)).unwrap_or_default();
+        let provider = self.build(snapshot, &place, &known, &seen);
+        let generation = state.generation;
+        *built = Some(Built { generation, place, known, seen, provider: provider.clone() });
+        provider
     }
 
     fn build(
         &self,
         snapshot: &Snapshot,
-        earlier: &[Earlier],
+        place: &Place,
+        known: &Arc<Known>,
         seen: &Arc<Seen>,
     ) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
         let cloud = snapshot.provider.provider();
         let (limits, metrics) = (&self.0.limits, &self.0.metrics);
-        let decorated = |provider| decorate(provider, cloud.as_str(), limits.clone(), metrics.clone());
-        let current = decorated(open(snapshot, limits.most_calls())?);
-        let Some(place) = snapshot.provider.place() else { return Ok((cloud, current)) };
-        let earlier = earlier.iter().filter(|earlier| earlier.settings.provider() == cloud).map(|earlier| {
-            let Earlier { place, settings, until } = earlier.clone();
-            let provider = decorated(connect(&settings, limits.most_calls())?);
-            Ok(EarlierPlace { place, until, provider })
+        let at = |address: &str, host: &Option<String>, moved| {
+            let provider = connect(&snapshot.provider, address, host.as_deref(), moved, limits.most_calls())?;
+            Ok::<_, Error>(decorate(provider, cloud.as_str(), limits.clone(), metrics.clone()))
+        };
+        let current = at(&place.address, &known.host, Some(self.0.places.moved()))?;
+        let earlier = known.former.iter().map(|former| EarlierPlace {
+            former: former.clone(),
+            provider: at(&former.address, &former.host, None),
         });
-        let earlier = earlier.collect::<Result<Vec<_>, Error>>()?;
-        if earlier.is_empty() {
-            return Ok((cloud, current));
-        }
-        Ok((cloud, Arc::new(WithEarlier { current, place: place.name, seen: Arc::clone(seen), earlier })))
+        let (earlier, known, seen) = (earlier.collect(), Arc::clone(known), Arc::clone(seen));
+        Ok((cloud, Arc::new(WithEarlier { current, place: place.clone(), known, seen, earlier })))
     }
 }
 
@@ -131,14 +155,32 @@ pub fn open(snapshot: &Snapshot, calls: usize) -> Result<Box<dyn Provider>, Erro
     if let Some(obstacle) = snapshot.obstacle() {
         return Err(Error::new(ErrorClass::Invalid, obstacle));
     }
-    connect(&snapshot.provider, calls)
-}
-
-/// The same without asking whether something speaks against deletions.
-fn connect(settings: &ProviderSettings, calls: usize) -> Result<Box<dyn Provider>, Error> {
-    match settings {
+    match &snapshot.provider {
         ProviderSettings::Libvirt(settings) => {
             Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool, calls)?))
+        }
+    }
+}
+
+/// The same at an address that these or other settings name, by the credentials of these. Where another host than `host` answers
+/// there, `moved` is told.
+fn connect(
+    settings: &ProviderSettings,
+    address: &str,
+    host: Option<&str>,
+    moved: Option<Arc<Notify>>,
+    calls: usize,
+) -> Result<Box<dyn Provider>, Error> {
+    match settings {
+        ProviderSettings::Libvirt(settings) => {
+            let host = host.map(Uuid::try_parse).transpose().map_err(|_| {
+                Error::new(
+                    ErrorClass::Invalid,
+                    "a host in the record of places is no UUID; delete that entry",
+                )
+            })?;
+            let (uri, pool) = (&settings.uri, &settings.pool);
+            Ok(Box::new(Libvirt::elsewhere(uri, address, pool, calls, Expected { host, moved })?))
         }
     }
 }

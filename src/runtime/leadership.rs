@@ -56,6 +56,11 @@ impl Leadership {
         self.0.borrow().leads()
     }
 
+    /// Counts the times that this process began to lead.
+    pub(crate) fn term(&self) -> u64 {
+        self.0.borrow().term
+    }
+
     /// Does `work` as long as this process leads without a break. `None` if it does not lead, or no longer: then `work`
     /// was dropped where it waited. Before each step that `work` takes it is made sure that the time is not over.
     pub async fn while_leading<T>(&self, work: impl Future<Output = T>) -> Option<T> {

@@ -41,7 +41,7 @@ impl Libvirt {
     /// Where these settings look for machines.
     pub(super) fn place(&self) -> Option<Place> {
         let uri = self.uri.parse::<ConnectUri>().ok()?;
-        Some(Place { setting: "LIBVIRT_URI", name: uri.place() })
+        Some(Place { setting: "LIBVIRT_URI", address: uri.address() })
     }
 
     /// What deletion could not use.

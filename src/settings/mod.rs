@@ -4,7 +4,6 @@
 //! folder.rs    two folders      -> Raw         (IO; whole, or an error that names the file)
 //! snapshot.rs  Raw              -> Snapshot    (pure; typed, with warnings and conflicts)
 //! inspect.rs   Raw              -> Inspection  (key by key, for people)
-//! places.rs    Snapshots    -> Earlier     (pure; the places that they named and name no more)
 //! watch.rs     changes on disk  -> State       (the last good snapshot stays in force)
 //! ```
 //!
@@ -23,7 +22,7 @@ mod folder;
 mod inspect;
 mod key;
 mod libvirt;
-mod places;
+mod place;
 mod snapshot;
 mod watch;
 
@@ -34,6 +33,6 @@ pub use folder::{Folders, Raw};
 pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};
 pub use key::{Key, Kind};
 pub use libvirt::Libvirt;
-pub use places::{Earlier, Place};
+pub use place::Place;
 pub use snapshot::{Conflict, Malformed, ProviderSettings, Snapshot, Source, Warning};
 pub use watch::{State, watch};

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, watch};
@@ -12,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Earlier, Folders, Raw, SettingsError, Snapshot, places};
+use super::{Folders, Raw, SettingsError, Snapshot};
 
 /// How long a folder must rest after a change before it is read: the kubelet swaps at once, but people write file by
 /// file.
@@ -36,8 +35,6 @@ pub struct State {
     pub rejected: Option<Arc<SettingsError>>,
     /// Counts the snapshots that came into force, from 1; 0 while there was none.
     pub generation: u64,
-    /// The places that the settings named before, while this process runs; the last one first.
-    pub earlier: Arc<[Earlier]>,
 }
 
 impl State {
@@ -123,17 +120,11 @@ impl Keeper {
             );
         }
         self.deafness = deafness;
-        let last_left = self.left();
         let news = self.accept(raw);
         if news {
-            self.announce(reader, self.left() > last_left);
+            self.announce(reader);
         }
         news
-    }
-
-    /// When the settings last came to name another place.
-    fn left(&self) -> Option<Timestamp> {
-        self.state.earlier.first().map(|earlier| earlier.until)
     }
 
     /// Takes over what is new and good. Returns whether the state changed.
@@ -148,10 +139,8 @@ impl Keeper {
             Ok(None) => self.state.rejected.take().is_some(),
             Ok(Some((raw, snapshot))) => {
                 self.raw = raw;
-                let State { current, generation, earlier, .. } = &self.state;
-                let (generation, now) = (generation + 1, Timestamp::now());
-                let earlier = places::before(&snapshot, current.as_deref(), earlier, now).into();
-                self.state = State { current: Some(Arc::new(snapshot)), rejected: None, generation, earlier };
+                let generation = self.state.generation + 1;
+                self.state = State { current: Some(Arc::new(snapshot)), rejected: None, generation };
                 true
             }
             Err(error) if self.state.rejected.as_deref() == Some(&error) => false,
@@ -162,10 +151,10 @@ impl Keeper {
         }
     }
 
-    /// Logs the state. `elsewhere`: they name another place than the settings before.
-    fn announce(&self, reader: &Reader, elsewhere: bool) {
+    /// Logs the state.
+    fn announce(&self, reader: &Reader) {
         let folder = reader.folders.settings.display();
-        let State { current, rejected, generation, earlier } = &self.state;
+        let State { current, rejected, generation } = &self.state;
         match (rejected, current) {
             (Some(error), Some(_)) => {
                 error!(%folder, generation, %error, "the settings are invalid; the operator keeps the last good ones");
@@ -173,15 +162,6 @@ impl Keeper {
             (Some(error), None) => error!(%folder, %error, "the settings are invalid; the operator has none"),
             (None, Some(snapshot)) => {
                 info!(%folder, generation, provider = %snapshot.provider.provider(), "the operator uses these settings");
-                if let Some(Earlier { place: before, until, .. }) = earlier.first().filter(|_| elsewhere) {
-                    let now = snapshot.provider.place().map(|place| place.name);
-                    warn!(
-                        %folder, %until, setting = before.setting, before = before.name, now,
-                        "the settings now name another place: the operator does not delete VMs in the \
-                         place before, and keeps their PeerPods until the settings name that place again; \
-                         after a restart it no longer knows that place"
-                    );
-                }
                 for warning in &snapshot.warnings {
                     warn!(%folder, "{warning}");
                 }

@@ -5,18 +5,25 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use libvirt_client::Volume;
-use peerpod_operator::provider::{ErrorClass, InstanceId, OwnVm, Provider as _, guard, libvirt::Libvirt};
-use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL, Relay};
+use peerpod_operator::provider::{
+    Error, ErrorClass, InstanceId, OwnVm, Provider as _, guard, libvirt::Libvirt,
+};
+use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL, PodVm, Relay};
 use testbed::vm_name;
 use uuid::Uuid;
 
 use crate::support::run;
 
 /// Calls of libvirt's, and what it may answer.
+const DOMAIN_DEFINE_XML: i32 = 11;
+const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
+const STORAGE_VOL_DELETE: i32 = 94;
 const STORAGE_VOL_LOOKUP_BY_NAME: i32 = 95;
 const STORAGE_VOL_LOOKUP_BY_PATH: i32 = 97;
+const INVALID_ARG: i32 = 8;
 const SYSTEM_ERROR: i32 = 38;
 const NO_STORAGE_VOL: i32 = 50;
+const OPERATION_INVALID: i32 = 55;
 const ACCESS_DENIED: i32 = 88;
 
 /// A libvirtd, and this operator's way to it.
@@ -34,11 +41,31 @@ impl Peer {
         Ok(Self { libvirtd, provider, dir })
     }
 
+    /// A way to the same libvirtd on which calls are refused, and an operator that takes it.
+    fn relayed(&self) -> Result<(Relay, Libvirt)> {
+        let relay = Relay::start(self.libvirtd.host(), self.dir.path(), Duration::ZERO)?;
+        let provider = Libvirt::new(&relay.uri().to_string(), POOL, 4)?;
+        Ok((relay, provider))
+    }
+
     /// The machine of the Pod `web`, proven to be that.
     async fn proven(&self, uuid: Uuid) -> Result<OwnVm> {
-        let id = InstanceId::parse("libvirt", &uuid.to_string())?;
-        Ok(guard::prove(self.provider.describe(&id).await?, "web")?)
+        proven(&self.provider, uuid).await
     }
+
+    /// Fails if the machine or one of its volumes is there.
+    async fn vanished(&self, vm: &PodVm) -> Result<()> {
+        let (name, virsh) = (&vm.domain.name, self.libvirtd.host().virsh());
+        ensure!(!virsh.domains().await?.contains(name), "{name} is still there");
+        let volumes = virsh.volumes(POOL).await?;
+        ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
+        Ok(())
+    }
+}
+
+async fn proven(provider: &Libvirt, uuid: Uuid) -> Result<OwnVm> {
+    let id = InstanceId::parse("libvirt", &uuid.to_string())?;
+    Ok(guard::prove(provider.describe(&id).await?, "web")?)
 }
 
 #[test]
@@ -77,18 +104,28 @@ fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()>
 }
 
 #[test]
-fn the_volumes_of_a_domain_that_somebody_undefined_since_it_was_proven_go() -> Result<()> {
+fn the_volumes_of_a_domain_that_somebody_undefined_since_it_was_proven_go_at_the_second_attempt_at_the_latest()
+-> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
         let vm = host.start_pod_vm(&name).await?;
-        let own = peer.proven(vm.domain.uuid).await?;
+        let (relay, provider) = peer.relayed()?;
+        let own = proven(&provider, vm.domain.uuid).await?;
         host.client().domain_destroy(&vm.domain).await?;
         host.client().domain_undefine_plain(&vm.domain).await?;
 
-        peer.provider.delete(&own).await?;
-        let volumes = host.virsh().volumes(POOL).await?;
-        ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
+        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.message.for_log().contains(&vm.root.key), "{error:?}");
+        // Nothing but this process knows of them.
+        let left = proven(&provider, vm.domain.uuid).await?;
+        ensure!(left == own, "{left:?}");
+        relay.refuse_none();
+        provider.delete(&left).await?;
+        peer.vanished(&vm).await?;
+        let gone = proven(&provider, vm.domain.uuid).await.err().context("something is left")?;
+        ensure!(gone.downcast_ref().is_some_and(|it: &Error| it.class == ErrorClass::NotFound), "{gone:#}");
         Ok(())
     })
 }
@@ -119,30 +156,97 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
 }
 
 #[test]
-fn a_domain_that_goes_when_it_is_off_is_turned_off_only_if_its_volumes_can_be_looked_for() -> Result<()> {
+fn a_domain_that_somebody_undefined_while_it_runs_leads_to_its_volumes_until_they_are_gone() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
         let vm = host.start_pod_vm(&name).await?;
-        // Somebody undefines it while it runs.
         host.client().domain_undefine_plain(&vm.domain).await?;
-        let own = peer.proven(vm.domain.uuid).await?;
+        let (relay, provider) = peer.relayed()?;
+        let own = proven(&provider, vm.domain.uuid).await?;
 
-        let faulty = Relay::start(host, peer.dir.path(), Duration::ZERO)?;
-        faulty.refuse(STORAGE_VOL_LOOKUP_BY_PATH, &[], SYSTEM_ERROR);
-        let provider = Libvirt::new(&faulty.uri().to_string(), POOL, 4)?;
+        relay.refuse(DOMAIN_DEFINE_XML, &[], ACCESS_DENIED);
         let error = provider.delete(&own).await.err().context("it was deleted")?;
-        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "running");
         ensure!(
-            error.class == ErrorClass::Transient
+            error.class == ErrorClass::Unauthorized
                 && error.message.for_status().contains("leaves the domain running"),
             "{error}"
         );
+        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "running");
 
-        peer.provider.delete(&own).await?;
-        ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
-        let volumes = host.virsh().volumes(POOL).await?;
-        ensure!(![&vm.root, &vm.cloudinit].iter().any(|own| volumes.contains(&own.name)), "{volumes:?}");
+        relay.refuse_none();
+        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.message.for_log().contains(&vm.root.key), "{error:?}");
+        ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "shut off");
+        // Another process knows nothing of the attempt before.
+        peer.provider.delete(&peer.proven(vm.domain.uuid).await?).await?;
+        peer.vanished(&vm).await
+    })
+}
+
+#[test]
+fn a_domain_goes_with_its_snapshots_where_the_driver_knows_no_firmware_variables() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let host = peer.libvirtd.host();
+        let (relay, provider) = peer.relayed()?;
+        let mut calls = Vec::new();
+        for snapshots in [0, 1, 2, 0] {
+            let name = vm_name("web");
+            let vm = host.start_pod_vm(&name).await?;
+            for snapshot in 0..snapshots {
+                let snapshot = format!("s{snapshot}");
+                host.virsh().run(&["snapshot-create-as", &name, &snapshot]).await?;
+            }
+            let before = relay.calls();
+            provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
+            peer.vanished(&vm).await?;
+            calls.push(relay.calls() - before);
+        }
+        // What the driver knows is asked for once. Then: the definition twice, whether it is persistent, a look-up of each
+        // volume, destroy, two deletions, undefine.
+        ensure!(calls[1..] == [9; 3], "{calls:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_driver_that_learnt_to_undefine_more_is_asked_for_it() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let host = peer.libvirtd.host();
+        let (relay, provider) = peer.relayed()?;
+        // It knows the plain call alone at first.
+        relay.refuse(DOMAIN_UNDEFINE_FLAGS, &[], INVALID_ARG);
+        let vm = host.start_pod_vm(&vm_name("web")).await?;
+        provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
+        peer.vanished(&vm).await?;
+
+        let vm = host.start_pod_vm(&vm_name("web")).await?;
+        host.virsh().run(&["snapshot-create-as", &vm.domain.name, "s"]).await?;
+        let own = proven(&provider, vm.domain.uuid).await?;
+        let error = provider.delete(&own).await.err().context("it was undefined without its snapshot")?;
+        ensure!(
+            error.class == ErrorClass::Refused && error.message.for_log().contains("snapshot"),
+            "{error:?}"
+        );
+        relay.refuse_none();
+        provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
+        peer.vanished(&vm).await
+    })
+}
+
+#[test]
+fn what_the_state_of_a_machine_forbids_is_no_trouble_of_the_cloud() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let vm = peer.libvirtd.host().start_pod_vm(&vm_name("web")).await?;
+        let (relay, provider) = peer.relayed()?;
+        let own = proven(&provider, vm.domain.uuid).await?;
+        relay.refuse(STORAGE_VOL_DELETE, &[], OPERATION_INVALID);
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Refused, "{error}");
         Ok(())
     })
 }

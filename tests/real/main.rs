@@ -28,6 +28,7 @@ mod leadership;
 mod lifecycle;
 mod observability;
 mod oldest_kubernetes;
+mod places;
 mod policy;
 mod qemu;
 mod refusals;

@@ -76,6 +76,24 @@ fn a_machine_goes_with_its_firmware_variables_where_libvirt_knows_no_checkpoints
     })
 }
 
+#[test]
+fn a_machine_that_somebody_undefined_while_it_runs_goes_with_its_disks_and_its_firmware_variables()
+-> Result<()> {
+    run(async {
+        let dir = tempfile::tempdir()?;
+        let libvirtd = QemuLibvirtd::start(dir.path()).await?;
+        let (host, name) = (libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        host.virsh().run(&["undefine", &name, "--keep-nvram"]).await?;
+        ensure!(!host.client().domain_is_persistent(&vm.domain).await?);
+        delete(host.uri(), vm.domain.uuid).await?;
+        ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");
+        ensure!(!libvirtd.nvram(&name).exists(), "its firmware's variables are still there");
+        assert_eq!(host.virsh().volumes(POOL).await?, [BASE_VOLUME]);
+        Ok(())
+    })
+}
+
 /// Deletes the machine of the Pod `web` as the operator does.
 async fn delete(uri: &ConnectUri, uuid: Uuid) -> Result<()> {
     let provider = Libvirt::new(&uri.to_string(), POOL, 4)?;

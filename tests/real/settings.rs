@@ -1,16 +1,12 @@
 //! Settings that are wrong, and clouds that do not answer: nothing is lost, and everything goes on by itself.
 
-use std::path::Path;
-
 use anyhow::{Result, ensure};
-use cluster::process::Lifetime;
-use peers::libvirt::Libvirtd;
 use testbed::{
     Operator, OperatorOptions, Settings,
     wait::{self, DEADLINE},
 };
 
-use crate::support::{ABANDON, Alone, PROGRAM, Scene, alone, alone_with};
+use crate::support::{Alone, PROGRAM, alone, alone_with};
 
 fn libvirt(alone: &Alone<'_>) -> Settings {
     Settings::libvirt(&alone.libvirtd.host().uri().to_string())
@@ -125,80 +121,6 @@ fn a_machine_that_an_unreachable_cloud_runs_goes_once_the_cloud_is_reached() -> 
         alone.operator.mount(&libvirt(alone))?;
         alone.scene().released(&vm.name()).await?;
         alone.scene().vanished(&vm).await
-    })
-}
-
-/// Another libvirtd, and the settings for it.
-async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
-    let libvirtd = Libvirtd::start(&dir.join("l"), Lifetime::Owned).await?;
-    let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-    Ok((libvirtd, settings))
-}
-
-#[test]
-fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_again() -> Result<()> {
-    alone(async |alone| {
-        let (here, gone) =
-            (alone.scene().pod_with_vm("here").await?, alone.scene().pod_with_vm("gone").await?);
-        let dir = tempfile::tempdir()?;
-        let (_libvirtd, elsewhere) = another(dir.path()).await?;
-        alone.operator.mount(&elsewhere)?;
-        alone.operator.reloaded(2, 0).await?;
-        ensure!(alone.operator.log()?.contains("the settings now name another place"));
-
-        let scene = alone.scene();
-        scene.caa.delete_machine(&gone, scene.host).await?;
-        scene.pods.delete("gone").await?;
-        scene.released(&gone.name()).await?;
-
-        scene.pods.delete("here").await?;
-        let condition = scene.held(&here.name(), "InvalidSettings").await?;
-        let before = scene.host.uri().place();
-        ensure!(
-            condition.message.contains("LIBVIRT_URI pointed to another place: the VM is there"),
-            "{condition:?}"
-        );
-        ensure!(!condition.message.contains(&before), "{condition:?}");
-        ensure!(
-            alone.operator.log()?.contains(&format!("LIBVIRT_URI pointed to {before}: the VM is there")),
-            "the log does not name the place"
-        );
-        scene.lives(&here).await?;
-
-        alone.operator.mount(&libvirt(alone))?;
-        alone.scene().released(&here.name()).await?;
-        alone.scene().vanished(&here).await
-    })
-}
-
-#[test]
-fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_does_not_answer() -> Result<()>
-{
-    alone(async |alone| {
-        let vm = alone.scene().pod_with_vm("web").await?;
-        let dir = tempfile::tempdir()?;
-        let (libvirtd, elsewhere) = another(dir.path()).await?;
-        alone.operator.mount(&elsewhere)?;
-        alone.operator.reloaded(2, 0).await?;
-        alone.libvirtd.stop().await?;
-        alone.scene().pods.delete("web").await?;
-        let condition = alone.scene().held(&vm.name(), "CloudUnavailable").await?;
-        for says in
-            ["LIBVIRT_URI pointed to another place", "cannot find out whether the VM is there", ABANDON]
-        {
-            ensure!(condition.message.contains(says), "{condition:?}");
-        }
-
-        // What is in the place that is named now goes all the same.
-        let scene = Scene { host: libvirtd.host(), ..alone.scene() };
-        let newer = scene.pod_with_vm("newer").await?;
-        scene.pods.delete("newer").await?;
-        scene.released(&newer.name()).await?;
-        scene.vanished(&newer).await?;
-
-        // It has forgotten its domains.
-        alone.libvirtd.restart().await?;
-        alone.scene().released(&vm.name()).await
     })
 }
 

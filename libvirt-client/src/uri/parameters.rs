@@ -155,3 +155,10 @@ pub(super) fn unescape(text: &str) -> Option<String> {
     }
     String::from_utf8(bytes).ok()
 }
+
+/// Percent-encodes what would end a value.
+pub(super) fn escape(text: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(byte);
+    let escaped = |byte: u8| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(escaped).collect()
+}

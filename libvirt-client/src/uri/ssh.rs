@@ -21,6 +21,8 @@ pub(crate) struct Ssh {
     pub(crate) trust: Trust,
     /// Whether sshd is asked to connect to the socket.
     pub(crate) forward: bool,
+    /// The socket that the URI names, if it names one.
+    pub(crate) socket: Option<PathBuf>,
     /// Where the socket may be on the host, first choice first.
     pub(crate) sockets: Vec<String>,
     /// What to ask `virt-ssh-helper` for, if that may be started.
@@ -70,7 +72,7 @@ impl Ssh {
             None if netcat.is_some() => Proxy::Netcat,
             proxy => proxy.unwrap_or(Proxy::Auto),
         };
-        let sockets = Socket::new(driver, path, socket, mode)?.elsewhere();
+        let sockets = Socket::new(driver, path, socket.clone(), mode)?.elsewhere();
         let native = (proxy != Proxy::Netcat && anywhere).then(|| format!("{driver}://{path}"));
         if sockets.is_empty() && native.is_none() {
             return Err(value_error(
@@ -92,6 +94,7 @@ impl Ssh {
             native,
             netcat: (proxy != Proxy::Native && !sockets.is_empty())
                 .then(|| netcat.unwrap_or_else(|| "nc".to_owned())),
+            socket,
             sockets,
         })
     }

@@ -24,20 +24,42 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 }
 
 #[test]
-fn a_place_is_the_same_whoever_goes_there_with_whatever_key() {
-    for (uri, place) in [
-        ("qemu:///system", "qemu:///system on this machine"),
-        ("qemu+unix:///system?mode=direct", "qemu:///system on this machine"),
-        ("qemu+unix:///system?socket=/a", "qemu:///system at /a"),
-        ("qemu+ssh://root@kvm/system?keyfile=/k&no_verify=1", "qemu:///system at kvm:22"),
-        ("qemu+ssh://kvm/system", "qemu:///system at kvm:22"),
-        ("qemu+ssh://kvm:23/system", "qemu:///system at kvm:23"),
-        ("qemu://kvm/system?pkipath=/p", "qemu:///system at kvm:16514"),
-        ("qemu+tcp://kvm/session", "qemu:///session at kvm:16509"),
-        ("qemu+tcp://kvm/x?name=qemu:///system", "qemu:///system at kvm:16509"),
-        ("remote+tcp://kvm/", "libvirt at kvm:16509"),
+fn an_address_is_the_same_whoever_goes_there_with_whatever_key() {
+    for (uri, address) in [
+        ("qemu:///system", "qemu+unix:///system"),
+        ("qemu+unix:///system?mode=direct", "qemu+unix:///system"),
+        ("qemu+unix:///system?socket=/a", "qemu+unix:///system?socket=/a"),
+        ("qemu:///system?socket=/a%26b%20c", "qemu+unix:///system?socket=/a%26b%20c"),
+        ("qemu+ssh://root@kvm/system?keyfile=/k&no_verify=1", "qemu+ssh://kvm:22/system"),
+        ("qemu+libssh2://kvm/system?mode=legacy", "qemu+ssh://kvm:22/system"),
+        ("qemu+ssh://kvm:23/system", "qemu+ssh://kvm:23/system"),
+        ("qemu+ssh://root@kvm/system?socket=/b&keyfile=/k", "qemu+ssh://kvm:22/system?socket=/b"),
+        ("qemu://kvm/system?pkipath=/p", "qemu+tls://kvm:16514/system"),
+        ("qemu+tcp://u@[fe80::1]/session", "qemu+tcp://[fe80::1]:16509/session"),
+        ("qemu+tcp://kvm/x?name=qemu:///system", "qemu+tcp://kvm:16509/x?name=qemu:///system"),
+        ("qemu+ssh://kvm/x?name=test:///a%3f&socket=/c", "qemu+ssh://kvm:22/x?socket=/c&name=test:///a%3F"),
+        ("remote+tcp://kvm/", "remote+tcp://kvm:16509/"),
+        ("qemu+tcp:///system", "qemu+tcp://localhost:16509/system"),
     ] {
-        assert_eq!(parse(uri).place(), place, "{uri}");
+        assert_eq!(parse(uri).address(), address, "{uri}");
+        // It is a URI itself, of the same place.
+        assert_eq!(parse(address).address(), address, "{uri}");
+        assert_eq!(parse(address).driver(), parse(uri).driver(), "{uri}");
+    }
+}
+
+#[test]
+fn another_place_is_reached_by_the_same_user_and_keys() {
+    let today = parse("qemu+ssh://virt@new/system?keyfile=/k&known_hosts=/h&no_verify=1&socket=/new");
+    let before = parse("qemu+ssh://old:23/system?socket=/old").reached_as(&today);
+    let expected = parse("qemu+ssh://virt@old:23/system?keyfile=/k&known_hosts=/h&no_verify=1&socket=/old");
+    assert_eq!(before.endpoint(), expected.endpoint());
+    let today = parse("qemu://new/system?pkipath=/p&no_verify=1");
+    let before = parse("qemu://old/system").reached_as(&today);
+    assert_eq!(before.endpoint(), parse("qemu://old/system?pkipath=/p&no_verify=1").endpoint());
+    // What one transport needs says nothing of another.
+    for other in ["qemu+tcp://old/system", "qemu+ssh://old/system", "qemu:///system?socket=/a"] {
+        assert_eq!(parse(other).reached_as(&today), parse(other));
     }
 }
 

@@ -48,13 +48,15 @@ impl Definition {
         self.description.trim() == DESCRIPTION
     }
 
-    /// The paths of those of its disks that were made for the domain of this name and nothing else.
-    pub(super) fn own_disks(&self, domain: &str) -> Vec<String> {
+    /// The paths of those of its disks that were made for this domain and nothing else.
+    pub(super) fn own_disks(&self) -> Vec<String> {
         self.devices
             .disks
             .iter()
             .filter_map(|disk| disk.source.as_ref()?.file.as_deref())
-            .filter(|path| split(path).1.strip_prefix(domain).is_some_and(|rest| OWN_VOLUMES.contains(&rest)))
+            .filter(|path| {
+                split(path).1.strip_prefix(self.name.as_str()).is_some_and(|rest| OWN_VOLUMES.contains(&rest))
+            })
             .map(str::to_owned)
             .collect()
     }
@@ -105,10 +107,11 @@ mod tests {
         assert!(definition.is_pod_vm());
         assert_eq!(definition.name, "podvm-web-1a2b3c4d");
         assert_eq!(
-            definition.own_disks("podvm-web-1a2b3c4d"),
+            definition.own_disks(),
             ["/pool/podvm-web-1a2b3c4d-root.qcow2", "/pool/podvm-web-1a2b3c4d-cloudinit.iso"]
         );
-        assert!(definition.own_disks("podvm-web").is_empty());
+        let other = Definition::parse(&XML.replace("<name>podvm-web-1a2b3c4d<", "<name>podvm-web<")).unwrap();
+        assert!(other.own_disks().is_empty());
     }
 
     #[test]
@@ -122,7 +125,7 @@ mod tests {
     fn a_domain_without_description_or_disks_is_no_pod_vm() {
         let definition = Definition::parse("<domain type='test'><name>test</name></domain>").unwrap();
         assert!(!definition.is_pod_vm());
-        assert!(definition.own_disks("test").is_empty());
+        assert!(definition.own_disks().is_empty());
     }
 
     proptest! {

@@ -94,7 +94,7 @@ impl Libvirt {
             xml => xml.map_err(|error| self.explain("reading the domain's definition", &error)),
         };
         let definition = xml.and_then(|xml| parse(domain, &xml));
-        let disk = definition.as_ref().ok().and_then(|read| read.own_disks(&domain.name).into_iter().next());
+        let disk = definition.as_ref().ok().and_then(|read| read.own_disks().into_iter().next());
         let text = definition.map(|read| {
             let sign = if read.is_pod_vm() { "has" } else { "does not have" };
             format!("check read the definition of {}; it {sign} cloud-api-adaptor's sign", domain.name)

@@ -31,6 +31,7 @@ fn public(failure: &Failure) -> String {
             format!("libvirt did not answer {procedure} within {after:?}")
         }
         Failure::Protocol(_) => "libvirt's answer does not follow its protocol".to_owned(),
+        Failure::OtherHost { .. } => "the address leads to another host than before".to_owned(),
         Failure::Auth(_) => "the operator and libvirt cannot authenticate each other".to_owned(),
     }
 }
@@ -48,6 +49,7 @@ fn class(error: &Failure) -> ErrorClass {
             | ErrorCode::OperationDenied,
         ) => ErrorClass::Unauthorized,
         Some(ErrorCode::NoStoragePool | ErrorCode::NoSupport) => ErrorClass::Invalid,
+        Some(ErrorCode::OperationInvalid) => ErrorClass::Refused,
         None if refused(error) => ErrorClass::Unauthorized,
         _ => ErrorClass::Transient,
     }
@@ -87,6 +89,7 @@ mod tests {
             Failure::Timeout { procedure: "DomainDestroy", after: Duration::from_secs(30) },
             Failure::Protocol(ProtocolError::Direction),
             Failure::Auth(TEXT.to_owned()),
+            Failure::OtherHost { expected: uuid::Uuid::nil(), found: None },
         ]
     }
 

@@ -1,7 +1,7 @@
 //! What a test leaves on a cluster that the next one has to itself.
 
 use anyhow::Result;
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -9,6 +9,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{PeerPod, PeerPodConfig},
+    names::PLACES,
 };
 use serde_json::json;
 use testbed::{
@@ -17,13 +18,17 @@ use testbed::{
 };
 
 /// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
-/// lease, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
+/// lease, no place is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
     let caa = Caa::install(testbed).await?;
     let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
     leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    let config_maps: Api<ConfigMap> = Api::namespaced(testbed.client(), NAMESPACE);
+    if config_maps.get_opt(PLACES).await?.is_some() {
+        config_maps.delete(PLACES, &DeleteParams::default()).await?;
+    }
     let all: Api<PeerPod> = Api::all(testbed.client());
     for left in all.list(&ListParams::default()).await? {
         let namespace = left.namespace().unwrap_or_default();

@@ -84,8 +84,10 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
     write(
         &dir.join("libvirtd.conf"),
         &format!(
-            "unix_sock_dir = \"{}\"\nunix_sock_group = \"root\"\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n\
+            "host_uuid = \"{}\"\nunix_sock_dir = \"{}\"\nunix_sock_group = \"root\"\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n\
              log_outputs = \"3:stderr\"\n{listeners}",
+            // A host of its own, like any other machine, and the same one whenever it starts.
+            uuid(),
             dir.join("sock").display()
         ),
     )?;
@@ -99,6 +101,17 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
         &dir.join("etc/qemu.conf"),
         "stdio_handler = \"file\"\nuser = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\n\
          dynamic_ownership = 0\nremember_owner = 0\nnamespaces = []\ncgroup_controllers = []\n",
+    )
+}
+
+/// A random UUID.
+fn uuid() -> String {
+    let (time, rest) = (fastrand::u32(..), fastrand::u64(..1 << 48));
+    format!(
+        "{time:08x}-{:04x}-4{:03x}-8{:03x}-{rest:012x}",
+        fastrand::u16(..),
+        fastrand::u16(..4096),
+        fastrand::u16(..4096)
     )
 }
 

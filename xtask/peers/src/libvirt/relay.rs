@@ -42,6 +42,8 @@ pub struct Relay {
 struct Rules {
     lost: Vec<Vec<u8>>,
     refused: Vec<Refusal>,
+    /// How many calls came.
+    calls: usize,
 }
 
 #[derive(Debug)]
@@ -84,6 +86,16 @@ impl Relay {
     /// arrives.
     pub fn refuse(&self, procedure: i32, ending: &[u8], code: i32) {
         self.rules().refused.push(Refusal { procedure, ending: ending.to_vec(), code });
+    }
+
+    /// From now on, no call is refused.
+    pub fn refuse_none(&self) {
+        self.rules().refused.clear();
+    }
+
+    /// How many calls came so far.
+    pub fn calls(&self) -> usize {
+        self.rules().calls
     }
 
     fn rules(&self) -> MutexGuard<'_, Rules> {
@@ -143,7 +155,8 @@ async fn forward(
 
 impl Rules {
     /// Whether a call is lost, and with which error it is refused.
-    fn judge(&self, packet: &[u8]) -> (bool, Option<i32>) {
+    fn judge(&mut self, packet: &[u8]) -> (bool, Option<i32>) {
+        self.calls += 1;
         let lost =
             self.lost.iter().any(|mark| packet.windows(mark.len()).any(|part| part == mark.as_slice()));
         let is_refused = |it: &&Refusal| {

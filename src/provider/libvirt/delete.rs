@@ -1,0 +1,173 @@
+//! The deletion of one domain with its volumes.
+
+use std::sync::atomic::Ordering;
+
+use futures::future::join3;
+use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
+
+use super::{Libvirt, definition::Definition, uuid, volumes::Found};
+use crate::{
+    provider::{Error, ErrorClass, Vm},
+    runtime::Message,
+};
+
+/// What is known of a domain right before its deletion.
+enum Now {
+    /// It is there, and libvirt still knows it when it is off.
+    Persistent(Definition),
+    /// It is there, and libvirt forgets it when it is off.
+    Transient(Definition),
+    /// It went since it was proven.
+    Gone,
+}
+
+impl Libvirt {
+    /// Deletes a domain that was proven to be a pod VM, its volumes before its definition.
+    pub(super) async fn delete_vm(&self, vm: &Vm) -> Result<(), Error> {
+        let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
+        // The proof may have waited for its turn: whoever edited the domain since has a say.
+        let (definition, persistent, found) = join3(
+            self.definition(&domain),
+            self.client.domain_is_persistent(&domain),
+            self.find_volumes(&vm.own_disks),
+        )
+        .await;
+        let definition = match self.now(definition, persistent)? {
+            Now::Gone => return self.delete_remains(vm, found).await,
+            Now::Persistent(definition) | Now::Transient(definition) if !is_still(&definition, vm) => {
+                let message = format!(
+                    "the domain {} changed: its name is not {} any more, or it lost cloud-api-adaptor's sign; the operator \
+                     looks again",
+                    vm.id, vm.name
+                );
+                return Err(Error::new(ErrorClass::Transient, Message::public(message)));
+            }
+            Now::Persistent(definition) => definition,
+            Now::Transient(definition) => {
+                if !self.keep(&domain).await? {
+                    return self.delete_remains(vm, found).await;
+                }
+                definition
+            }
+        };
+        let disks = definition.own_disks();
+        let found = if disks == vm.own_disks { found } else { self.find_volumes(&disks).await };
+        self.turn_off(&domain).await?;
+        self.delete_volumes(found).await?;
+        self.undefine(&domain).await
+    }
+
+    fn now(
+        &self,
+        definition: Result<Definition, Error>,
+        persistent: Result<bool, libvirt_client::Error>,
+    ) -> Result<Now, Error> {
+        let definition = match definition {
+            Err(gone) if gone.class == ErrorClass::NotFound => return Ok(Now::Gone),
+            definition => definition?,
+        };
+        Ok(match persistent {
+            Ok(true) => Now::Persistent(definition),
+            Ok(false) => Now::Transient(definition),
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => Now::Gone,
+            // A driver that does not tell them apart.
+            Err(error) if error.code() == Some(ErrorCode::NoSupport) => Now::Persistent(definition),
+            Err(error) => return Err(self.explain("asking whether the domain is persistent", &error)),
+        })
+    }
+
+    /// Defines a running domain that libvirt would forget, as it is. `false`: it has gone meanwhile.
+    async fn keep(&self, domain: &Domain) -> Result<bool, Error> {
+        let defined = match self.client.domain_xml_inactive(domain).await {
+            Ok(xml) => self.client.domain_define(&xml).await.map(|_| true),
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => Ok(false),
+            Err(error) => Err(error),
+        };
+        defined.map_err(|error| {
+            let error = self.explain("defining the domain again", &error);
+            let message = error.message.map(|error| {
+                format!(
+                    "{error}; the operator leaves the domain running until then: the domain is not persistent, and once it is \
+                     off, libvirt no longer knows its volumes"
+                )
+            });
+            Error::new(error.class, message)
+        })
+    }
+
+    /// Deletes the volumes of a domain that is gone. What is left is remembered: nothing else leads to it.
+    async fn delete_remains(&self, vm: &Vm, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
+        let deleted = self.delete_volumes(found).await;
+        self.remains.note(vm, deleted.is_err());
+        deleted
+    }
+
+    /// Turns the domain off. One that is off already is as good, and only its state says that it is.
+    async fn turn_off(&self, domain: &Domain) -> Result<(), Error> {
+        let Err(error) = self.client.domain_destroy(domain).await else { return Ok(()) };
+        let off = match error.code() {
+            Some(ErrorCode::NoDomain) => true,
+            Some(ErrorCode::OperationInvalid) => {
+                let state = self.client.domain_state(domain).await;
+                matches!(state, Ok(DomainState::ShutOff | DomainState::Crashed))
+            }
+            _ => false,
+        };
+        if off { Ok(()) } else { Err(self.explain("destroying the domain", &error)) }
+    }
+
+    /// Undefines the domain with everything that hangs on the definition, as far as its driver can. What the driver knows is
+    /// remembered; where it can do more by now, it refuses what it did before, and is asked from the start.
+    async fn undefine(&self, domain: &Domain) -> Result<(), Error> {
+        let known = self.undefining.load(Ordering::Relaxed);
+        let mut answer = self.undefine_from(known, domain).await;
+        if known > 0 && code(&answer) == Some(ErrorCode::OperationInvalid) {
+            answer = self.undefine_from(0, domain).await;
+        }
+        match answer {
+            Err(error) if error.code() != Some(ErrorCode::NoDomain) => {
+                Err(self.explain("undefining the domain", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Goes down the [`ways`] to undefine from this one on, until one is known to the driver.
+    async fn undefine_from(&self, first: usize, domain: &Domain) -> Result<(), libvirt_client::Error> {
+        for (index, flags) in ways().into_iter().enumerate().skip(first) {
+            let answer = self.client.domain_undefine(domain, flags).await;
+            if !is_unknown(&answer) {
+                self.undefining.store(index, Ordering::Relaxed);
+                return answer;
+            }
+        }
+        // The call that every driver has.
+        self.undefining.store(ways().len(), Ordering::Relaxed);
+        self.client.domain_undefine_plain(domain).await
+    }
+}
+
+/// What goes with a definition, from most to least. libvirt before 5.6 does not know the flag for checkpoints; the test driver
+/// knows none for firmware variables; others know one alone.
+fn ways() -> [UndefineFlags; 5] {
+    let (saved, snapshots, nvram) =
+        (UndefineFlags::MANAGED_SAVE, UndefineFlags::SNAPSHOTS_METADATA, UndefineFlags::NVRAM);
+    let old = saved | snapshots | nvram;
+    [old | UndefineFlags::CHECKPOINTS_METADATA, old, saved | snapshots, nvram, saved]
+}
+
+fn is_still(definition: &Definition, vm: &Vm) -> bool {
+    definition.name == vm.name && definition.is_pod_vm()
+}
+
+/// Whether the driver does not know the flags, or the call.
+fn is_unknown(answer: &Result<(), libvirt_client::Error>) -> bool {
+    matches!(
+        code(answer),
+        Some(ErrorCode::NoSupport | ErrorCode::InvalidArg | ErrorCode::ArgumentUnsupported)
+    )
+}
+
+fn code(answer: &Result<(), libvirt_client::Error>) -> Option<ErrorCode> {
+    answer.as_ref().err().and_then(libvirt_client::Error::code)
+}

@@ -1,0 +1,344 @@
+//! The leader keeps the places *(client required)*.
+
+use std::{collections::BTreeMap, fmt::Display, pin::pin, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::json;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    Answer, Former, Known,
+    records::{Full, Host, MOST_FORMER, Records, Unreadable, key},
+};
+use crate::{
+    api::v1alpha1::FIELD_MANAGER,
+    names::PLACES,
+    provider::{Error, ErrorClass, open},
+    runtime::{
+        Backoff, Leadership, Message,
+        api_call::{ApiError, bounded},
+    },
+    settings::{Place, Snapshot, State},
+};
+
+/// The creation has a manager of its own: it must never take away what another process wrote meanwhile.
+const CREATOR: &str = "peerpod-operator-places";
+
+/// How long the first read may take until it counts as failed.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a host may take to say which one it is.
+const HOST_PATIENCE: Duration = Duration::from_secs(15);
+
+/// The answer to a write of what is no longer as it was read.
+const CONFLICT: u16 = 409;
+
+/// The longest pause between attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest pause before a host that was not the expected one is asked who it is: several may share an address.
+const LONGEST_DOUBT: Duration = Duration::from_secs(300);
+
+/// Keeps the places while this process leads.
+pub(super) struct Keeper {
+    api: Api<ConfigMap>,
+    /// The `ConfigMap`, for people.
+    name: String,
+    settings: watch::Receiver<State>,
+    leadership: Leadership,
+    answer: watch::Sender<Option<Answer>>,
+    /// Told where the address leads to another host.
+    moved: Arc<Notify>,
+    backoff: Backoff<()>,
+    doubts: Backoff<()>,
+}
+
+/// What one term of leadership has seen.
+#[derive(Default)]
+struct Seen {
+    /// The `ConfigMap`, once it was read; an empty one without a version where there is none.
+    object: Option<ConfigMap>,
+    /// Why it cannot be read.
+    unreadable: Option<Error>,
+    /// When to ask which host is at the place: it may be another one than is recorded.
+    doubt: Option<Instant>,
+}
+
+/// Why there are no known places.
+struct Failure {
+    error: Error,
+    /// Whether time alone may help.
+    again: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        client: Client,
+        namespace: &str,
+        settings: watch::Receiver<State>,
+        leadership: Leadership,
+        answer: watch::Sender<Option<Answer>>,
+        moved: Arc<Notify>,
+    ) -> Self {
+        let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
+        let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
+        let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
+        Self { api, name, settings, leadership, answer, moved, backoff, doubts }
+    }
+
+    /// Works whenever this process leads, until `stop`.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut changes = pin!(self.leadership.changes());
+        loop {
+            let leading = async {
+                // Whether it never led or does no longer, it waits for a change.
+                let _ = Box::pin(self.leadership.while_leading(self.lead())).await;
+                changes.next().await
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                change = leading => if change.is_none() { return },
+            }
+        }
+    }
+
+    /// Does what a leader does, without end.
+    async fn lead(&self) {
+        let mut settings = self.settings.clone();
+        let mut objects = pin!(watcher::watch_object(self.api.clone(), PLACES).default_backoff());
+        let mut seen = Seen::default();
+        self.backoff.succeeded(&());
+        loop {
+            let pause = self.look(&mut seen, &mut settings).await;
+            tokio::select! {
+                Some(object) = objects.next() => seen.take(object, &self.name),
+                Ok(()) = settings.changed() => {}
+                () = self.moved.notified() => {
+                    seen.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
+                }
+                () = sleep(pause) => seen.waited(&self.name),
+            }
+        }
+    }
+
+    /// Does the next thing to do; tells when to look again, if nothing changes.
+    async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
+        let state = settings.borrow_and_update().clone();
+        let snapshot = state.current.filter(|snapshot| snapshot.obstacle().is_none());
+        let Some((snapshot, place)) = snapshot.and_then(|it| it.provider.place().map(|place| (it, place)))
+        else {
+            // The settings themselves say why nothing is decided by them.
+            return LONGEST_PAUSE;
+        };
+        let found = tokio::select! {
+            found = self.find_out(seen, &snapshot, &place) => found,
+            // What was found out would be of no use.
+            Ok(()) = settings.changed() => return Duration::ZERO,
+        };
+        let (outcome, pause) = match found {
+            Ok(None) => return READ_PATIENCE,
+            Ok(Some(known)) => {
+                self.backoff.succeeded(&());
+                (Ok(Arc::new(known)), LONGEST_PAUSE)
+            }
+            Err(Failure { error, again }) => {
+                let pause = if again { self.backoff.failed(&()) } else { LONGEST_PAUSE };
+                (Err(error), pause)
+            }
+        };
+        let answer = Some(Answer { term: self.leadership.term(), place, outcome });
+        self.answer.send_if_modified(|before| {
+            let news = *before != answer;
+            if news {
+                if let Some(Answer { outcome: Err(error), .. }) = &answer {
+                    warn!(places = self.name, "{}", error.message.for_log());
+                }
+                *before = answer;
+            }
+            news
+        });
+        seen.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
+    }
+
+    /// The places, written down first if they are others than before. `None`: the `ConfigMap` was not read yet.
+    async fn find_out(
+        &self,
+        seen: &mut Seen,
+        snapshot: &Snapshot,
+        place: &Place,
+    ) -> Result<Option<Known>, Failure> {
+        let Some(object) = &seen.object else {
+            return seen.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
+        };
+        let cloud = snapshot.provider.provider().as_str();
+        let (key, empty) = (key(cloud, &place.address), BTreeMap::new());
+        let data = object.data.as_ref().unwrap_or(&empty);
+        let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
+        let recorded = before.of(&key).and_then(|record| record.host.clone());
+        let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
+        let host = if recorded.is_none() || doubted { ask(snapshot).await.map(Some) } else { Ok(recorded) };
+        let known_host = host.as_ref().ok().and_then(Option::as_ref);
+        let records =
+            before.naming(cloud, place, known_host, Timestamp::now()).map_err(|Full| self.full(place))?;
+        if records != before {
+            let written = match self.write(&records, &before, object).await {
+                // The watch brings what somebody else wrote.
+                Err(error) if error.code() == Some(CONFLICT) => return Ok(None),
+                written => written.map_err(|error| self.unwritable(&error))?,
+            };
+            self.announce(&records, &before, cloud, &key, place);
+            seen.object = Some(written);
+        }
+        // A place whose host is not known can be recorded, but nothing can be decided by it.
+        let host = host.map_err(|error| Failure { error, again: true })?;
+        seen.doubt = seen.doubt.filter(|_| !doubted);
+        let former = records.former(cloud, &key).map(|(key, record)| Former {
+            key: key.to_owned(),
+            address: record.address.clone(),
+            host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
+            moved: record.moved,
+            until: record.until,
+        });
+        Ok(Some(Known {
+            host: host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
+            moved: records.of(&key).and_then(|record| record.moved),
+            former: former.collect(),
+            key,
+        }))
+    }
+
+    /// Writes what changed, if the `ConfigMap` still is what was read. One that does not exist is made empty first.
+    async fn write(
+        &self,
+        records: &Records,
+        before: &Records,
+        object: &ConfigMap,
+    ) -> Result<ConfigMap, ApiError> {
+        let version = if let Some(version) = &object.metadata.resource_version {
+            Some(version.clone())
+        } else {
+            let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
+            let params = PatchParams::apply(CREATOR).force();
+            bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty))).await?.metadata.resource_version
+        };
+        let data = records.changed_since(before).map_err(kube::Error::SerdeError)?;
+        let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
+    }
+
+    /// Says in the log what became of the places.
+    fn announce(&self, records: &Records, before: &Records, cloud: &str, key: &str, place: &Place) {
+        let Place { setting, address } = place;
+        let places = &self.name;
+        info!(places, key, setting, address, "the place that the settings name is recorded");
+        if records.of(key).and_then(|it| it.moved) != before.of(key).and_then(|it| it.moved) {
+            warn!(
+                places,
+                key,
+                setting,
+                address,
+                "the address leads to another host than before: a VM that is not there is not absent, and holds its PeerPod. If \
+                 the former host is gone for good, or only has another UUID, delete the entry"
+            );
+        }
+        for (former, record) in before.former(cloud, key).filter(|(_, record)| record.until.is_none()) {
+            warn!(
+                places,
+                key = former,
+                setting,
+                address = record.address,
+                "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
+                 PeerPod. If no VM is there any more, delete the entry"
+            );
+        }
+    }
+
+    fn unreadable(&self, Unreadable(key): &Unreadable) -> Failure {
+        let public = format!(
+            "the operator cannot read the entry {key} of its ConfigMap {PLACES}; correct or delete that entry"
+        );
+        Failure { error: self.invalid(public), again: false }
+    }
+
+    fn full(&self, place: &Place) -> Failure {
+        let public = format!(
+            "{} points to a further place, and the ConfigMap {PLACES} holds {MOST_FORMER} former ones already; delete the entries \
+             of places where no VM is any more",
+            place.setting
+        );
+        Failure { error: self.invalid(public), again: false }
+    }
+
+    fn invalid(&self, public: String) -> Error {
+        let full = format!("{public} (ConfigMap {})", self.name);
+        Error::new(ErrorClass::Invalid, Message::new(public, full))
+    }
+
+    fn unwritable(&self, error: &ApiError) -> Failure {
+        Failure { error: failed("write", &self.name, error.code(), error), again: true }
+    }
+}
+
+impl Seen {
+    /// Takes over what the watch brought.
+    fn take(&mut self, object: watcher::Result<Option<ConfigMap>>, name: &str) {
+        match object {
+            Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
+            // What was read before is as good: this process alone writes it.
+            Err(error) => self.unreadable = Some(failed("read", name, code(&error), &error)),
+        }
+    }
+
+    /// Notes that time went by.
+    fn waited(&mut self, name: &str) {
+        if self.object.is_none() && self.unreadable.is_none() {
+            self.unreadable = Some(failed("read", name, None, &"the API server does not answer"));
+        }
+    }
+}
+
+/// Asks which host is at the place that the settings name.
+async fn ask(snapshot: &Snapshot) -> Result<Host, Error> {
+    let provider = open(snapshot, 1)?;
+    let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
+        let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
+        Err(Error::new(ErrorClass::Transient, Message::public(message)))
+    });
+    name.map(Host::new)
+}
+
+/// The HTTP status by which a watch failed, if it did.
+fn code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// The error of a call for the `ConfigMap`.
+fn failed(verb: &str, name: &str, code: Option<u16>, error: &dyn Display) -> Error {
+    let advice = if code == Some(403) { "; apply the operator's roles of this version" } else { "" };
+    let public = format!(
+        "the operator cannot {verb} its ConfigMap {PLACES}, which holds the places that VMs may be in, and decides nothing until \
+         then{advice}"
+    );
+    let full = format!("{public} (ConfigMap {name}: {error})");
+    let class = if code == Some(403) { ErrorClass::Unauthorized } else { ErrorClass::Transient };
+    Error::new(class, Message::new(public, full))
+}

@@ -1,0 +1,232 @@
+//! The places that the settings have named, as they are kept *(no client)*.
+
+use std::collections::BTreeMap;
+
+use jiff::{Timestamp, Unit};
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Place;
+
+/// So many former places are kept. A further one needs room that an administrator makes.
+pub(super) const MOST_FORMER: usize = 8;
+
+/// What tells a host from another one at the same address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Host {
+    /// The cloud has no such sign.
+    Unnamed,
+    /// Its sign: libvirt's host UUID.
+    Named(String),
+}
+
+impl Host {
+    /// What a cloud said of it.
+    pub(super) fn new(name: Option<String>) -> Self {
+        name.map_or(Self::Unnamed, Self::Named)
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Unnamed => None,
+            Self::Named(name) => Some(name),
+        }
+    }
+}
+
+/// One place. Nothing in it lets anybody in there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    /// The cloud.
+    pub(super) cloud: String,
+    /// Where it is, without user and credentials.
+    pub(super) address: String,
+    /// The host that answers there; none while no host has answered yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) host: Option<Host>,
+    /// Since when the address leads to that host, where it led to another one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved: Option<Timestamp>,
+    /// When the settings came to name another place; none for the place that they name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<Timestamp>,
+}
+
+/// All places, by their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Records(BTreeMap<String, Record>);
+
+/// Why a place cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// An entry that is no place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable(pub(super) String);
+
+impl Records {
+    /// Reads what was written.
+    pub(super) fn read(data: &BTreeMap<String, String>) -> Result<Self, Unreadable> {
+        let record = |(key, text): (&String, &String)| {
+            let record = serde_json::from_str(text).map_err(|_| Unreadable(key.clone()))?;
+            Ok((key.clone(), record))
+        };
+        data.iter().map(record).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The entry of a place.
+    pub(super) fn of(&self, key: &str) -> Option<&Record> {
+        self.0.get(key)
+    }
+
+    /// The other places of a cloud.
+    pub(super) fn former<'a>(
+        &'a self,
+        cloud: &'a str,
+        key: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a Record)> {
+        let all = self.0.iter().map(|(key, record)| (key.as_str(), record));
+        all.filter(move |(other, record)| *other != key && record.cloud == cloud)
+    }
+
+    /// What is to be kept while the settings name this place, on this host if it is known.
+    pub(super) fn naming(
+        &self,
+        cloud: &str,
+        place: &Place,
+        host: Option<&Host>,
+        now: Timestamp,
+    ) -> Result<Self, Full> {
+        let (key, now) = (key(cloud, &place.address), now.round(Unit::Second).unwrap_or(now));
+        let mut next = self.clone();
+        for (_, other) in next.0.iter_mut().filter(|(other, _)| **other != key) {
+            other.until.get_or_insert(now);
+        }
+        let record = next.0.entry(key).or_insert_with(|| Record {
+            cloud: cloud.to_owned(),
+            address: place.address.clone(),
+            host: None,
+            moved: None,
+            until: None,
+        });
+        record.until = None;
+        if let Some(host) = host {
+            if record.host.as_ref().is_some_and(|before| before != host) {
+                record.moved = Some(now);
+            }
+            record.host = Some(host.clone());
+        }
+        if next.0.len() > MOST_FORMER + 1 && next.0.len() > self.0.len() { Err(Full) } else { Ok(next) }
+    }
+
+    /// The entries that are not so in `before`, as they are written.
+    pub(super) fn changed_since(&self, before: &Self) -> Result<BTreeMap<&str, String>, serde_json::Error> {
+        let changed = self.0.iter().filter(|(key, record)| before.of(key) != Some(record));
+        changed.map(|(key, record)| Ok((key.as_str(), serde_json::to_string(record)?))).collect()
+    }
+}
+
+/// The key of a place's entry. It is shown to tenants, who learn nothing of the address by it.
+pub(super) fn key(cloud: &str, address: &str) -> String {
+    let hash = digest(&SHA256, format!("{cloud} {address}").as_bytes());
+    let hash = hash.as_ref().first_chunk().map_or(0, |start| u32::from_be_bytes(*start));
+    format!("{cloud}-{hash:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str) -> Place {
+        Place { setting: "LIBVIRT_URI", address: address.to_owned() }
+    }
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn named(host: &str) -> Host {
+        Host::Named(host.to_owned())
+    }
+
+    /// An entry that leads to this host since then, and that the settings named until then.
+    fn record(address: &str, host: Option<Host>, moved: Option<i64>, until: Option<i64>) -> Record {
+        let (moved, until) = (moved.map(second), until.map(second));
+        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), host, moved, until }
+    }
+
+    fn entries(records: &Records) -> Vec<Record> {
+        let mut all: Vec<_> = records.0.values().cloned().collect();
+        all.sort_by(|a, b| a.address.cmp(&b.address));
+        all
+    }
+
+    /// Names these places one second after another.
+    fn after(named: &[(&str, Option<Host>)]) -> Result<Records, Full> {
+        let named = (1..).zip(named);
+        named.into_iter().try_fold(Records::default(), |records, (time, (address, host))| {
+            records.naming("libvirt", &at(address), host.as_ref(), second(time))
+        })
+    }
+
+    #[test]
+    fn a_place_is_kept_from_when_it_is_named_and_one_that_is_named_again_is_no_former_one() {
+        let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]).unwrap();
+        let expected = [record("a", Some(Host::Unnamed), None, None), record("b", None, None, Some(3))];
+        assert_eq!(entries(&records), expected);
+        let current = key("libvirt", "a");
+        let former: Vec<_> = records.former("libvirt", &current).map(|(_, it)| &*it.address).collect();
+        assert_eq!(former, ["b"]);
+        assert_eq!(records.former("aws", "none").count(), 0, "another cloud has no such place");
+        let same = records.naming("libvirt", &at("a"), Some(&Host::Unnamed), second(9));
+        assert_eq!(same, Ok(records), "nothing is to be written");
+    }
+
+    #[test]
+    fn another_host_at_the_same_address_is_noted_and_one_that_was_not_known_is_none() {
+        for (hosts, host, moved) in [
+            (vec![None, Some("1"), Some("1"), None], "1", None),
+            (vec![Some("1"), Some("2"), None], "2", Some(2)),
+            (vec![Some("1"), Some("2"), Some("1")], "1", Some(3)),
+        ] {
+            let steps: Vec<_> = hosts.into_iter().map(|host| ("a", host.map(named))).collect();
+            assert_eq!(entries(&after(&steps).unwrap()), [record("a", Some(named(host)), moved, None)]);
+        }
+    }
+
+    #[test]
+    fn no_place_is_forgotten_for_another_one() {
+        let names: Vec<_> = (0..=MOST_FORMER).map(|number| format!("host-{number}")).collect();
+        let steps: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
+        let full = after(&steps).unwrap();
+        assert_eq!(full.naming("libvirt", &at("further"), None, second(99)), Err(Full));
+        assert!(full.naming("libvirt", &at("host-3"), None, second(99)).is_ok());
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_anything_else_is_refused_by_its_key() {
+        let records =
+            after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Host::Unnamed))]).unwrap();
+        let written = records.changed_since(&Records::default()).unwrap();
+        let data: BTreeMap<String, String> =
+            written.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        assert_eq!(Records::read(&data), Ok(records.clone()));
+        assert!(records.changed_since(&records).unwrap().is_empty());
+        for text in ["", "{}", "null", "[]", r#"{"cloud": "libvirt"}"#] {
+            let data = [("mine".to_owned(), text.to_owned())].into();
+            assert_eq!(Records::read(&data), Err(Unreadable("mine".to_owned())), "{text}");
+        }
+        let by_hand =
+            [("x".to_owned(), r#"{"cloud":"libvirt","address":"qemu+ssh://old:22/system"}"#.to_owned())];
+        assert_eq!(Records::read(&by_hand.into()).unwrap().former("libvirt", "y").count(), 1);
+    }
+
+    #[test]
+    fn a_key_can_be_one_of_a_config_map_and_shows_no_address() {
+        let key = key("libvirt", "qemu+ssh://kvm-1:22/system");
+        assert_eq!(key.len(), "libvirt-12345678".len());
+        assert!(key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{key}");
+    }
+}
