@@ -91,6 +91,7 @@ impl ApiError {
     }
 
     /// See [`missing_crd`].
+    #[cfg(feature = "cli")]
     pub(crate) fn missing_crd<K: Resource<DynamicType = ()>>(&self) -> Option<String> {
         match self {
             Self::Failed(problem) => missing_crd::<K>(problem),
