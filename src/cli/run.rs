@@ -21,6 +21,7 @@ use crate::{
     provider::{Clouds, Limits, Places},
     runtime::{Leadership, Metrics, http, lease::Election, process, shutdown, telemetry},
     settings,
+    webhook::tls::TlsOptions,
 };
 
 /// How long work under way may take to end after the signal; then a leader drops it, to let another one lead.
@@ -40,8 +41,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
+    let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
+    let secure_metrics = secure.is_some();
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let servers = http::serve(health_addr, metrics_addr, readiness.clone(), registry, &shutdown)?;
+    let servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
 
     let (told, shown) = (metrics.clone(), readiness.shows("settings"));
     let deletes = args.controllers.contains(&ControllerName::PeerPod);
@@ -102,6 +105,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
                     ssh_key_secret: args.ssh_key_secret.clone(),
                     tls_secret: args.adaptor_tls_secret.clone(),
                     byom_host_keys_secret: args.byom_host_keys_secret.clone(),
+                    secure_metrics,
                     mounted: args.mounted(),
                 };
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());

@@ -1,10 +1,19 @@
 //! What the subcommands that go on until told to stop have in common.
 
-use std::{fmt::Display, process::ExitCode};
+use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::Args;
+use clap::{ArgAction, Args};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio_util::sync::CancellationToken;
 
-use crate::runtime::{ListenAt, telemetry::LogFormat};
+use super::{client::client, run::process_name};
+use crate::{
+    runtime::{ListenAt, http::Secure, telemetry::LogFormat},
+    webhook::{
+        certificates::{Serving, files::Files},
+        tls::TlsOptions,
+    },
+};
 
 /// Where a process tells how it is, and how it logs.
 #[derive(Clone, Debug, Args)]
@@ -13,13 +22,64 @@ pub struct ServingArgs {
     #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_HEALTH_ADDR", default_value = ":8081")]
     pub health_addr: ListenAt,
 
-    /// Address of /metrics, without TLS
+    /// Address of /metrics, without TLS unless --metrics-secure says so
     #[arg(long, value_name = "[IP]:PORT", env = "PEERPOD_OPERATOR_METRICS_ADDR", default_value = ":8080")]
     pub metrics_addr: ListenAt,
+
+    /// Serve /metrics with TLS, and only to clients with a token whose account may get the path /metrics: the API server is
+    /// asked about each token
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "PEERPOD_OPERATOR_METRICS_SECURE",
+        action = ArgAction::Set,
+        default_value_t = false
+    )]
+    pub metrics_secure: bool,
+
+    /// Folder with the certificate of /metrics, as tls.crt and tls.key in PEM; read again when it changes. Without it, run
+    /// makes one and signs it itself, and webhook shows that of its reviews
+    #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_METRICS_TLS_DIR")]
+    pub metrics_tls_dir: Option<PathBuf>,
 
     /// Format of log lines
     #[arg(long, env = "PEERPOD_OPERATOR_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
+}
+
+impl ServingArgs {
+    /// What protects metrics, if anything is to. `own`: the certificate that is shown where no folder has one; `None`: one
+    /// that nobody else signed.
+    pub(super) async fn secure(
+        &self,
+        tls: &TlsOptions,
+        own: Option<Arc<Serving>>,
+        stop: &CancellationToken,
+    ) -> Result<Option<Secure>, Box<dyn Error>> {
+        if !self.metrics_secure {
+            return Ok(None);
+        }
+        let serving = match (&self.metrics_tls_dir, own) {
+            (Some(folder), _) => {
+                let files = Files { certificate: folder.join("tls.crt"), key: folder.join("tls.key") };
+                let serving = Arc::new(Serving::default());
+                files.show(&serving)?;
+                tokio::spawn(files.follow(Arc::clone(&serving), stop.clone()));
+                serving
+            }
+            (None, Some(own)) => own,
+            (None, None) => Arc::new(self_signed()?),
+        };
+        Ok(Some(Secure::new(tls.server_config(serving)?, client().await?)))
+    }
+}
+
+/// A certificate that no authority signed, for as long as this process runs.
+fn self_signed() -> Result<Serving, Box<dyn Error>> {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([process_name()])?;
+    let serving = Serving::default();
+    serving.show(cert.pem().as_bytes(), signing_key.serialize_pem().as_bytes())?;
+    Ok(serving)
 }
 
 /// Does the work, and tells what was wrong with it.

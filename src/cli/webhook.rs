@@ -182,10 +182,11 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let certificates = CertificateMetrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
-    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let health = http::serve(health_addr, metrics_addr, readiness.clone(), registry, &shutdown)?;
-
     let serving = Arc::new(Serving::default());
+    let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown).await?;
+    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
+    let health = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
+
     let (source, certificate) = if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let files = Files { certificate: certificate.clone(), key: key.clone() };
         files.show(&serving)?;

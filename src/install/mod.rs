@@ -6,6 +6,7 @@ mod deployment;
 pub mod guard;
 mod jobs;
 mod metadata;
+pub mod metrics_rights;
 pub mod monitoring;
 mod options;
 mod rbac;

@@ -79,6 +79,20 @@ pub fn pod_monitor(options: &Options) -> Value {
     })
 }
 
+/// The Secret with the token (`token`) that Prometheus shows where metrics are secure, unless another one is named.
+pub const TOKEN_SECRET: &str = "peerpod-metrics-token";
+
+/// How an endpoint of [`pod_monitor`] is scraped where metrics are secure, with the token in this Secret. The certificates are
+/// for no name that Prometheus knows a Pod by.
+pub fn secure_endpoint(token_secret: &str) -> Value {
+    json!({
+        "port": "metrics",
+        "scheme": "https",
+        "tlsConfig": { "insecureSkipVerify": true },
+        "authorization": { "credentials": { "name": token_secret, "key": "token" } },
+    })
+}
+
 /// [`ALERTS`], as rules.
 pub fn prometheus_rule(options: &Options) -> Value {
     let rules = ALERTS.map(|Alert { name, expression, meaning, action }| {

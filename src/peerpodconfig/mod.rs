@@ -144,6 +144,8 @@ pub struct Options {
     pub tls_secret: String,
     /// The Secret with the host keys that byom trusts, which cloud-api-adaptor mounts.
     pub byom_host_keys_secret: String,
+    /// Whether the webhook serves its metrics with TLS and to those alone who may read them, as the operator does its own.
+    pub secure_metrics: bool,
     /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
     pub mounted: Option<Mounted>,
 }

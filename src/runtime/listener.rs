@@ -71,6 +71,13 @@ pub struct ListenError {
     problem: io::Error,
 }
 
+impl ListenError {
+    /// Why an address that `flag` chose cannot be served.
+    pub(crate) fn new(at: ListenAt, flag: &'static str, problem: io::Error) -> Self {
+        Self { at, flag, problem }
+    }
+}
+
 /// An address that connections are accepted on.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -81,7 +88,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Binds an address, which `flag` chose. Port 0 lets the system choose.
     pub(crate) fn bind(at: ListenAt, flag: &'static str) -> Result<Self, ListenError> {
-        let failed = |problem| ListenError { at, flag, problem };
+        let failed = |problem| ListenError::new(at, flag, problem);
         let listener = match at {
             ListenAt::Everywhere(port) => everywhere(port, open),
             ListenAt::Exactly(address) => open(address),

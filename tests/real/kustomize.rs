@@ -211,12 +211,17 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 "no-guard" => &[],
                 "peerpodconfig" => &["PeerPodConfig"],
                 "pod-monitor" => &["PodMonitor"],
+                "secure-metrics" => &["ClusterRole", "ClusterRole", "ClusterRoleBinding", "Deployment"],
                 other => panic!("nobody knows the component {other}"),
             };
             ensure!(kinds == expected, "{component}: {kinds:?}");
             let fewer = plain.len() - objects.iter().filter(|object| plain.contains(object)).count();
             match &*component {
                 "no-guard" => ensure!(fewer == 2 && new.is_empty(), "{fewer}"),
+                "secure-metrics" => {
+                    let arguments = new[3]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+                    ensure!(fewer == 1 && arguments.contains("--metrics-secure=true"), "{arguments}");
+                }
                 "deny-guard" => ensure!(new[0]["spec"]["validationActions"][0] == "Deny", "{new:?}"),
                 _ => {}
             }

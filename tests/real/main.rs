@@ -34,6 +34,7 @@ mod qemu;
 mod refusals;
 mod rights;
 mod running_pod;
+mod secure_metrics;
 mod settings;
 mod siblings;
 mod support;

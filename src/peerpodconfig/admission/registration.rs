@@ -114,9 +114,10 @@ impl Context {
     /// What the webhook runs, and where: what the operator itself does, unless told of another image.
     async fn program(&self) -> Result<&Program, PassError> {
         let asked = async || {
-            let Options { pod, image, .. } = &self.options;
+            let Options { pod, image, secure_metrics, .. } = &self.options;
+            let as_operator = |program| Program { secure_metrics: *secure_metrics, ..program };
             let Some(name) = pod else {
-                return Ok(Program::public(image.as_deref().unwrap_or(DEFAULT_IMAGE)));
+                return Ok(as_operator(Program::public(image.as_deref().unwrap_or(DEFAULT_IMAGE))));
             };
             let pod = self.observer.pod(name).await?.unwrap_or_default();
             let replicas = match replica_set_of(&pod) {
@@ -125,7 +126,9 @@ impl Context {
             };
             let placement = replicas.as_ref().map(Placement::of).unwrap_or_default();
             let own = Program::of(&pod).map(|own| Program { placement, ..own });
-            Program::told(own, image.as_deref()).ok_or_else(|| PassError::NoPod(name.clone()))
+            Program::told(own, image.as_deref())
+                .map(as_operator)
+                .ok_or_else(|| PassError::NoPod(name.clone()))
         };
         self.program.get_or_try_init(asked).await
     }

@@ -22,6 +22,8 @@ pub struct Program {
     pub pull_secrets: Vec<LocalObjectReference>,
     /// Where it runs.
     pub placement: Placement,
+    /// Whether it serves metrics with TLS and to those alone who may read them.
+    pub secure_metrics: bool,
 }
 
 impl Program {
@@ -32,6 +34,7 @@ impl Program {
             pull_policy: "IfNotPresent".to_owned(),
             pull_secrets: Vec::new(),
             placement: Placement::default(),
+            secure_metrics: false,
         }
     }
 

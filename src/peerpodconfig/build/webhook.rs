@@ -215,6 +215,7 @@ fn container(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Container 
         format!("--sizing={sizing}"),
         "--log-format=json".to_owned(),
     ];
+    args.extend(program.secure_metrics.then(|| "--metrics-secure=true".to_owned()));
     args.extend(tls::arguments(tls));
     Container {
         name: CONTAINER.to_owned(),

@@ -4,9 +4,10 @@
 //! last finds a place, so that no client can hold up the kubelet's probes, which would restart the process.
 
 mod readiness;
+pub mod secure;
 
 use std::convert::Infallible;
-use std::future::ready;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,19 +15,21 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 pub use readiness::{Condition, Readiness};
+pub use secure::Secure;
 
 use super::crowd::{Crowd, Seat};
 use super::listener::{ListenAt, ListenError, Listener};
@@ -34,6 +37,9 @@ use super::listener::{ListenAt, ListenError, Listener};
 /// Connections at once for each address. Probes and scrapes need a few: the others are so many that come after a probe
 /// before it has to leave, which is long answered then.
 const CONNECTIONS: usize = 128;
+
+/// The same where they speak TLS, for which each holds several times as much. No probe comes there.
+const SECURE_CONNECTIONS: usize = 32;
 
 /// How long a request may take to arrive, and an answer to be taken. Probes give up after a second, scrapes after ten.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,46 +69,51 @@ impl Servers {
 
 /// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are
 /// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns. To be called within
-/// tokio's runtime.
+/// tokio's runtime. What is `secure` needs an address of its own, as kubelets show no token.
 ///
 /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
 /// conditions, a line for each.
 pub fn serve(
     health: ListenAt,
     metrics: ListenAt,
+    secure: Option<Secure>,
     readiness: Readiness,
     registry: Registry,
     stop: &CancellationToken,
 ) -> Result<Servers, ListenError> {
+    if health == metrics && secure.is_some() {
+        let problem = io::Error::other("health and secure metrics need an address each");
+        return Err(ListenError::new(metrics, "--metrics-addr", problem));
+    }
     let mut tasks = JoinSet::new();
     let mut start = |at, flag, routes: Routes| {
         let listener = Listener::bind(at, flag)?;
         let address = listener.address();
-        info!(%address, paths = routes.paths().join(" "), "serving");
+        info!(%address, paths = routes.paths().join(" "), secure = routes.secure.is_some(), "serving");
         tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
         Ok(address)
     };
     let (health, metrics) = if health == metrics {
-        let routes = Routes { readiness: Some(readiness), registry: Some(registry) };
+        let routes = Routes { readiness: Some(readiness), registry: Some(registry), secure: None };
         let address = start(health, "--health-addr or --metrics-addr", routes)?;
         (address, address)
     } else {
-        let routes = Routes { readiness: Some(readiness), registry: None };
+        let routes = Routes { readiness: Some(readiness), registry: None, secure: None };
         let health = start(health, "--health-addr", routes)?;
-        let routes = Routes { readiness: None, registry: Some(registry) };
+        let routes = Routes { readiness: None, registry: Some(registry), secure };
         (health, start(metrics, "--metrics-addr", routes)?)
     };
     Ok(Servers { health, metrics, tasks })
 }
 
 async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken) {
-    let mut crowd = Crowd::new(CONNECTIONS);
+    let mut crowd = Crowd::new(if routes.secure.is_some() { SECURE_CONNECTIONS } else { CONNECTIONS });
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(()) = crowd.one_leaves() => {}
             stream = listener.accept(), if !crowd.is_full() => {
-                crowd.admit(|seat| converse(stream, Arc::clone(&routes), seat, stop.clone()));
+                crowd.admit(|seat| greet(stream, Arc::clone(&routes), seat, stop.clone()));
             }
         }
     }
@@ -110,12 +121,34 @@ async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken
     crowd.all_leave(2 * PATIENCE).await;
 }
 
-/// Answers one request.
-async fn converse(stream: TcpStream, routes: Arc<Routes>, seat: Arc<Seat>, stop: CancellationToken) {
-    let service = service_fn(|request: hyper::Request<_>| {
-        let response = routes.answer(request.method(), request.uri().path());
-        seat.answered();
-        ready(Ok::<_, Infallible>(response))
+/// Answers one request, after the client agreed on TLS where that is spoken.
+async fn greet(stream: TcpStream, routes: Arc<Routes>, seat: Arc<Seat>, stop: CancellationToken) {
+    let Some(secure) = &routes.secure else { return converse(stream, routes, seat, stop).await };
+    let agreed = tokio::select! {
+        agreed = secure.accept(stream) => agreed,
+        () = stop.cancelled() => return,
+        () = seat.has_to_leave(PATIENCE) => return debug!("a client took too long to agree on TLS"),
+    };
+    match agreed {
+        // Its buffers are several times as large as the rest.
+        Ok(stream) => Box::pin(converse(stream, routes, seat, stop)).await,
+        Err(error) => debug!(%error, "a client and this server do not agree on TLS"),
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    routes: Arc<Routes>,
+    seat: Arc<Seat>,
+    stop: CancellationToken,
+) {
+    let service = service_fn(|request: Request<_>| {
+        let (routes, seat) = (&routes, &seat);
+        async move {
+            let response = routes.respond(&request).await;
+            seat.answered();
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         // It is a part of what the connection has for its request.
@@ -147,9 +180,24 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, seat: Arc<Seat>, stop:
 struct Routes {
     readiness: Option<Readiness>,
     registry: Option<Registry>,
+    /// Who is answered at all; none: everybody.
+    secure: Option<Secure>,
 }
 
 impl Routes {
+    async fn respond<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if let Some(secure) = &self.secure
+            && let Err(refusal) = secure.admit(request.headers()).await
+        {
+            let mut response = respond(refusal.status(), TEXT, refusal.text().to_owned());
+            if response.status() == StatusCode::UNAUTHORIZED {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            return response;
+        }
+        self.answer(request.method(), request.uri().path())
+    }
+
     fn paths(&self) -> Vec<&'static str> {
         let health = self.readiness.iter().flat_map(|_| ["/healthz", "/readyz"]);
         health.chain(self.registry.iter().map(|_| "/metrics")).collect()
@@ -209,7 +257,7 @@ mod tests {
         let mut registry = Registry::default();
         Metrics::new(&mut registry);
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-        let servers = serve(health.into(), metrics.into(), readiness.clone(), registry, &stop).unwrap();
+        let servers = serve(health.into(), metrics.into(), None, readiness.clone(), registry, &stop).unwrap();
         (servers, readiness, stop)
     }
 
@@ -300,6 +348,7 @@ mod tests {
         let result = serve(
             LOCAL.into(),
             taken.1.into(),
+            None,
             Readiness::default(),
             Registry::default(),
             &CancellationToken::new(),

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, guard},
+    install::{APPLY_JOB, guard, metrics_rights, monitoring},
     runtime::lease,
 };
 use serde_json::{Value, json};
@@ -104,12 +104,6 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             "{spec}"
         );
         ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
-        let (annotations, labels) =
-            (&spec["admission"]["webhookAnnotations"], &spec["admission"]["webhookLabels"]);
-        ensure!(
-            (annotations, labels) == (&json!({ "enforcer": "off" }), &json!({ "of": "webhook" })),
-            "{spec}"
-        );
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         the_job_may_write_its_configuration_alone(&objects)?;
@@ -153,7 +147,7 @@ fn everything() -> Value {
             "serviceAccount": { "annotations": { "role": "a" } },
         },
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
-        "webhook": { "replicas": 4, "webhook": { "annotations": { "enforcer": "off" }, "labels": { "of": "webhook" } } },
+        "webhook": { "replicas": 4 },
         "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
         "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
         "operator": {
@@ -181,6 +175,52 @@ fn everything() -> Value {
         "podDisruptionBudget": { "enabled": true },
         "commonLabels": { "team": "a" },
         "kata-deploy": { "enabled": false },
+    })
+}
+
+#[test]
+fn annotations_and_labels_of_the_webhook_are_the_peerpodconfigs() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let webhook = json!({ "annotations": { "enforcer": "off" }, "labels": { "of": "webhook" } });
+        let webhook = format!("--set-json=webhook.webhook={webhook}");
+        let objects = helm.rendered(&["--set=peerPodConfig.create=true", &webhook]).await?;
+        let config = objects.iter().find_map(|it| it["data"]["peerpodconfig.yaml"].as_str());
+        let config: PeerPodConfig = serde_yaml::from_str(config.context("no PeerPodConfig")?)?;
+        let spec = serde_json::to_value(&config.spec.admission)?;
+        ensure!(spec["webhookAnnotations"] == json!({ "enforcer": "off" }), "{spec}");
+        ensure!(spec["webhookLabels"] == json!({ "of": "webhook" }), "{spec}");
+        Ok(())
+    })
+}
+
+#[test]
+fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let helm = Helm::of(cluster).await?;
+        let reviewers = |objects: &[Value]| {
+            objects.iter().filter(|it| it["metadata"]["name"] == metrics_rights::REVIEWER).count()
+        };
+        let monitor = "metrics.podMonitor.enabled=true";
+        let objects = helm.rendered(&["--set", monitor]).await?;
+        let endpoint = &of_kind(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
+        ensure!(reviewers(&objects) == 0 && *endpoint == json!({ "port": "metrics" }), "{endpoint}");
+
+        let values = format!("{monitor},metrics.secure=true,metrics.tlsSecretName=mine");
+        let objects = helm.rendered(&["--set", &values]).await?;
+        let endpoint = &of_kind(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
+        ensure!(*endpoint == monitoring::secure_endpoint(monitoring::TOKEN_SECRET), "{endpoint}");
+        ensure!(reviewers(&objects) == 2, "a role and its binding");
+        let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
+        let folder = "/etc/peerpod-operator/metrics-tls";
+        let arguments = pod["containers"][0]["args"].to_string();
+        ensure!(arguments.contains("\"--metrics-secure=true\""), "{arguments}");
+        ensure!(arguments.contains(&format!("\"--metrics-tls-dir={folder}\"")), "{arguments}");
+        ensure!(pod["volumes"][3]["secret"]["secretName"] == "mine", "{pod}");
+        ensure!(pod["containers"][0]["volumeMounts"][3]["mountPath"] == folder, "{pod}");
+        let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
+        accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
     })
 }
 

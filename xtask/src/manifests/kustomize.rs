@@ -186,6 +186,14 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: Vec::new(),
         },
         Choice {
+            name: "secure-metrics",
+            about: "Operator and webhook serve metrics with TLS, and only to clients with a token whose account may get the path \
+                    /metrics: give it the ClusterRole peerpod-metrics-reader. Name this component behind pod-monitor, whose Prometheus \
+                    then shows the token in the Secret peerpod-metrics-token.",
+            objects: install::metrics_rights::objects(options)?.into(),
+            patches: secure_metrics()?,
+        },
+        Choice {
             name: "alerts",
             about: "Alerts for the Prometheus operator.",
             objects: vec![monitoring::prometheus_rule(options)],
@@ -223,6 +231,17 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             objects: vec![samples::peer_pod_config(options)?],
             patches: Vec::new(),
         },
+    ])
+}
+
+fn secure_metrics() -> Result<Vec<Value>> {
+    let argument =
+        operation("add", "/spec/template/spec/containers/0/args/-", &"--metrics-secure=true".into())?;
+    let endpoint = monitoring::secure_endpoint(monitoring::TOKEN_SECRET);
+    let endpoint = operation("replace", "/spec/podMetricsEndpoints/0", &endpoint)?;
+    Ok(vec![
+        json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": argument }),
+        json!({ "target": { "kind": "PodMonitor", "name": install::NAME }, "patch": endpoint }),
     ])
 }
 

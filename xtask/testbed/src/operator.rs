@@ -121,9 +121,14 @@ impl Operator {
 
     /// What `/metrics` says.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let (status, text) = http::get(self.at(METRICS_PORT), "/metrics").await?;
+        let (status, text) = http::get(self.metrics_address(), "/metrics").await?;
         ensure!(status == 200, "/metrics answers {status}: {text}");
         Metrics::parse(text)
+    }
+
+    /// Where its metrics are.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.at(METRICS_PORT)
     }
 
     /// Replaces the mounted settings, as a kubelet does when `ConfigMap` and `Secret` have changed. (The two are

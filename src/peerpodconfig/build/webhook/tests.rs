@@ -152,3 +152,22 @@ fn a_pod_that_is_to_go_serves_on_and_then_has_time_for_what_it_was_asked() {
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > 5 + server::LONGEST_STOP.as_secs(), "{grace}");
 }
+
+#[test]
+fn it_serves_metrics_as_the_operator_does() {
+    let arguments = |program: &Program| {
+        let config = PeerPodConfig::new("config", crate::api::v1alpha1::PeerPodConfigSpec::default());
+        let settings = AdaptorSettings::read(None, None);
+        let inputs = Inputs {
+            config: &config,
+            namespace: "ns",
+            settings: &settings,
+            adaptor_image: "adaptor",
+            secrets: AdaptorSecrets::default(),
+        };
+        let deployment = serde_json::to_value(deployment(&inputs, &TlsOptions::default(), program)).unwrap();
+        deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+    };
+    assert!(!arguments(&program()).contains("--metrics-secure"));
+    assert!(arguments(&Program { secure_metrics: true, ..program() }).contains("--metrics-secure=true"));
+}

@@ -9,13 +9,13 @@ use k8s_openapi::{
 };
 
 use peerpod_operator::{
-    install::{self, Component, Manifest, NAME, Options, guard, monitoring, removal},
+    install::{self, Component, Manifest, NAME, Options, guard, removal},
     names,
 };
 use serde_json::{Value, json, to_value};
 
 use super::{
-    hooks,
+    hooks, metrics,
     template::{Node, file},
 };
 
@@ -75,7 +75,8 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
         }
     }
     files.insert("settings", settings(&options)?);
-    files.insert("monitoring", monitoring(&options)?);
+    files.insert("monitoring", metrics::monitoring(&options)?);
+    files.insert("metrics-rights", metrics::rights(&options)?);
     files.insert("peerpodconfig", hooks::apply(&options)?);
     files.insert("drain", vec![hooks::drain(&options)?]);
     let printed =
@@ -89,14 +90,14 @@ pub(super) fn tree(object: &Value) -> Result<Node> {
 }
 
 /// The object with the further labels that this expression gives. It is one expression: a label of two would be there twice.
-fn labelled(object: &Value, labels: &str) -> Result<Node> {
+pub(super) fn labelled(object: &Value, labels: &str) -> Result<Node> {
     let mut node = Node::of(object, &MARKS)?;
     node.extend("/metadata/labels", labels)?;
     Ok(node)
 }
 
 /// The expression of these maps in one, of which an earlier one counts more. One that is null is empty.
-fn merged(values: &[&str]) -> String {
+pub(super) fn merged(values: &[&str]) -> String {
     let maps: Vec<_> = values.iter().map(|value| format!("(.Values.{value} | default dict)")).collect();
     format!("merge (dict) {}", maps.join(" "))
 }
@@ -195,6 +196,7 @@ fn deployment(node: &mut Node) -> Result<()> {
         let argument = scalar(&format!("printf \"--{flag}=%s\" ({expression}) | quote"));
         node.add(&in_container("args"), None, argument, expression)?;
     }
+    metrics::secure(node, POD)?;
     node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
     // The API server drops an empty value, so the installation has none either.
     let last = format!("{CONTAINER}/env/7");
@@ -249,18 +251,6 @@ pub(super) fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K)
     let value = to_value(object)?;
     anyhow::ensure!(value["kind"] == K::KIND, "an object says its kind");
     Ok(value)
-}
-
-fn monitoring(options: &Options) -> Result<Vec<Template>> {
-    let objects = [
-        (monitoring::pod_monitor(options), "metrics.podMonitor"),
-        (monitoring::prometheus_rule(options), "metrics.alerts"),
-    ];
-    let templates = objects.iter().map(|(object, values)| {
-        let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
-        Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
-    });
-    templates.collect()
 }
 
 /// What more than one template needs, or a value alone does not say: templates that are no objects.

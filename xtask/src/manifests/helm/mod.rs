@@ -5,12 +5,14 @@
 //! document.rs  values.yaml, values.schema.json, a values file for each provider, and the chart README's table, from these
 //! chart.rs     which value takes which place
 //! hooks.rs     what runs before and after
+//! metrics.rs   what is scraped, and by whom
 //! template.rs  an object as a template
 //! ```
 
 mod chart;
 mod document;
 mod hooks;
+mod metrics;
 mod template;
 mod values;
 

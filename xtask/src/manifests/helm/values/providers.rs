@@ -25,13 +25,13 @@ fn setting() -> Value {
     json!({ "type": ["string", "number", "boolean", "null"] })
 }
 
-/// Files of a Secret, by their names.
+/// Files of a Secret, by their names. (Of a name that `propertyNames` forbids, helm tells the place of some other value.)
 fn files(about: &str) -> Value {
     json!({
         "type": ["object", "null"],
         "description": about,
-        "propertyNames": { "pattern": "^[-._a-zA-Z0-9]{1,253}$" },
-        "additionalProperties": { "type": ["string", "null"] },
+        "patternProperties": { "^[-._a-zA-Z0-9]{1,253}$": { "type": ["string", "null"] } },
+        "additionalProperties": false,
     })
 }
 

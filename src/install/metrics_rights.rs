@@ -1,0 +1,44 @@
+//! Rights around metrics that are served with TLS and a token: part of an installation where that is asked for.
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use serde_json::{Error, Value, to_value};
+
+use super::{
+    Component, NAME, Options,
+    rbac::{account, reference_to, rules},
+};
+use crate::{
+    peerpodconfig::build::webhook::SERVICE_ACCOUNT,
+    runtime::http::secure::{PATH, PERMISSIONS},
+};
+
+/// The role of those who serve metrics: they ask whose a token is, and what that one may do.
+pub const REVIEWER: &str = "peerpod-metrics-reviewer";
+
+/// The role of those who read metrics. Nobody has it until an administrator gives it.
+pub const READER: &str = "peerpod-metrics-reader";
+
+/// The roles, and the operator and the webhook as reviewers.
+pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
+    let reviewer = ClusterRole {
+        metadata: Component::Operator.cluster_scoped(REVIEWER),
+        rules: Some(rules(&[PERMISSIONS])),
+        ..ClusterRole::default()
+    };
+    let binding = ClusterRoleBinding {
+        metadata: Component::Operator.cluster_scoped(REVIEWER),
+        role_ref: reference_to("ClusterRole", REVIEWER),
+        subjects: Some([NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec()),
+    };
+    let rule = PolicyRule {
+        non_resource_urls: Some(vec![PATH.to_owned()]),
+        verbs: vec!["get".to_owned()],
+        ..PolicyRule::default()
+    };
+    let reader = ClusterRole {
+        metadata: Component::Operator.cluster_scoped(READER),
+        rules: Some(vec![rule]),
+        ..ClusterRole::default()
+    };
+    Ok([to_value(reviewer)?, to_value(binding)?, to_value(reader)?])
+}

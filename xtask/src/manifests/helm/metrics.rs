@@ -1,0 +1,59 @@
+//! The places of metrics: what Prometheus scrapes, and who may read where that is limited.
+
+use anyhow::Result;
+use peerpod_operator::install::{self, Options, monitoring};
+use serde_json::{Value, json};
+
+use super::{
+    chart::{Template, labelled, merged, tree},
+    template::Node,
+};
+
+/// Whether metrics are served with TLS and to those alone who may read them.
+const SECURE: &str = ".Values.metrics.secure";
+
+/// The same, where there is a certificate for it.
+const CERTIFIED: &str = "and .Values.metrics.secure .Values.metrics.tlsSecretName";
+
+/// Where that is mounted.
+const FOLDER: &str = "/etc/peerpod-operator/metrics-tls";
+
+/// Stands for the name of the Secret with Prometheus' token.
+const TOKEN: &str = "<token-secret>";
+
+/// Has the operator in this Pod of a Deployment serve secure metrics, where a user says so.
+pub(super) fn secure(node: &mut Node, pod: &str) -> Result<()> {
+    let in_container = |name: &str| format!("{pod}/containers/0/{name}");
+    let plain = |text: &str| Node::Plain(text.into());
+    node.add(&in_container("args"), None, plain("--metrics-secure=true"), SECURE)?;
+    node.add(&in_container("args"), None, plain(&format!("--metrics-tls-dir={FOLDER}")), CERTIFIED)?;
+    let volume = json!({ "name": "metrics-tls", "secret": { "secretName": "", "defaultMode": 0o440 } });
+    let mut volume = Node::of(&volume, &[])?;
+    volume.set("/secret/secretName", Node::Scalar(".Values.metrics.tlsSecretName | quote".to_owned()))?;
+    node.add(&format!("{pod}/volumes"), None, volume, CERTIFIED)?;
+    let mount = json!({ "name": "metrics-tls", "mountPath": FOLDER, "readOnly": true });
+    node.add(&in_container("volumeMounts"), None, Node::Plain(mount), CERTIFIED)
+}
+
+/// The objects of the Prometheus operator.
+pub(super) fn monitoring(options: &Options) -> Result<Vec<Template>> {
+    let template = |object: &Value, values: &str| -> Result<Template> {
+        let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
+        Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
+    };
+    let mut monitor = template(&monitoring::pod_monitor(options), "metrics.podMonitor")?;
+    let secret = monitoring::TOKEN_SECRET;
+    let token = format!(".Values.metrics.tokenSecretName | default \"{secret}\" | quote");
+    let secure = monitoring::secure_endpoint(TOKEN);
+    for (name, value) in secure.as_object().into_iter().flatten().filter(|(name, _)| *name != "port") {
+        let value = Node::of(value, &[(TOKEN, &token)])?;
+        monitor.0.add("/spec/podMetricsEndpoints/0", Some(name), value, SECURE)?;
+    }
+    Ok(vec![monitor, template(&monitoring::prometheus_rule(options), "metrics.alerts")?])
+}
+
+/// Who may ask about tokens, and who may read metrics.
+pub(super) fn rights(options: &Options) -> Result<Vec<Template>> {
+    let objects = install::metrics_rights::objects(options)?;
+    objects.iter().map(|object| Ok((tree(object)?, Some(SECURE.to_owned())))).collect()
+}
