@@ -32,7 +32,7 @@ use crate::{
     names::PLACES,
     permissions::Permission,
     runtime::{
-        api_call::{crd_name, is_served},
+        api_call::{self, crd_name, is_served},
         projection::{IDENTITY_ALONE, reading},
         text::listed,
         watch::{missing_crd, paged},
@@ -213,12 +213,20 @@ where
     let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
     // A watch would go on for ever where the API server has no such objects, or will not show them.
     let client = api.clone().into_client();
-    if !retry.call(deadline, || is_served::<K>(&client)).await.map_err(unreadable)? {
+    let params = ListParams::default().limit(1);
+    // An API server that starts does not say yet that it serves the kind, but it answers a list with another code than 404.
+    let is_installed = async || match api.list(&params).await {
+        Err(problem)
+            if api_call::missing_crd::<K>(&problem).is_some() && !is_served::<K>(&client).await? =>
+        {
+            Ok(false)
+        }
+        answer => answer.map(|_| true),
+    };
+    if !retry.call(deadline, is_installed).await.map_err(unreadable)? {
         say(&format!("The CRD {} is not installed.", crd_name::<K>()));
         return Ok(Vec::new());
     }
-    let params = ListParams::default().limit(1);
-    retry.call(deadline, || api.list(&params)).await.map_err(unreadable)?;
     let (store, writer) = reflector::store();
     let changes = watcher(api, paged()).default_backoff().reflect(writer);
     let mut changes = pin!(changes.chain(futures::stream::once(pending())));

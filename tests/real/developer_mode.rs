@@ -24,7 +24,7 @@ fn in_developer_mode_machines_stay_until_it_is_turned_off() -> Result<()> {
         let abandoned = alone.scene().pod_with_vm("abandoned").await?;
         let older = alone.scene().pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&older)).await?;
-        let pod = alone.scene().pods.api().get("web").await?;
+        let pod = alone.scene().pods.sandbox_is_lost("web").await?;
         let newer = alone.caa.start_vm(&pod, alone.libvirtd.host()).await?;
         for pod in ["gone", "abandoned"] {
             alone.scene().pods.delete(pod).await?;

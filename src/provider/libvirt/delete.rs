@@ -36,8 +36,8 @@ impl Libvirt {
             Now::Gone => return self.delete_remains(vm, found).await,
             Now::Persistent(definition) | Now::Transient(definition) if !is_still(&definition, vm) => {
                 let message = format!(
-                    "the domain {} changed: its name is not {} any more, or it lost cloud-api-adaptor's sign; the operator \
-                     looks again",
+                    "the domain {} changed: its name is no longer {}, or it lost cloud-api-adaptor's sign; the operator \
+                     checks it again",
                     vm.id, vm.name
                 );
                 return Err(Error::new(ErrorClass::Transient, Message::public(message)));
