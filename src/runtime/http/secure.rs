@@ -167,7 +167,7 @@ impl Gate {
     }
 
     async fn review(&self, token: &str) -> Result<Result<(), Refusal>, ApiError> {
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
+        let spec = TokenReviewSpec { token: token.to_owned().into(), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         let status = bounded(reviews.create(&PostParams::default(), &review)).await?.status;
