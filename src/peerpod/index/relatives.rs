@@ -47,8 +47,9 @@ struct Member {
     name: Option<Name>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Name(Key);
+/// Orders PeerPods by namespace, then by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::peerpod) struct Name(pub(in crate::peerpod) Key);
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
