@@ -49,8 +49,8 @@ reasons! {
     /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
     /// again every 30 s.
     Unauthorized => Stalled, Warning;
-    /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The message names both. Change
-    /// that state in the cloud. The operator tries again with growing pauses.
+    /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
+    /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.
     CloudRefused => Stalled, Warning;
     /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at
     /// once.

@@ -52,7 +52,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
-static TURNS: Semaphore = Semaphore::const_new(4);
+static TURNS: Semaphore = Semaphore::const_new(3);
 
 /// The clusters of [`alone`] that are free.
 static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
