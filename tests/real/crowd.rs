@@ -21,13 +21,13 @@ use testbed::{
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::support::{Alone, alone, next_second};
+use crate::support::{Alone, next_second, undisturbed};
 
 /// PeerPods made at the same time.
 const CONCURRENCY: usize = 32;
 
-/// What is soon: nothing waited for the crowd.
-const SOON: Duration = Duration::from_secs(20);
+/// What is soon, on processors that the crowd's making keeps busy: nothing waited for the crowd, which would be minutes.
+const SOON: Duration = Duration::from_secs(45);
 
 /// Records machines for a Pod, as many as there are.
 async fn record(alone: &Alone<'_>, pod: &Pod, machines: impl Iterator<Item = String>) -> Result<()> {
@@ -98,7 +98,7 @@ fn cpu(operator: &Operator) -> Result<Duration> {
 #[test]
 fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()> {
     const COUNT: usize = 5000;
-    alone(async |alone| {
+    undisturbed(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;
         let machine = vm.machine.domain.uuid.to_string();
@@ -120,7 +120,7 @@ fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()>
 #[test]
 fn a_thousand_siblings_are_looked_at_a_few_times_each_and_go_with_their_pod() -> Result<()> {
     const COUNT: usize = 1000;
-    alone(async |alone| {
+    undisturbed(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;

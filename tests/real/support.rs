@@ -52,7 +52,8 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
-static TURNS: Semaphore = Semaphore::const_new(3);
+const PLACES: u32 = 3;
+static TURNS: Semaphore = Semaphore::const_new(PLACES as usize);
 
 /// The clusters of [`alone`] that are free.
 static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
@@ -114,13 +115,15 @@ pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()>
 /// Runs a test with a libvirtd, an operator and, meanwhile, a cluster of its own. No other operator waits for this one's
 /// lease, nor this one for its own after it was killed.
 pub fn alone(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
-    let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
-        let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
-        let arguments = vec!["--leader-elect=false".to_owned()];
-        Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
-    };
-    alone_with(start, test)
+    alone_with(operator_of_one, test)
+}
+
+/// An operator for this libvirtd that stands for no election.
+async fn operator_of_one(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
+    let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+    let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+    let arguments = vec!["--leader-elect=false".to_owned()];
+    Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
 }
 
 /// Like [`alone`], with an operator that is started otherwise: in a folder, and perhaps for a libvirtd.
@@ -128,12 +131,17 @@ pub fn alone_with(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
-    on_own_cluster(async |testbed| on(testbed, start, test).await)
+    on_own_cluster(1, async |testbed| on(testbed, start, test).await)
+}
+
+/// Like [`alone`], while no other test has a cluster to itself: it measures what the operator needs of the processors.
+pub fn undisturbed(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
+    on_own_cluster(PLACES, async |testbed| on(testbed, operator_of_one, test).await)
 }
 
 /// Runs a test on a cluster that it has to itself meanwhile, without libvirtd and operator.
 pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
-    on_own_cluster(async |testbed| {
+    on_own_cluster(1, async |testbed| {
         timeout(LIMIT, test(testbed)).await.context("the test takes too long").flatten()
     })
 }
@@ -154,9 +162,9 @@ pub fn run_on<S>(
     })
 }
 
-fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+fn on_own_cluster(places: u32, work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
-        let _turn = TURNS.acquire().await?;
+        let _turn = TURNS.acquire_many(places).await?;
         let free = FREE.lock().await.pop();
         let mut testbed = match free {
             Some(testbed) => testbed,

@@ -136,7 +136,7 @@ fn the_documented_demo_goes_as_told() -> Result<()> {
     let said = text(&output.stdout);
     ensure!(output.status.success(), "{}\n{said}", text(&output.stderr));
     assert_eq!(said.matches("as told").count(), 5, "{said}");
-    assert!(said.contains("Everything is ended"), "{said}");
+    assert!(said.contains("Everything has ended"), "{said}");
     demos.ensure_nothing_is_left()
 }
 
@@ -157,14 +157,14 @@ async fn a_kept_demo_on_a_real_node_goes_as_told_and_leaves_nothing() -> Result<
 async fn a_kept_demo_without_a_node_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<()> {
     let demos = Demos::new()?;
     let (said, kubeconfig) = keep(&demos, &["--no-node"])?;
-    assert!(said.contains("a process of this machine, not as a Pod: --no-node"), "{said}");
+    assert!(said.contains("a process on this machine, not as a Pod: --no-node"), "{said}");
     assert!(nodes_of_operators(&kubeconfig).await?.is_empty());
     assert!(processes(demos.folder.path())?.iter().any(|command| command.contains("peerpod-operator run")));
 
     let second = demos.run(&[])?;
     assert_eq!(second.status.code(), Some(1));
     let problem = text(&second.stderr);
-    assert!(problem.contains("already running") && problem.contains("cargo xtask demo --down"), "{problem}");
+    assert!(problem.contains("still running") && problem.contains("cargo xtask demo --down"), "{problem}");
 
     assert!(text(&demos.run(&["--down"])?.stdout).contains("is gone"));
     demos.ensure_nothing_is_left()?;
