@@ -16,7 +16,7 @@ use kube::{
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 
-pub(super) use self::relatives::{FEW, Name};
+pub(super) use self::relatives::FEW;
 use self::{
     links::{Entry, Links, Replaced, Said},
     relatives::{Placement, Stake},
@@ -89,10 +89,8 @@ pub(super) struct Change {
     /// as it would wake whoever wrote it, but for one that makes a PeerPod restless: the look that would take the condition
     /// back may have been before it was seen.
     pub(super) matters: bool,
-    /// Living PeerPods for which that may be so. About none of them there is any haste.
-    pub(super) siblings: Vec<Key>,
-    /// The same of those that are being deleted.
-    pub(super) going: Vec<Key>,
+    /// The other PeerPods for which that may be so.
+    pub(super) others: Vec<Key>,
 }
 
 impl Index {
@@ -115,14 +113,14 @@ impl Index {
                 }
                 state.doubted.retain(|placement| arrived.relatives.is_known(*placement));
                 state.current = arrived;
-                return state.current.all();
+                return Change { matters: false, others: state.current.restless().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let entry = self.entry(peerpod);
                 state.doubt(peerpod, entry.placement);
                 if let Some(matters) = state.current.refresh(&key, &entry) {
-                    return Change { matters, ..Change::default() };
+                    return Change { matters, others: Vec::new() };
                 }
                 return state.replace(&key, Some(entry));
             }
@@ -193,8 +191,8 @@ impl Index {
     }
 
     /// All PeerPods about which there may be something to do.
-    pub(super) fn all(&self) -> Change {
-        self.state().current.all()
+    pub(super) fn restless(&self) -> Vec<Key> {
+        self.state().current.restless().collect()
     }
 
     /// How many PeerPods are being deleted and not released yet, or are ambiguous.
@@ -244,8 +242,7 @@ impl Index {
             .map(|owner| (&owner.api_version, &owner.kind, &owner.name, &owner.uid, owner.controller))
             .collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
-        let times = (created(peerpod), deleted);
-        let content = (&metadata.uid, times, &metadata.finalizers, &metadata.annotations, owners, spec);
+        let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
         let restless = deleted.is_some() || says_something(peerpod);
         let stake = match (deleted, has_finalizer(peerpod)) {
             (Some(_), _) => Stake::Going,
@@ -274,12 +271,6 @@ fn second(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap_or_default()
 }
 
-impl Links {
-    fn all(&self) -> Change {
-        Change { matters: false, siblings: self.siblings().collect(), going: self.going().collect() }
-    }
-}
-
 impl State {
     fn doubt(&mut self, peerpod: &PeerPod, placement: Placement) {
         if placement.is_whole() && is_kept_for_pod(peerpod) {
@@ -288,11 +279,11 @@ impl State {
     }
 
     fn replace(&mut self, key: &Key, new: Option<Entry>) -> Change {
-        let Replaced { before, matters, siblings, going } = self.current.replace(key, new);
+        let Replaced { before, matters, others } = self.current.replace(key, new);
         if let Some(placement) = before.filter(|placement| !self.current.relatives.is_known(*placement)) {
             self.doubted.remove(&placement);
         }
-        Change { matters, siblings, going }
+        Change { matters, others }
     }
 }
 

@@ -45,7 +45,7 @@ use self::{
     decide::Decision,
     endings::Endings,
     index::{Change, Index},
-    nudges::{Nudges, PacedNudges},
+    nudges::Nudges,
     object::owner,
     observe::Observer,
     owners::OwnerWatch,
@@ -128,7 +128,7 @@ pub async fn run(
     metrics
         .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
     let index = Arc::new(Index::default());
-    let (nudges, paced) = (Nudges::default(), PacedNudges::default());
+    let nudges = Nudges::default();
     let (store, writer) = reflector::store();
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
@@ -150,20 +150,15 @@ pub async fn run(
     });
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
-    let (observer, prompt, unhurried) = (context.clone(), nudges.clone(), paced.clone());
+    let (observer, tell) = (context.clone(), nudges.clone());
     let watch = watcher::watcher(api, paged());
     let peerpods =
         steady_own::<PeerPod, _>(watch).modify(trim).reflect(writer).try_filter_map(move |event| {
-            let Change { matters, siblings, going } = index.apply(&event);
-            prompt.add(going);
-            unhurried.add(siblings);
+            let Change { matters, others } = index.apply(&event);
+            tell.add(others);
             observer.seen(&event);
             ready(Ok(match event {
-                watcher::Event::Apply(peerpod) if matters => {
-                    let lives = peerpod.metadata.deletion_timestamp.is_none();
-                    unhurried.add(lives.then(|| index::key(&peerpod).into()));
-                    (!lives).then_some(peerpod)
-                }
+                watcher::Event::Apply(peerpod) if matters => Some(peerpod),
                 _ => None,
             }))
         });
@@ -177,16 +172,10 @@ pub async fn run(
         std::future::pending::<Infallible>().await
     };
     let index = context.index.clone();
-    let siblings = paced.clone();
-    let restless = circumstances.flat_map(move |()| {
-        let Change { siblings: living, going, .. } = index.all();
-        siblings.add(living);
-        stream::iter(going).map(|key| (*key).clone())
-    });
+    let restless = circumstances.flat_map(move |()| stream::iter(index.restless()).map(|key| (*key).clone()));
     let controller = Controller::for_stream(peerpods, store)
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(nudges.stream())
-        .reconcile_on(paced.stream())
         .reconcile_on(restless)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context.clone())

@@ -115,9 +115,6 @@ impl Observer {
         let (own, first) = join(machine_of(peerpod, provider), self.sibling(peerpod, &first, provider)).await;
         facts.machine = own;
         facts.siblings.push(first);
-        if facts.deleted.is_some() && facts.machine == Machine::Absent {
-            return;
-        }
         for sibling in newest {
             if is_superseded(facts) {
                 return;

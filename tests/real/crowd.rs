@@ -31,12 +31,8 @@ const SOON: Duration = Duration::from_secs(45);
 
 /// Records machines for a Pod, as many as there are.
 async fn record(alone: &Alone<'_>, pod: &Pod, machines: impl Iterator<Item = String>) -> Result<()> {
-    let made = stream::iter(machines).enumerate().map(|(number, machine)| async move {
-        let mut object = testbed::peerpod_object(pod, "libvirt", &machine);
-        // Of thousands of random names two are alike.
-        object["metadata"]["name"] = format!("crowd-{number}").into();
-        alone.caa.create(object).await
-    });
+    let made =
+        stream::iter(machines).map(|machine| async move { alone.caa.record(pod, "libvirt", &machine).await });
     made.buffer_unordered(CONCURRENCY).try_for_each(|_| async { Ok(()) }).await
 }
 
@@ -138,12 +134,10 @@ fn a_thousand_siblings_are_looked_at_a_few_times_each_and_go_with_their_pod() ->
         ensure!(each < 10.0, "each was looked at {each} times");
 
         let peerpods = alone.scene().peerpods;
-        let names =
-            peerpods.list_metadata(&ListParams::default()).await?.items.into_iter().map(|it| it.name_any());
-        let (each, delete) = (peerpods.clone(), DeleteParams::background());
-        let deletions = stream::iter(names)
-            .map(|name| async { each.delete(&name, &delete).await.map(drop).context(name) });
-        let all = deletions.buffer_unordered(CONCURRENCY).try_for_each(|()| async { Ok(()) });
+        let all = async {
+            let (delete, every) = (DeleteParams::background(), ListParams::default());
+            peerpods.delete_collection(&delete, &every).await.context("deleting all PeerPods").map(drop)
+        };
         let pods = alone.scene().pods;
         try_join(all, pods.delete("web")).await?;
         wait::eventually("all PeerPods are gone", 2 * DEADLINE, async || {

@@ -69,10 +69,8 @@ pub(super) struct Replaced {
     pub(super) before: Option<Placement>,
     /// Whether there may be something to do about the new one.
     pub(super) matters: bool,
-    /// A few others that this may concern and that live.
-    pub(super) siblings: Vec<Key>,
-    /// The same of those that are being deleted.
-    pub(super) going: Vec<Key>,
+    /// A few others that this may concern.
+    pub(super) others: Vec<Key>,
 }
 
 impl Links {
@@ -98,27 +96,25 @@ impl Links {
             matters = entry.restless || (entry.stake == Stake::Held && newer());
             self.insert(key.clone(), Entry { queued: matters, ..entry });
         }
-        let (mut siblings, mut going) = (Vec::new(), Vec::new());
+        let mut others = Vec::new();
         for (placement, before) in placements.into_iter().zip(before) {
             let after = self.relatives.placed(placement);
             let newer = || after.is_some_and(|since| self.relatives.newer(placement, since).next().is_some());
             if before != after || (old == Some((placement, Stake::Held)) && now != old && newer()) {
-                siblings.extend(self.relatives.held(placement).take(FEW + 1).cloned());
+                others.extend(self.relatives.held(placement).take(FEW + 1).cloned());
             }
             if before != after {
                 let older = self.relatives.older(placement, before.max(after).unwrap_or(i64::MAX)).take(FEW);
-                siblings.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());
+                others.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());
             }
         }
         if let Some((placement, _)) = old.filter(|_| old != now)
             && self.relatives.living(placement.vm).next().is_none()
         {
-            going.extend(self.relatives.going(placement).take(FEW + 1).cloned());
+            others.extend(self.relatives.going(placement).take(FEW + 1).cloned());
         }
-        for others in [&mut siblings, &mut going] {
-            others.retain(|other| other != key);
-        }
-        Replaced { before: old.map(|(placement, _)| placement), matters, siblings, going }
+        others.retain(|other| other != key);
+        Replaced { before: old.map(|(placement, _)| placement), matters, others }
     }
 
     /// Takes over what a list brings that is not whole yet.
@@ -168,19 +164,10 @@ impl Links {
         }
     }
 
-    /// Those that live and want a look, some of them several times.
-    pub(super) fn siblings(&self) -> impl Iterator<Item = Key> {
-        self.restless(false).chain(self.relatives.rivals()).cloned()
-    }
-
-    /// Those that are being deleted.
-    pub(super) fn going(&self) -> impl Iterator<Item = Key> {
-        self.restless(true).cloned()
-    }
-
-    fn restless(&self, going: bool) -> impl Iterator<Item = &Key> {
-        let wanted = move |entry: &Entry| entry.restless && (entry.stake == Stake::Going) == going;
-        self.entries.iter().filter(move |(_, entry)| wanted(entry)).map(|(key, _)| key)
+    /// Those that want a look, some of them several times.
+    pub(super) fn restless(&self) -> impl Iterator<Item = Key> {
+        let themselves = self.entries.iter().filter(|(_, entry)| entry.restless).map(|(key, _)| key);
+        themselves.chain(self.relatives.rivals()).cloned()
     }
 }
 

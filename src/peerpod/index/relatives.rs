@@ -47,9 +47,8 @@ struct Member {
     name: Option<Name>,
 }
 
-/// Orders PeerPods by namespace, then by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::peerpod) struct Name(pub(in crate::peerpod) Key);
+#[derive(Debug, PartialEq, Eq)]
+struct Name(Key);
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {

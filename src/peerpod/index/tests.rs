@@ -65,11 +65,7 @@ fn population(index: &Index) -> Population {
 
 /// The names of those that an event concerns.
 fn told(index: &Index, event: &Event<PeerPod>) -> Vec<String> {
-    others(&index.apply(event))
-}
-
-fn others(change: &Change) -> Vec<String> {
-    names(change.siblings.iter().chain(&change.going))
+    names(&index.apply(event).others)
 }
 
 /// The names, the newest first, of those whose VMs are asked for.
@@ -86,10 +82,10 @@ fn a_list_replaces_what_was_known_when_it_is_whole() {
     index.apply(&Event::Init);
     let new = deleted(peerpod("new", "pod-1", ""));
     let arriving = index.apply(&Event::InitApply(new));
-    assert!(!arriving.matters && others(&arriving).is_empty(), "it is looked at when the list is whole");
+    assert!(!arriving.matters && arriving.others.is_empty(), "it is looked at when the list is whole");
     let known = || ["old", "new"].map(|name| index.contains(&key(&peerpod(name, "pod-1", ""))));
     assert_eq!(known(), [true, false]);
-    assert_eq!(others(&index.apply(&Event::InitDone)), ["new"]);
+    assert_eq!(names(&index.apply(&Event::InitDone).others), ["new"]);
     assert_eq!(known(), [false, true]);
     assert_eq!(population(&index).peerpods, 1);
 }
@@ -167,14 +163,14 @@ fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look
     let index = Index::default();
     for number in 0..100 {
         let change = index.apply(&Event::Apply(made(&format!("a{number}"), "pod", UUID, number / 10)));
-        assert!(!change.matters && others(&change).is_empty(), "{number}: {change:?}");
+        assert!(!change.matters && change.others.is_empty(), "{number}: {change:?}");
         let other = of_another_pod(made(&format!("b{number}"), &format!("pod{number}"), UUID, number / 10));
         assert!(!index.apply(&Event::Apply(other)).matters);
     }
-    assert!(others(&index.all()).is_empty());
+    assert!(index.restless().is_empty());
     for number in 1..100 {
         let going = deleted(made(&format!("a{number}"), "pod", UUID, number / 10));
-        assert!(others(&index.apply(&Event::Apply(going))).is_empty(), "others still need the VM");
+        assert!(index.apply(&Event::Apply(going)).others.is_empty(), "others still need the VM");
     }
 }
 
@@ -183,14 +179,14 @@ fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_c
     let index = Index::default();
     for number in 0..100 {
         let change = index.apply(&Event::Apply(made(&format!("{number:02}"), "pod", &vm(number), 0)));
-        assert!(others(&change).len() <= FEW, "{change:?}");
+        assert!(change.others.len() <= FEW, "{change:?}");
         assert_eq!(change.matters, number > 0);
     }
     let newest = made("newest", "pod", &vm(1000), 1);
     let change = index.apply(&Event::Apply(newest.clone()));
-    assert!(!change.matters && others(&change).len() == FEW, "{change:?}");
+    assert!(!change.matters && change.others.len() == FEW, "{change:?}");
     assert_eq!(told(&index, &Event::Delete(newest)).len(), FEW);
-    assert_eq!(others(&index.all()).len(), 100);
+    assert_eq!(names(&index.restless()).len(), 100);
 }
 
 #[test]
@@ -260,7 +256,7 @@ fn doubt_stays_as_long_as_a_peerpod_records_the_vm_for_the_pod_whatever_becomes_
     index.apply(&Event::Apply(again.clone()));
     assert!(!index.is_doubted(&one));
     index.apply(&Event::Apply(marked.clone()));
-    assert!(others(&index.all()).is_empty(), "nothing is to be done about it");
+    assert!(names(&index.restless()).is_empty(), "nothing is to be done about it");
     index.apply(&Event::Apply(one.clone()));
     assert!(index.is_doubted(&one) && index.is_doubted(&again));
     assert!(
@@ -347,13 +343,13 @@ fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speak
     index.apply(&Event::Init);
     let matters = |one: &PeerPod| index.apply(&Event::InitApply(one.clone())).matters;
     assert_eq!(all.each_ref().map(matters), [false; 5], "the list is not whole");
-    assert_eq!(others(&index.apply(&Event::InitDone)), ["deleted", "new", "old", "speaks"]);
-    assert_eq!(others(&index.all()), ["deleted", "new", "old", "speaks"]);
+    assert_eq!(names(&index.apply(&Event::InitDone).others), ["deleted", "new", "old", "speaks"]);
+    assert_eq!(names(&index.restless()), ["deleted", "new", "old", "speaks"]);
 
     speaks.status = None;
     assert!(!index.apply(&Event::Apply(speaks)).matters);
-    assert_eq!(others(&index.apply(&Event::Delete(siblings[1].clone()))), ["old"]);
-    assert_eq!(others(&index.all()), ["deleted"]);
+    assert_eq!(names(&index.apply(&Event::Delete(siblings[1].clone())).others), ["old"]);
+    assert_eq!(names(&index.restless()), ["deleted"]);
 }
 
 fn condition() -> Condition {
