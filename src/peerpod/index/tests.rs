@@ -425,6 +425,8 @@ fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
     let peerpod = made_of.map(|(pod, number, second, state)| {
         let instance = if number == 0 { "17".to_owned() } else { vm(number) };
         let mut peerpod = made(&name, &pod.to_string(), &instance, second);
+        // What was made at another time is another object.
+        peerpod.metadata.uid = Some(format!("{name}-{second}"));
         if pod == 0 {
             peerpod.metadata.owner_references = None;
         }
