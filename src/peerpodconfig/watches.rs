@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use futures::{Stream, TryStreamExt, stream};
+use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetSpec},
     core::v1::{Affinity, Container, PodSpec, PodTemplateSpec},
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     api::{metadata, v1alpha1::PeerPodConfig},
     runtime::{
+        changes::changes,
         projection::{MOST, Members, Part, Projection, reading},
         watch::{paged, steady, steady_own},
     },
@@ -111,12 +112,7 @@ pub(super) fn configurations(
         .touched_objects()
         .predicate_filter(|config: &PeerPodConfig| Some(what_is_asked(config)), PredicateConfig::default())
         .inspect_ok(move |_| word.send_replace(()));
-    Configurations { asking, others_ask: each(words), gone: each(departures) }
-}
-
-/// One item for each change, or for several at once.
-fn each(changes: watch::Receiver<()>) -> impl Stream<Item = ()> + Send {
-    stream::unfold(changes, async |mut changes| changes.changed().await.ok().map(|()| ((), changes)))
+    Configurations { asking, others_ask: changes(words), gone: changes(departures) }
 }
 
 /// Stands for what a configuration asks for. Its status is no part of it.

@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use jiff::Timestamp;
 
 use super::{
     Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm,
@@ -69,12 +70,8 @@ impl WithEarlier {
     /// Fails unless a VM that is not here is nowhere.
     async fn absent(&self, id: &InstanceId) -> Result<(), Error> {
         if let Some(moved) = self.known.moved {
-            let there = format!(
-                "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID changed, \
-                 {}",
-                forget(&self.known.key)
-            );
-            return Err(self.not_here(ErrorClass::Invalid, &Message::public(there)));
+            let there = another_host(moved, &self.known.key);
+            return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         let absent = join_all(self.earlier.iter().map(|earlier| self.absent_in(id, earlier))).await;
         // Of several problems always the same one is told.
@@ -92,12 +89,7 @@ impl WithEarlier {
         let (class, there) = match described {
             Err(gone) if gone.class == ErrorClass::NotFound => {
                 let Some(moved) = moved else { return Ok(()) };
-                let there = format!(
-                    "since {moved:.0} that is another host than before; if the former host is gone for good, or only its UUID \
-                     changed, {}",
-                    forget(key)
-                );
-                (ErrorClass::Invalid, Message::public(there))
+                (ErrorClass::Invalid, another_host(*moved, key))
             }
             Err(error) => {
                 let there = error.message.map(|error| {
@@ -128,6 +120,14 @@ impl WithEarlier {
         let full = format!("the VM is not at {address}, where {setting} points now; {}", there.for_log());
         Error::new(class, Message::new(public, full))
     }
+}
+
+/// Why a VM that is not in the place with this key is not absent.
+fn another_host(since: Timestamp, key: &str) -> Message {
+    let advice = forget(key);
+    Message::public(format!(
+        "since {since:.0} that is another host than before; if the former host is gone for good, or only its UUID changed, {advice}"
+    ))
 }
 
 /// How an administrator says that no VM is in a place any more.
@@ -161,8 +161,6 @@ impl Provider for WithEarlier {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
 
     /// A cloud that answers so when it is asked for a machine.

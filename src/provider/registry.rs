@@ -13,7 +13,7 @@ use super::{
     places::Known,
 };
 use crate::{
-    runtime::{Message, Metrics},
+    runtime::{Message, Metrics, changes::changes},
     settings::{CloudProvider, Place, ProviderSettings, Snapshot, State},
 };
 
@@ -86,10 +86,7 @@ impl Clouds {
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let mut settings = self.0.settings.clone();
         settings.mark_unchanged();
-        let settings = stream::unfold(settings, |mut settings| async move {
-            settings.changed().await.ok().map(|()| ((), settings))
-        });
-        stream::select(settings, self.0.places.changes())
+        stream::select(changes(settings), self.0.places.changes())
     }
 
     fn built(&self) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {

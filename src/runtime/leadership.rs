@@ -2,8 +2,10 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
-use futures::{Stream, stream};
+use futures::Stream;
 use tokio::{sync::watch, time::Instant};
+
+use super::changes::changes;
 
 /// Whether this process may act. Cheap to clone.
 ///
@@ -85,9 +87,7 @@ impl Leadership {
 
     /// Yields whenever this process begins to lead, or ceases to.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        stream::unfold(self.0.subscribe(), |mut states| async move {
-            states.changed().await.ok().map(|()| ((), states))
-        })
+        changes(self.0.subscribe())
     }
 
     /// It leads from now on.

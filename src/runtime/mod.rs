@@ -5,6 +5,7 @@
 
 pub(crate) mod api_call;
 pub mod backoff;
+pub(crate) mod changes;
 pub(crate) mod conditions;
 pub(crate) mod crowd;
 pub(crate) mod finalizer;

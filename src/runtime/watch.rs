@@ -45,10 +45,23 @@ pub(crate) fn steady_own<K: Resource<DynamicType = ()>, T: Send>(
 
 /// See [`api_call::missing_crd`].
 pub(crate) fn missing_crd<K: Resource<DynamicType = ()>>(error: &watcher::Error) -> Option<String> {
+    call(error).and_then(api_call::missing_crd::<K>)
+}
+
+/// The HTTP status by which a watch failed, if it did.
+pub(crate) fn code(error: &watcher::Error) -> Option<u16> {
+    match (call(error), error) {
+        (Some(kube::Error::Api(status)), _) | (None, watcher::Error::WatchError(status)) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// The call that failed.
+fn call(error: &watcher::Error) -> Option<&kube::Error> {
     match error {
-        watcher::Error::InitialListFailed(problem)
-        | watcher::Error::WatchStartFailed(problem)
-        | watcher::Error::WatchFailed(problem) => api_call::missing_crd::<K>(problem),
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => Some(error),
         watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => None,
     }
 }

@@ -1,12 +1,12 @@
 //! Installing and removing the operator with the documented commands.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, names::PLACES};
 use testbed::{
     Caa, docs,
     wait::{self, DEADLINE},
@@ -29,6 +29,9 @@ impl Installation {
             return Ok(());
         }
         self.remove().await?;
+        // The next test's cloud is perhaps another one.
+        let records: Api<ConfigMap> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        wait::unless_gone(records.delete(PLACES, &DeleteParams::default()).await)?;
         match way {
             Way::Kustomize => self.shell.documented("kustomize").await,
             Way::Helm => self.shell.documented("helm").await,
@@ -72,10 +75,7 @@ impl Installation {
             let pods: Api<Pod> =
                 Api::namespaced(self.testbed.client(), &peerpod.namespace().unwrap_or_default());
             for owner in peerpod.owner_references() {
-                match pods.delete(&owner.name, &DeleteParams::default()).await {
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    deleted => drop(deleted?),
-                }
+                wait::unless_gone(pods.delete(&owner.name, &DeleteParams::default()).await)?;
             }
         }
         wait::eventually("no machine is recorded", DEADLINE, async || {

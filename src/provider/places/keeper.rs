@@ -29,6 +29,7 @@ use crate::{
     runtime::{
         Backoff, Leadership, Message,
         api_call::{ApiError, bounded},
+        watch::code as watch_code,
     },
     settings::{Place, Snapshot, State},
 };
@@ -298,7 +299,7 @@ impl Seen {
         match object {
             Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
             // What was read before is as good: this process alone writes it.
-            Err(error) => self.unreadable = Some(failed("read", name, code(&error), &error)),
+            Err(error) => self.unreadable = Some(failed("read", name, watch_code(&error), &error)),
         }
     }
 
@@ -318,17 +319,6 @@ async fn ask(snapshot: &Snapshot) -> Result<Host, Error> {
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
     });
     name.map(Host::new)
-}
-
-/// The HTTP status by which a watch failed, if it did.
-fn code(error: &watcher::Error) -> Option<u16> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.code),
-        _ => None,
-    }
 }
 
 /// The error of a call for the `ConfigMap`.

@@ -28,7 +28,7 @@ use super::Error;
 use crate::{
     names,
     permissions::Permission,
-    runtime::Leadership,
+    runtime::{Leadership, changes::changes},
     settings::{Place, State},
 };
 
@@ -108,8 +108,6 @@ impl Places {
     pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let mut answer = self.answer.clone();
         answer.mark_unchanged();
-        futures::stream::unfold(answer, |mut answer| async move {
-            answer.changed().await.ok().map(|()| ((), answer))
-        })
+        changes(answer)
     }
 }

@@ -73,3 +73,11 @@ fn describe<K: Resource + Serialize>(object: Option<K>) -> String {
     object.meta_mut().managed_fields = None;
     serde_yaml::to_string(&object).unwrap_or_else(|error| format!("it cannot be shown: {error}"))
 }
+
+/// The outcome of a change to an object that may be gone already.
+pub fn unless_gone<T>(outcome: kube::Result<T>) -> Result<()> {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        outcome => Ok(outcome.map(drop)?),
+    }
+}
