@@ -10,21 +10,22 @@
 //! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
 //! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
-//! | [`runtime`] | leader election, health, metrics, logs, shutdown, backoff |
+//! | [`metrics`] | the table of metrics |
 //! | [`names`] | names of objects, labels and images that several of these share |
-//! | [`permissions`] | what a part of the operator may do in the cluster, as constants beside the code that needs it |
 //! | [`install`] | the typed objects of an installation, for the generators |
 //! | [`cli`] | the command line, which puts it all together |
+//!
+//! What any operator needs is in a crate of its own, [`operator_kit`]: leader election, health, logs, shutdown, backoff.
 //!
 //! # In another operator
 //!
 //! The host owns the async runtime, tracing, the metrics registry and leadership (its own, or a
-//! [`runtime::lease::Election`]); a controller is a future:
+//! [`operator_kit::lease::Election`]); a controller is a future:
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! use peerpod_operator::provider::{Clouds, Limits, Places};
-//! use peerpod_operator::{NAMESPACE, peerpod, runtime::{Leadership, Metrics}, settings};
+//! use peerpod_operator::{NAMESPACE, metrics::Metrics, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -52,16 +53,16 @@ pub mod api;
 pub mod cli;
 #[cfg(feature = "cli")]
 pub mod install;
+pub mod metrics;
 pub mod names;
 pub mod peerpod;
 pub mod peerpodconfig;
-pub mod permissions;
 pub mod provider;
-pub mod runtime;
 pub mod settings;
 pub mod webhook;
 
 pub use names::NAMESPACE;
+pub use operator_kit;
 
 /// The oldest Kubernetes that the operator is tested on.
 pub const OLDEST_KUBERNETES: &str = "1.33";

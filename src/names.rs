@@ -27,3 +27,9 @@ pub const PLACES: &str = "peerpod-operator-places";
 
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// The operator's Lease unless told otherwise.
+pub const LEASE: &str = "peerpod-operator";
+
+/// The Lease that cloud-api-adaptor's own `peerpod-ctrl` holds while it acts.
+pub const PEERPOD_CTRL_LEASE: &str = "33f6c5d6.confidentialcontainers.org";

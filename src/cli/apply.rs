@@ -13,15 +13,16 @@ use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
 };
+use operator_kit::{
+    Permission,
+    api_call::{ApiError, bounded, get_opt},
+    client,
+};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::{client::client, patience, retry::Retry, serving::block_on};
-use crate::{
-    api::v1alpha1::PeerPodConfig,
-    permissions::Permission,
-    runtime::api_call::{ApiError, bounded, get_opt},
-};
+use super::{patience, retry::Retry, serving::block_on};
+use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
@@ -79,7 +80,7 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
         .map_err(|problem| format!("reading {}: {problem}", args.file.display()))?;
     let config = Config::parse(&text, &args.namespace)
         .map_err(|problem| format!("{}: {problem}", args.file.display()))?;
-    let client = client().await?;
+    let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
     let mut retry = Retry::new(tell);
     loop {
@@ -129,7 +130,12 @@ impl From<ApiError> for Obstacle {
     fn from(problem: ApiError) -> Self {
         match problem.code() {
             Some(400 | 422) => Self::Invalid(problem.to_string()),
-            _ => Self::Later(problem.missing_crd::<PeerPodConfig>().unwrap_or_else(|| problem.to_string())),
+            _ => Self::Later(
+                problem
+                    .cause()
+                    .and_then(|it| CRDS.missing::<PeerPodConfig>(it))
+                    .unwrap_or_else(|| problem.to_string()),
+            ),
         }
     }
 }

@@ -21,22 +21,24 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
     runtime::{WatchStreamExt, reflector, watcher},
 };
+use operator_kit::{
+    Permission,
+    api_call::is_served,
+    client,
+    crd::crd_name,
+    projection::{IDENTITY_ALONE, reading},
+    text::listed,
+    watch::{self, paged},
+};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{client::client, patience, retry::Retry, serving::block_on};
+use super::{patience, retry::Retry, serving::block_on};
 use crate::{
-    api::v1alpha1::{PeerPod, PeerPodConfig},
+    api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     install::{Component, NAME},
     names::PLACES,
-    permissions::Permission,
-    runtime::{
-        api_call::{self, crd_name, is_served},
-        projection::{IDENTITY_ALONE, reading},
-        text::listed,
-        watch::{missing_crd, paged},
-    },
 };
 
 /// For `--help`.
@@ -94,7 +96,8 @@ fn say(text: &str) {
 
 async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
-    let (client, mut retry) = (client().await?, Retry::new(tell));
+    let client = client::infer().await.map_err(|problem| problem.to_string())?;
+    let mut retry = Retry::new(tell);
     no_peerpods(&client, &mut retry, deadline)
         .await
         .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
@@ -216,11 +219,7 @@ where
     let params = ListParams::default().limit(1);
     // An API server that starts does not say yet that it serves the kind, but it answers a list with another code than 404.
     let is_installed = async || match api.list(&params).await {
-        Err(problem)
-            if api_call::missing_crd::<K>(&problem).is_some() && !is_served::<K>(&client).await? =>
-        {
-            Ok(false)
-        }
+        Err(problem) if CRDS.missing::<K>(&problem).is_some() && !is_served::<K>(&client).await? => Ok(false),
         answer => answer.map(|_| true),
     };
     if !retry.call(deadline, is_installed).await.map_err(unreadable)? {
@@ -235,7 +234,8 @@ where
         match change {
             Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
             Err(error) => {
-                problem = missing_crd::<K>(&error).unwrap_or_else(|| error.to_string());
+                let missing = watch::cause(&error).and_then(|it| CRDS.missing::<K>(it));
+                problem = missing.unwrap_or_else(|| error.to_string());
                 retry.again(&problem);
             }
         }

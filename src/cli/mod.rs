@@ -2,7 +2,6 @@
 
 mod apply;
 mod check;
-mod client;
 mod drain;
 mod retry;
 mod run;
@@ -17,7 +16,7 @@ use jiff::SignedDuration;
 pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION};
 pub use check::{CheckArgs, OutputFormat};
 pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
-pub use run::{ControllerName, RunArgs};
+pub use run::{ControllerName, LEASE_PERMISSIONS, RunArgs};
 pub use serving::ServingArgs;
 pub use webhook::{SizingName, WebhookArgs};
 
@@ -151,15 +150,16 @@ mod tests {
         let arguments = ["peerpod-operator", "run"].into_iter().chain(installed).chain(further);
         let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else { panic!() };
         assert!(!args.leader_elect);
-        assert_eq!(args.serving.log_format, crate::runtime::telemetry::LogFormat::Text);
+        assert_eq!(args.serving.log_format, operator_kit::telemetry::LogFormat::Text);
         assert_eq!(args.controllers, [ControllerName::PeerPod]);
     }
 
     #[test]
     fn the_help_names_what_chooses_the_log() {
-        use crate::runtime::telemetry::{DEFAULT_FILTER, FILTER_VARIABLES};
-        for named in [FILTER_VARIABLES[0], FILTER_VARIABLES[1], &format!("[default: {DEFAULT_FILTER}]")] {
-            assert!(LOGGING_HELP.contains(named), "{named}");
+        use operator_kit::telemetry::{DEFAULT_FILTER, filter_variables};
+        let [own, common] = filter_variables(env!("CARGO_CRATE_NAME"));
+        for named in [own, common, format!("[default: {DEFAULT_FILTER}]")] {
+            assert!(LOGGING_HELP.contains(&named), "{named}");
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
-
-use crate::runtime::{
+use operator_kit::{
     api_call::{ApiError, bounded},
     backoff::delay,
 };
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The pauses between tries, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));

@@ -5,6 +5,11 @@ mod args;
 use std::{process::ExitCode, time::Duration};
 
 use futures::future::join;
+use operator_kit::{
+    Leadership, Permission, client, http,
+    lease::{self, Election},
+    process, shutdown, telemetry,
+};
 use prometheus_client::registry::Registry;
 use tokio::{sync::oneshot, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -12,17 +17,18 @@ use tracing::{error, info};
 
 pub use args::{ControllerName, RunArgs};
 
-use super::{
-    client::client,
-    serving::{ServingArgs, block_on},
-};
+use super::serving::{ServingArgs, block_on};
 use crate::{
+    metrics::Metrics,
+    names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod, peerpodconfig,
     provider::{Clouds, Limits, Places},
-    runtime::{Leadership, Metrics, http, lease::Election, process, shutdown, telemetry},
     settings,
     webhook::tls::TlsOptions,
 };
+
+/// What the election may do. A Lease of another name needs a role of its own.
+pub const LEASE_PERMISSIONS: [Permission; 2] = lease::permissions(&[LEASE, PEERPOD_CTRL_LEASE]);
 
 /// How long work under way may take to end after the signal; then a leader drops it, to let another one lead.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
-    telemetry::init(args.serving.log_format);
+    telemetry::init(env!("CARGO_CRATE_NAME"), args.serving.log_format);
     block_on(serve(args), |problem| error!("{problem}"))
 }
 
@@ -57,15 +63,17 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;
-    let client = client().await?;
+    let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
     let work_ended = CancellationToken::new();
     // Comes with the end of the work at the latest.
     let stand_down = work_ended.child_token();
     let election = args.leader_elect.then(|| {
+        let metrics = metrics.clone();
+        let leads = move |leads| metrics.leader(leads);
         let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
-        Election::new(client.clone(), namespace, &args.lease_name, &process_name()).told_in(metrics.clone())
+        Election::new(client.clone(), namespace, &args.lease_name, &process::name()).with_metrics(leads)
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
@@ -154,11 +162,4 @@ fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static
 /// An empty variable says nothing.
 fn said(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
-}
-
-/// What people know this process by: its Pod's name where it is told, else the machine's.
-pub(super) fn process_name() -> String {
-    let told = said(std::env::var("POD_NAME").ok());
-    let hostname = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    told.or_else(hostname).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }

@@ -3,16 +3,13 @@
 use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{ArgAction, Args};
+use operator_kit::{ListenAt, client, http::Secure, process, telemetry::LogFormat};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio_util::sync::CancellationToken;
 
-use super::{client::client, run::process_name};
-use crate::{
-    runtime::{ListenAt, http::Secure, telemetry::LogFormat},
-    webhook::{
-        certificates::{Serving, files::Files},
-        tls::TlsOptions,
-    },
+use crate::webhook::{
+    certificates::{Serving, files::Files},
+    tls::TlsOptions,
 };
 
 /// Where a process tells how it is, and how it logs.
@@ -70,13 +67,13 @@ impl ServingArgs {
             (None, Some(own)) => own,
             (None, None) => Arc::new(self_signed()?),
         };
-        Ok(Some(Secure::new(tls.server_config(serving)?, client().await?)))
+        Ok(Some(Secure::new(tls.server_config(serving)?, client::infer().await?)))
     }
 }
 
 /// A certificate that no authority signed, for as long as this process runs.
 fn self_signed() -> Result<Serving, Box<dyn Error>> {
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([process_name()])?;
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([process::name()])?;
     let serving = Serving::default();
     serving.show(cert.pem().as_bytes(), signing_key.serialize_pem().as_bytes())?;
     Ok(serving)

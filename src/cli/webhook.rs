@@ -5,19 +5,18 @@ use std::{convert::Infallible, path::PathBuf, process::ExitCode, sync::Arc, time
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures::{FutureExt, future::join3};
 use jiff::SignedDuration;
+use operator_kit::{ListenAt, client, http, lease::Election, process, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use super::{
-    client::client,
     duration,
-    run::process_name,
     serving::{ServingArgs, block_on},
 };
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
-    runtime::{ListenAt, http, lease::Election, metrics, process, shutdown, telemetry},
+    metrics,
     webhook::{
         Options,
         certificates::{
@@ -138,6 +137,10 @@ pub struct WebhookArgs {
     pub serving: ServingArgs,
 }
 
+/// What creates the lease of the replica that keeps the certificate.
+const LEASE_CREATOR: &str =
+    "the operator creates it for the webhook of a PeerPodConfig, otherwise your installation must create it";
+
 /// The rules that `--sizing` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SizingName {
@@ -163,7 +166,7 @@ fn or_default(text: &str, default: &str) -> Result<String, Infallible> {
 }
 
 pub(super) fn webhook(args: WebhookArgs) -> ExitCode {
-    telemetry::init(args.serving.log_format);
+    telemetry::init(env!("CARGO_CRATE_NAME"), args.serving.log_format);
     match TlsOptions::parse(&args.tls_min_version, &args.tls_cipher_suites) {
         Ok(tls) => block_on(serve(args, tls), |problem| error!("{problem}")),
         Err(problem) => {
@@ -224,7 +227,7 @@ async fn managed(
     there: http::Condition,
     shutdown: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + use<>, String> {
-    let client = client().await?;
+    let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let (namespace, secret) = (args.namespace.clone(), args.tls_secret.clone());
     let names = if args.tls_names.is_empty() {
         ["svc", "svc.cluster.local"].map(|domain| format!("*.{namespace}.{domain}")).into()
@@ -233,8 +236,8 @@ async fn managed(
     };
     let wanted = Wanted { names, lifetime: args.tls_lifetime };
     let keeper = Keeper::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
-    let election =
-        Election::new(client.clone(), &namespace, keeper::LEASE, &process_name()).by_lease_of_others();
+    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process::name())
+        .with_lease_created_by(LEASE_CREATOR);
     let (ended, stop) = (CancellationToken::new(), shutdown.clone());
     let keeping = keeper.run(election.leadership(), shutdown.clone()).map({
         let ended = ended.clone();

@@ -1,7 +1,9 @@
 //! What cloud-api-adaptor may do. Its Pods make VMs for Pods of any namespace.
 
+use operator_kit::Permission;
+
 use super::{Component, rights::Rights};
-use crate::{peerpodconfig::build::SERVICE_ACCOUNT, permissions::Permission};
+use crate::peerpodconfig::build::SERVICE_ACCOUNT;
 
 /// cloud-api-adaptor's rights.
 pub const RIGHTS: Rights = Rights {

@@ -1,16 +1,17 @@
 //! Rights around metrics that are served with TLS and a token: part of an installation where that is asked for.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use operator_kit::{
+    http::secure::{PATH, PERMISSIONS},
+    permission::rules,
+};
 use serde_json::{Error, Value, to_value};
 
 use super::{
     Component, NAME, Options,
-    rbac::{account, reference_to, rules},
+    rbac::{account, reference_to},
 };
-use crate::{
-    peerpodconfig::build::webhook::SERVICE_ACCOUNT,
-    runtime::http::secure::{PATH, PERMISSIONS},
-};
+use crate::peerpodconfig::build::webhook::SERVICE_ACCOUNT;
 
 /// The role of those who serve metrics: they ask whose a token is, and what that one may do.
 pub const REVIEWER: &str = "peerpod-metrics-reviewer";

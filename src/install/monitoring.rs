@@ -114,11 +114,10 @@ pub fn prometheus_rule(options: &Options) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::metrics::Description;
+
     use super::*;
-    use crate::{
-        runtime::{Metrics, metrics::Description},
-        webhook,
-    };
+    use crate::{metrics::Metrics, webhook};
 
     #[test]
     fn alerts_speak_of_metrics_that_there_are() {

@@ -1,12 +1,13 @@
 //! The operator's rights: what the code declares, and no more.
 
-use k8s_openapi::api::rbac::v1::{
-    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
-};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject};
+use operator_kit::permission::rules;
 
 use super::{Component, NAME, Options};
 use crate::{
-    cli::DRAIN_PERMISSIONS, peerpod, peerpodconfig, permissions::Permission, provider::places, runtime::lease,
+    cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
+    peerpod, peerpodconfig,
+    provider::places,
 };
 
 /// The operator's role in the whole cluster: the rights of every controller together.
@@ -36,7 +37,7 @@ pub fn role(options: &Options) -> Role {
     Role {
         metadata: Component::Operator.namespaced(NAME, options),
         rules: Some(rules(&[
-            lease::PERMISSIONS,
+            &LEASE_PERMISSIONS,
             places::PERMISSIONS,
             peerpodconfig::NAMESPACE_PERMISSIONS,
             peerpodconfig::shared::PERMISSIONS,
@@ -52,18 +53,6 @@ pub fn role_binding(options: &Options) -> RoleBinding {
         role_ref: reference_to("Role", NAME),
         subjects: Some(vec![account(NAME, options)]),
     }
-}
-
-pub(super) fn rules(permissions: &[&[Permission]]) -> Vec<PolicyRule> {
-    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    let rule = |permission: &Permission| PolicyRule {
-        api_groups: Some(vec![permission.group.to_owned()]),
-        resources: Some(owned(permission.resources)),
-        resource_names: Some(owned(permission.names)).filter(|names| !names.is_empty()),
-        verbs: owned(permission.verbs),
-        ..PolicyRule::default()
-    };
-    permissions.iter().copied().flatten().map(rule).collect()
 }
 
 pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {

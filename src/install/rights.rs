@@ -6,13 +6,13 @@ use k8s_openapi::api::{
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use kube::api::ObjectMeta;
+use operator_kit::{Permission, permission::rules};
 use serde_json::{Error, to_value};
 
 use super::{
     Component, Manifest, Options,
-    rbac::{account, reference_to, rules},
+    rbac::{account, reference_to},
 };
-use crate::permissions::Permission;
 
 /// A program's ServiceAccount and all that it may do.
 #[derive(Clone, Copy, Debug)]

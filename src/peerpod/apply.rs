@@ -4,21 +4,17 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Preconditions},
 };
-
-use crate::{
-    api::{
-        metadata::Metadata,
-        v1alpha1::{FINALIZER, PeerPod},
-    },
-    runtime::{
-        api_call::{self, ApiError},
-        finalizer::{self, Written},
-    },
+use operator_kit::{
+    api_call::{self, ApiError},
+    finalizer::{self, Written},
+    metadata::Metadata,
 };
+
+use crate::api::v1alpha1::{FIELD_MANAGER, FINALIZER, PeerPod};
 
 /// Takes the finalizer away, if the object still is the one that was read and nobody else touched its finalizers.
 pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
-    finalizer::release(&api(client, peerpod), peerpod, FINALIZER).await
+    finalizer::release(&api(client, peerpod), peerpod, FINALIZER, FIELD_MANAGER).await
 }
 
 /// Deletes the PeerPod object itself, if it still is what was read. Its machine follows by the usual way.

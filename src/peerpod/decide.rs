@@ -10,11 +10,9 @@
 use std::{cmp::Ordering, time::Duration};
 
 use jiff::Timestamp;
+use operator_kit::Message;
 
-use crate::{
-    provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard},
-    runtime::Message,
-};
+use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
 
 /// How long after a Pod's grace period its VM is kept.
 pub const SLACK: Duration = Duration::from_secs(30);

@@ -27,8 +27,8 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
+    metrics::Metrics,
     provider::{InstanceId, cloud_label},
-    runtime::Metrics,
 };
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;

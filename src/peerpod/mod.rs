@@ -38,6 +38,12 @@ use kube::{
         reflector, watcher,
     },
 };
+use operator_kit::{
+    Leadership, Permission,
+    projection::{MOST, Part, Projection, reading},
+    status::Publisher,
+    watch::{paged, retry_crd_watch},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span};
 
@@ -55,15 +61,9 @@ use self::{
     verdict::Reason,
 };
 use crate::{
-    api::v1alpha1::{PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
-    permissions::Permission,
+    api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
+    metrics::Metrics,
     provider::{Clouds, Limits},
-    runtime::{
-        Leadership, Metrics,
-        projection::{MOST, Part, Projection, reading},
-        publisher::Publisher,
-        watch::{paged, steady_own},
-    },
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -139,7 +139,7 @@ pub async fn run(
             store: store.clone(),
             endings: Endings::default(),
         },
-        reporter: Reporter { publisher: Publisher::new(&client, &PEERPOD, "Reaping") },
+        reporter: Reporter { publisher: Publisher::new(&client, &PEERPOD, FIELD_MANAGER, "Reaping") },
         owners: OwnerWatch::new(nudges.clone()),
         nudges: nudges.clone(),
         index: index.clone(),
@@ -152,8 +152,8 @@ pub async fn run(
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, tell) = (context.clone(), nudges.clone());
     let watch = watcher::watcher(api, paged());
-    let peerpods =
-        steady_own::<PeerPod, _>(watch).modify(trim).reflect(writer).try_filter_map(move |event| {
+    let peerpods = retry_crd_watch::<PeerPod, _>(CRDS, watch).modify(trim).reflect(writer).try_filter_map(
+        move |event| {
             let Change { matters, others } = index.apply(&event);
             tell.add(others);
             observer.seen(&event);
@@ -161,7 +161,8 @@ pub async fn run(
                 watcher::Event::Apply(peerpod) if matters => Some(peerpod),
                 _ => None,
             }))
-        });
+        },
+    );
 
     let peerpods_seen = store.clone();
     let all_seen = async move {
@@ -247,10 +248,10 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::read_and_projected;
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::projection::tests::read_and_projected;
 
     #[test]
     fn of_a_peerpod_what_decisions_read_is_kept() {

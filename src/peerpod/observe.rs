@@ -8,6 +8,10 @@ use kube::{
     Api, Client, ResourceExt,
     runtime::reflector::{ObjectRef, Store},
 };
+use operator_kit::{
+    Message,
+    api_call::{self, ApiError},
+};
 
 use super::{
     decide::{Facts, InSandbox, Machine, Owner, Sibling, hold, is_superseded},
@@ -21,10 +25,6 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
-    runtime::{
-        Message,
-        api_call::{self, ApiError},
-    },
 };
 
 /// A VM has one PeerPod. Where PeerPods of more other Pods than these name it and go, each counts as a claim unseen.

@@ -17,6 +17,11 @@ use kube::{
     Api, Client, Resource,
     runtime::{reflector::ObjectRef, watcher},
 };
+use operator_kit::{
+    metadata::Metadata,
+    projection::{IDENTITY_ALONE, reading},
+    watch::{paged, retry_watch},
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -24,13 +29,7 @@ use super::{
     nudges::Nudges,
     object::owner,
 };
-use crate::{
-    api::{metadata::Metadata, v1alpha1::PeerPod},
-    runtime::{
-        projection::{IDENTITY_ALONE, reading},
-        watch::{paged, steady},
-    },
-};
+use crate::api::v1alpha1::PeerPod;
 
 /// Who waits for which Pods.
 pub(super) struct OwnerWatch {
@@ -97,7 +96,7 @@ impl OwnerWatch {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&client, &IDENTITY_ALONE));
         loop {
             self.changed_to(true).await;
-            let events = steady("Pods", watcher::watcher(pods.clone(), paged()))
+            let events = retry_watch("Pods", watcher::watcher(pods.clone(), paged()))
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.changed_to(false))).await;

@@ -5,6 +5,7 @@ use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::runtime::{controller::Action, events::EventType, reflector::ObjectRef};
+use operator_kit::{api_call::ApiError, finalizer::Written};
 use tracing::{info, warn};
 
 use super::{
@@ -17,7 +18,6 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
-    runtime::{api_call::ApiError, finalizer::Written},
 };
 
 impl Context {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
+use operator_kit::Backoff;
 
 use super::decide::{Decision, Refusal, Wait};
-use crate::{api::v1alpha1::PeerPod, provider::ErrorClass, runtime::Backoff};
+use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
 
 /// How often something that needs somebody's help is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);

@@ -8,13 +8,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
+use operator_kit::{
+    metadata,
+    projection::{Members, Part, Projection},
+};
 use serde::Deserialize;
 
 use super::decide::Owner;
-use crate::{
-    api::metadata,
-    runtime::projection::{Members, Part, Projection},
-};
 
 /// The condition by which a kubelet says since when a Pod's sandbox is ready.
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
@@ -150,6 +150,7 @@ fn in_sandbox(metadata: &ObjectMeta, status: &StatusView) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::read_and_projected;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -160,10 +161,7 @@ mod tests {
         },
         *,
     };
-    use crate::{
-        provider::{InstanceId, Vm},
-        runtime::projection::tests::read_and_projected,
-    };
+    use crate::provider::{InstanceId, Vm};
 
     #[test]
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {

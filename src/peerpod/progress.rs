@@ -9,17 +9,14 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::{events::EventType, reflector::ObjectRef};
+use operator_kit::{Message, api_call::ApiError, metrics::Counted};
 use tracing::{debug, info, warn};
 
 use super::{
     decide::{Decision, Wait},
     verdict::{Reason, Verdict, slow, verdict},
 };
-use crate::{
-    api::v1alpha1::PeerPod,
-    provider::ErrorClass,
-    runtime::{Message, Metrics, api_call::ApiError, metrics::Counted},
-};
+use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
 
 /// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);

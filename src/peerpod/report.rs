@@ -2,15 +2,13 @@
 //! that stays costs nothing.
 
 use jiff::Timestamp;
+use operator_kit::{api_call::ApiError, status::Publisher};
 
 use super::{
     progress::Telling,
     verdict::{Verdict, conditions},
 };
-use crate::{
-    api::v1alpha1::{PeerPod, PeerPodStatus},
-    runtime::{api_call::ApiError, publisher::Publisher},
-};
+use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
 
 /// Writes conditions, and sends events, as this operator.
 pub(super) struct Reporter {

@@ -2,16 +2,16 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use operator_kit::{
+    Message,
+    conditions::{MESSAGE_LIMIT, condition, is_true, reasons},
+    text::cut,
+};
 
 use super::decide::{Decision, Refusal, Release, Wait};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
-    runtime::{
-        Message,
-        conditions::{MESSAGE_LIMIT, condition, is_true, reasons},
-        text::cut,
-    },
 };
 
 /// The condition that is True while a verdict stands.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use operator_kit::{api_call::ApiError, text::listed};
 
 use super::{
     Context,
@@ -16,10 +17,7 @@ use super::{
     settings,
     verdict::{Finding, Reason},
 };
-use crate::{
-    api::v1alpha1::PeerPodConfig,
-    runtime::{api_call::ApiError, text::listed},
-};
+use crate::api::v1alpha1::PeerPodConfig;
 
 /// How often it is looked for what nobody tells of: that somebody else's object is in the way no more.
 pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);

@@ -11,6 +11,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::{ResourceExt, api::DeleteParams};
+use operator_kit::api_call::ApiError;
 use serde_json::to_value;
 
 pub(super) use self::entrances::Entrances;
@@ -29,7 +30,6 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
-    runtime::api_call::ApiError,
     webhook::tls::{TlsError, TlsOptions},
 };
 

@@ -13,6 +13,7 @@ use kube::{
         Preconditions, TypeMeta,
     },
 };
+use operator_kit::api_call::{self, ApiError};
 use serde::Serialize;
 use serde_json::Value;
 use tracing::info;
@@ -21,10 +22,7 @@ use super::{
     build::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
     drift::{Drifts, Key},
 };
-use crate::{
-    api::v1alpha1::FIELD_MANAGER,
-    runtime::api_call::{self, ApiError},
-};
+use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// An object that is wanted.
 #[derive(Clone, Debug)]

@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use operator_kit::text::listed;
+
 use super::verdict::{Finding, Reason};
-use crate::runtime::text::listed;
 
 /// How often the same is written to an object within [`WINDOW`].
 const MOST: usize = 4;

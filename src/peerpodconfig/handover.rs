@@ -10,6 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::ResourceExt;
+use operator_kit::api_call::ApiError;
 
 use super::{
     Context,
@@ -17,10 +18,7 @@ use super::{
     apply,
     verdict::{Finding, Kind, Reason},
 };
-use crate::{
-    api::v1alpha1::{AdmissionMode, PeerPodConfig},
-    runtime::api_call::ApiError,
-};
+use crate::api::v1alpha1::{AdmissionMode, PeerPodConfig};
 
 /// How long a configuration keeps an admission that is to go for the sake of another.
 const KEPT: Duration = Duration::from_secs(60);

@@ -9,6 +9,11 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
     runtime::controller::Action,
 };
+use operator_kit::{
+    api_call::{self, ApiError},
+    finalizer,
+    metadata::Metadata,
+};
 use serde_json::json;
 
 use super::{
@@ -19,16 +24,7 @@ use super::{
     report::Report,
     verdict::{Finding, Reason},
 };
-use crate::{
-    api::{
-        metadata::Metadata,
-        v1alpha1::{FIELD_MANAGER, PeerPodConfig},
-    },
-    runtime::{
-        api_call::{self, ApiError},
-        finalizer,
-    },
-};
+use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
 
 impl Context {
     /// Sets the finalizer. False if the configuration is gone or another one has its name: then nothing may be made for it,
@@ -50,7 +46,7 @@ impl Context {
 
     /// Lets a configuration go. Where it changed since it was read the change brings it back.
     async fn release(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        finalizer::release(&self.configs_of(config), config, FINALIZER).await?;
+        finalizer::release(&self.configs_of(config), config, FINALIZER, FIELD_MANAGER).await?;
         Ok(Action::await_change())
     }
 

@@ -62,6 +62,7 @@ use kube::{
         reflector::{ObjectRef, Store},
     },
 };
+use operator_kit::{Backoff, Leadership, Permission, projection::reading, status::Publisher};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
@@ -73,9 +74,8 @@ use self::{
     report::Reporter,
 };
 use crate::{
-    api::v1alpha1::PeerPodConfig,
-    permissions::Permission,
-    runtime::{Backoff, Leadership, Metrics, projection::reading, publisher::Publisher},
+    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
+    metrics::Metrics,
 };
 
 pub use self::settings::Mounted;
@@ -208,7 +208,7 @@ pub async fn run(
     let (shared, shared_changes) = shared::Watched::watch(&client, &own);
     let context = Arc::new(Context {
         observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, "Configuring")),
+        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, FIELD_MANAGER, "Configuring")),
         configs: configs.clone(),
         daemon_sets,
         capacity,

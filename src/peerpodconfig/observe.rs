@@ -12,12 +12,15 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use operator_kit::{
+    api_call::{self, ApiError},
+    metadata::Metadata,
+};
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, AdaptorSettings, CONFIG_LABEL, webhook};
 use crate::{
-    api::{metadata::Metadata, v1alpha1::PeerPodConfig},
-    runtime::api_call::{self, ApiError},
+    api::v1alpha1::PeerPodConfig,
     webhook::tls::{TlsError, TlsOptions},
 };
 

@@ -11,6 +11,7 @@ use kube::{
     api::ApiResource,
     runtime::{controller::Action, reflector::ObjectRef},
 };
+use operator_kit::api_call::ApiError;
 
 use super::{
     Context, FINALIZER,
@@ -20,7 +21,7 @@ use super::{
     report::{Report, TOLD},
     verdict::{Finding, Reason},
 };
-use crate::{api::v1alpha1::PeerPodConfig, runtime::api_call::ApiError};
+use crate::api::v1alpha1::PeerPodConfig;
 
 /// How often a configuration is looked at without being told to.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);

@@ -12,16 +12,14 @@ use kube::{
     api::{ApiResource, DynamicObject},
     runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
 };
+use operator_kit::{
+    api_call::{self, ApiError},
+    watch::{paged, retry_watch},
+};
 use tokio::sync::watch;
 
 use super::build::{CONFIG_LABEL, policy};
-use crate::{
-    api::v1alpha1::PeerPodConfig,
-    runtime::{
-        api_call::{self, ApiError},
-        watch::{paged, steady},
-    },
-};
+use crate::api::v1alpha1::PeerPodConfig;
 
 /// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
 const BELIEVED: Duration = Duration::from_secs(200);
@@ -118,7 +116,7 @@ fn of_kind(
     let not_served = served.clone();
     stream::repeat(()).then(move |()| until(served.clone(), true)).flat_map(move |()| {
         let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
-        steady("admission policies", watcher(api, paged().labels(CONFIG_LABEL)))
+        retry_watch("admission policies", watcher(api, paged().labels(CONFIG_LABEL)))
             .touched_objects()
             .take_until(until(not_served.clone(), false))
             .filter_map(|object| ready(object.ok()))

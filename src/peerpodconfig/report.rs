@@ -8,13 +8,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::EventType;
+use operator_kit::{api_call::ApiError, conditions::is_true, status::Publisher};
 use tracing::{info, warn};
 
 use super::verdict::{Finding, Kind, Reason, conditions, ready};
-use crate::{
-    api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus},
-    runtime::{api_call::ApiError, conditions::is_true, publisher::Publisher},
-};
+use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus};
 
 /// Writes what is to be told.
 pub(super) struct Reporter {

@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
+use operator_kit::text::listed;
 
 use super::{
     build::AdaptorSettings,
     observe::Sources,
     verdict::{Finding, Reason},
 };
-use crate::{api::v1alpha1::PeerPodConfigSpec, runtime::text::listed};
+use crate::api::v1alpha1::PeerPodConfigSpec;
 
 /// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";

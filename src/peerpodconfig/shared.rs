@@ -18,6 +18,10 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
 };
+use operator_kit::{
+    Permission,
+    api_call::{ApiError, bounded, get_opt},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tracing::info;
@@ -26,8 +30,6 @@ pub(super) use self::watched::Watched;
 use super::{Context, drift::Key, pass::PassError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
-    permissions::Permission,
-    runtime::api_call::{ApiError, bounded, get_opt},
     webhook::certificates::{
         keeper::{LEASE, SECRET},
         kept::{self, Kept},

@@ -9,18 +9,17 @@ use std::{convert::Infallible, future::pending, time::Duration};
 
 use futures::{Stream, StreamExt};
 use kube::{Api, ResourceExt, api::ListParams};
+use operator_kit::{
+    Backoff,
+    api_call::{self, ApiError, is_served},
+    metadata::Metadata,
+    projection::reading,
+};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError, watches::CONFIG};
-use crate::{
-    api::{metadata::Metadata, v1alpha1::PeerPodConfig},
-    runtime::{
-        Backoff,
-        api_call::{self, ApiError, is_served},
-        projection::reading,
-    },
-};
+use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
     /// Sweeps whenever it is `asked` to while this process leads, and again after what failed.

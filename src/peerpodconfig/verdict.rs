@@ -2,8 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-use crate::runtime::conditions::{condition, reasons};
+use operator_kit::conditions::{condition, reasons};
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

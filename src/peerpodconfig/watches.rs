@@ -20,6 +20,12 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use operator_kit::{
+    changes::changes,
+    metadata,
+    projection::{MOST, Members, Part, Projection, reading},
+    watch::{paged, retry_crd_watch, retry_watch},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
@@ -27,14 +33,7 @@ use super::{
     build::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
     settings,
 };
-use crate::{
-    api::{metadata, v1alpha1::PeerPodConfig},
-    runtime::{
-        changes::changes,
-        projection::{MOST, Members, Part, Projection, reading},
-        watch::{paged, steady, steady_own},
-    },
-};
+use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
 /// What is read of a configuration.
 pub(super) static CONFIG: Projection = Projection {
@@ -102,7 +101,7 @@ pub(super) fn configurations(
     let (word, words) = watch::channel(());
     let (departure, departures) = watch::channel(());
     let watch = watcher(Api::<PeerPodConfig>::all(reading(client, &CONFIG)), paged());
-    let asking = steady_own::<PeerPodConfig, _>(watch)
+    let asking = retry_crd_watch::<PeerPodConfig, _>(CRDS, watch)
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, Event::Delete(_) | Event::InitDone) {
@@ -150,7 +149,7 @@ fn changed<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    steady(K::plural(&()), watcher(api, config)).touched_objects()
+    retry_watch(K::plural(&()), watcher(api, config)).touched_objects()
 }
 
 /// Keeps of all DaemonSets, in a store, what tells whose they are and where they run. Gives those that changed.
@@ -159,7 +158,7 @@ pub(super) fn daemon_sets(
     writer: Writer<DaemonSet>,
 ) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
     let watch = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
-    steady("DaemonSets", watch)
+    retry_watch("DaemonSets", watch)
         .map_ok(|event| match event {
             Event::Apply(it) => Event::Apply(it.into()),
             Event::Delete(it) => Event::Delete(it.into()),
@@ -225,10 +224,10 @@ impl From<DaemonSetView> for DaemonSet {
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::read_and_projected;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::runtime::projection::tests::read_and_projected;
 
     #[test]
     fn what_tells_whose_a_daemon_set_is_and_where_it_runs_is_read_whatever_else_it_says() {

@@ -7,10 +7,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use operator_kit::Message;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
-use crate::runtime::{Message, Metrics};
+use crate::metrics::Metrics;
 
 /// One call with all the waiting before it takes no longer than this, whatever the provider does.
 const CALL_DEADLINE: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ use std::{
 use async_trait::async_trait;
 use futures::future::join_all;
 use jiff::Timestamp;
+use operator_kit::Message;
 
 use super::{
     Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm,
@@ -16,7 +17,6 @@ use super::{
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     names::PLACES,
-    runtime::Message,
     settings::Place,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::runtime::Message;
+use operator_kit::Message;
 
 /// What an error means for whoever called: this decides requeue, condition, event and metric label alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,8 +3,9 @@
 //! Anybody who may create a PeerPod can write any identifier into it. So the identifier alone never decides that a
 //! machine may go: the machine itself must bear the name that cloud-api-adaptor makes from the owning Pod's name.
 
+use operator_kit::Message;
+
 use super::Vm;
-use crate::runtime::Message;
 
 /// How long cloud-api-adaptor lets a machine's name become, in bytes.
 const NAME_LIMIT: usize = 63;

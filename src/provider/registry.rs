@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, stream};
+use operator_kit::{Message, changes::changes};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -13,7 +14,7 @@ use super::{
     places::Known,
 };
 use crate::{
-    runtime::{Message, Metrics, changes::changes},
+    metrics::Metrics,
     settings::{CloudProvider, Place, ProviderSettings, Snapshot, State},
 };
 

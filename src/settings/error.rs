@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use operator_kit::Message;
+
 use super::CloudProvider;
 use super::folder::FOLDER_LIMIT;
-use crate::runtime::Message;
 
 /// Why a pair of folders gives no settings. Every message names the file or the setting, never a value that could be
 /// secret, and says what mends it.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{CloudProvider, Common, Key, Libvirt, Place, Raw, SettingsError, catalogue};
-use crate::runtime::Message;
 
 /// The settings of one pair of folders, read at one moment and as a whole.
 #[derive(Clone, Debug)]

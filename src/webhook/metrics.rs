@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use operator_kit::metrics::Description;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Metric, Registry},
+    registry::Registry,
 };
 
 use super::{certificates::expiry::Term, review::Outcome};
-use crate::runtime::metrics::Description;
 
 const REVIEWS: Description = Description {
     name: "peerpod_operator_admission_reviews_total",
@@ -61,8 +61,8 @@ impl ReviewMetrics {
         for outcome in Outcome::ALL {
             drop(metrics.reviews.get_or_create(&labels(outcome)));
         }
-        register(registry, REVIEWS, metrics.reviews.clone());
-        register(registry, DURATION, metrics.duration.clone());
+        REVIEWS.register(registry, metrics.reviews.clone());
+        DURATION.register(registry, metrics.duration.clone());
         metrics
     }
 
@@ -87,8 +87,8 @@ impl CertificateMetrics {
     /// Adds the metrics to the registry, at whose root they belong.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self { expiry: Moment::default(), overdue: Moment::default() };
-        register(registry, EXPIRY, metrics.expiry.clone());
-        register(registry, OVERDUE, metrics.overdue.clone());
+        EXPIRY.register(registry, metrics.expiry.clone());
+        OVERDUE.register(registry, metrics.overdue.clone());
         metrics
     }
 
@@ -103,12 +103,6 @@ impl CertificateMetrics {
             }
         }
     }
-}
-
-/// The registry appends the counters' suffix and every help text's full stop itself.
-fn register(registry: &mut Registry, description: Description, metric: impl Metric) {
-    let name = description.name.trim_end_matches("_total");
-    registry.register(name, description.help.trim_end_matches('.'), metric);
 }
 
 fn labels(outcome: Outcome) -> [(&'static str, &'static str); 1] {

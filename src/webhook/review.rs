@@ -6,10 +6,10 @@ use std::{
 };
 
 use k8s_openapi::ByteString;
+use operator_kit::text::cut;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::mutate::{Options, Pod, mutate};
-use crate::runtime::text::cut;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";

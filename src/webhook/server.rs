@@ -34,18 +34,18 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use body::{Memory, Problem};
+use operator_kit::{
+    ListenAt, ListenError,
+    connection_limit::{ConnectionLimit, Slot},
+    http::Readiness,
+    listener::Listener,
+};
 use prompt::Prompt;
 
 use super::{
     metrics::ReviewMetrics,
     mutate::Options,
     review::{Answer, Outcome, review, status},
-};
-use crate::runtime::{
-    ListenAt, ListenError,
-    crowd::{Crowd, Seat},
-    http::Readiness,
-    listener::Listener,
 };
 
 /// Where reviews of Pods are sent.
@@ -106,7 +106,7 @@ impl Webhook {
         Self { options, metrics, readiness, memory: Memory::new() }
     }
 
-    async fn respond(&self, request: Request<Incoming>, seat: &Seat) -> hyper::Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
         let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
@@ -122,7 +122,7 @@ impl Webhook {
             "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found; there are /mutate-v1-pod, /healthz and /readyz\n"),
         };
-        seat.answered();
+        slot.answered();
         response
     }
 
@@ -198,18 +198,18 @@ pub fn serve(
 }
 
 async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, stop: CancellationToken) {
-    let mut crowd = Crowd::new(CONNECTIONS);
+    let mut connections = ConnectionLimit::new(CONNECTIONS);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            Some(()) = crowd.one_leaves() => {}
-            stream = listener.accept(), if !crowd.is_full() => {
-                crowd.admit(|seat| converse(stream, tls.clone(), Arc::clone(&webhook), seat, stop.clone()));
+            Some(()) = connections.one_ended() => {}
+            stream = listener.accept(), if !connections.is_full() => {
+                connections.admit(|slot| converse(stream, tls.clone(), Arc::clone(&webhook), slot, stop.clone()));
             }
         }
     }
     drop(listener);
-    if !crowd.all_leave(LONGEST_STOP).await {
+    if !connections.all_ended(LONGEST_STOP).await {
         debug!("cut the connections that did not end");
     }
 }
@@ -218,19 +218,19 @@ async fn converse(
     stream: TcpStream,
     tls: TlsAcceptor,
     webhook: Arc<Webhook>,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     stop: CancellationToken,
 ) {
-    // Answers are small and nobody waits for more of them. It fails only if the connection has.
+    // Answers are small, and no further data is to follow. It fails only if the connection has.
     let _ = stream.set_nodelay(true);
     let accept = tls.accept_with(stream, |tls| tls.set_buffer_limit(Some(UNSENT)));
     let handshake = tokio::select! {
         handshake = timeout(HANDSHAKE_TIME, accept) => handshake,
         () = stop.cancelled() => return,
-        () = seat.has_to_leave(IDLE) => return,
+        () = slot.must_close(IDLE) => return,
     };
     let ended = match handshake {
-        Ok(Ok(stream)) => speak(stream, webhook, seat, stop).await,
+        Ok(Ok(stream)) => speak(stream, webhook, slot, stop).await,
         Ok(Err(error)) => return debug!(%error, "the TLS handshake with a client failed"),
         Err(_) => return debug!("the TLS handshake with a client took too long"),
     };
@@ -242,14 +242,14 @@ async fn converse(
 async fn speak(
     stream: TlsStream<TcpStream>,
     webhook: Arc<Webhook>,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     stop: CancellationToken,
 ) -> hyper::Result<()> {
-    let stream = Prompt::new(stream, Arc::clone(&seat), REQUEST_TIME);
+    let stream = Prompt::new(stream, Arc::clone(&slot), REQUEST_TIME);
     let service = service_fn(|request| {
-        let (webhook, seat, stop) = (Arc::clone(&webhook), Arc::clone(&seat), stop.clone());
+        let (webhook, slot, stop) = (Arc::clone(&webhook), Arc::clone(&slot), stop.clone());
         async move {
-            let mut response = webhook.respond(request, &seat).await;
+            let mut response = webhook.respond(request, &slot).await;
             if stop.is_cancelled() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -265,21 +265,21 @@ async fn speak(
         stop.cancelled().await;
         sleep(LINGER).await;
     };
-    until_it_ends(connection, http1::Connection::graceful_shutdown, &seat, lingered).await
+    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
 }
 
 /// Lets a connection go on until it has to leave or all have to: then what was asked is answered, and no more.
 async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     take_no_more: impl FnOnce(Pin<&mut C>),
-    seat: &Seat,
+    slot: &Slot,
     stop: impl Future<Output = ()>,
 ) -> hyper::Result<()> {
     let mut connection = pin!(connection);
     let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stop => LONGEST_STOP,
-        () = seat.has_to_leave(IDLE) => LEAVE_TIME,
+        () = slot.must_close(IDLE) => LEAVE_TIME,
     };
     take_no_more(connection.as_mut());
     timeout(grace, connection).await.unwrap_or(Ok(()))

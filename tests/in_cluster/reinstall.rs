@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use peerpod_operator::{NAMESPACE, runtime::lease};
+use peerpod_operator::{NAMESPACE, names};
 use testbed::wait::{self, DEADLINE};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 /// Who holds the operators' lease.
 pub async fn holder(installation: &Installation) -> Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(installation.testbed.client(), NAMESPACE);
-    let lease = leases.get(lease::DEFAULT_NAME).await?;
+    let lease = leases.get(names::LEASE).await?;
     Ok(lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()))
 }
 

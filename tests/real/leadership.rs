@@ -12,10 +12,8 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
-use peerpod_operator::{
-    NAMESPACE, install,
-    runtime::lease::{DEFAULT_NAME, DURATION, RENEW_DEADLINE, RETRY_PERIOD, SETTLE},
-};
+use operator_kit::lease::{DURATION, RELEASE_DELAY, RENEW_DEADLINE, RETRY_PERIOD};
+use peerpod_operator::{NAMESPACE, install, names::LEASE};
 use serde_json::json;
 use tempfile::TempDir;
 use testbed::{
@@ -178,7 +176,7 @@ fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one
         alone.libvirtd.resume()?;
         ensure!(status.success(), "it ended with {status}");
         // Not before what it had sent could arrive no more, and long before its lease would have expired.
-        ensure!(next > SETTLE, "too soon: {next:?}");
+        ensure!(next > RELEASE_DELAY, "too soon: {next:?}");
         ensure_given(next)?;
         ensure!(ended < DURATION, "it ended after {ended:?}");
         let log = alone.operator.log()?;
@@ -288,8 +286,8 @@ fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_ove
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let leases: Api<Lease> = Api::namespaced(alone.testbed.client(), NAMESPACE);
-        leases.delete(DEFAULT_NAME, &DeleteParams::default()).await?;
-        wait::present(&leases, DEFAULT_NAME, "the lease is there again", DEADLINE, |_| true).await?;
+        leases.delete(LEASE, &DeleteParams::default()).await?;
+        wait::present(&leases, LEASE, "the lease is there again", DEADLINE, |_| true).await?;
         let removed = Instant::now();
         for round in 0.. {
             label(&leases, &round.to_string()).await?;
@@ -315,7 +313,7 @@ fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_ove
 /// Changes the Lease, so that whoever read it before cannot replace it, and leaves alone what elections read.
 async fn label(leases: &Api<Lease>, value: &str) -> Result<()> {
     let labels = Patch::Merge(json!({ "metadata": { "labels": { "round": value } } }));
-    leases.patch(DEFAULT_NAME, &PatchParams::default(), &labels).await?;
+    leases.patch(LEASE, &PatchParams::default(), &labels).await?;
     Ok(())
 }
 

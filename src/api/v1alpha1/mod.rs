@@ -4,11 +4,17 @@ mod admission;
 mod peerpod;
 mod peerpodconfig;
 
+use operator_kit::crd::Crds;
+
 pub use admission::{Admission, AdmissionMode, EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing};
 pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
 pub use peerpodconfig::{
     Adaptor, Distribution, ImagePullPolicy, MOST_VMS, PeerPodConfig, PeerPodConfigSpec, PeerPodConfigStatus,
 };
+
+/// The definitions of these kinds.
+pub const CRDS: Crds =
+    Crds { group: "confidentialcontainers.org", install: "kubectl apply -f manifests/crd" };
 
 /// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.
 pub const FINALIZER: &str = "peer.pod/finalizer";

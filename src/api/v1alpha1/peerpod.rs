@@ -5,9 +5,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{CustomResource, KubeSchema};
+use operator_kit::metadata;
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::api::metadata;
 
 /// Records the VM that cloud-api-adaptor created for a Pod. The operator deletes the VM when the Pod is deleted and
 /// cloud-api-adaptor has not deleted it. cloud-api-adaptor creates PeerPods, and the Pod owns its PeerPod. Users do not

@@ -16,11 +16,11 @@ use k8s_openapi::{
     },
 };
 use kube::{CustomResource, KubeSchema};
+use operator_kit::metadata;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Admission;
-use crate::api::metadata;
 
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;

@@ -11,6 +11,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use operator_kit::Message;
 
 use self::{
     document::{Cloud, Document, Outcome},
@@ -19,7 +20,6 @@ use self::{
 use super::FolderArgs;
 use crate::{
     provider::{self, Error, ErrorClass},
-    runtime::Message,
     settings::{Folders, Inspection, Snapshot},
 };
 

@@ -8,7 +8,6 @@ use crate::{
     cli::{FolderArgs, ServingArgs, patience},
     peerpodconfig,
     provider::Limits,
-    runtime::lease,
 };
 
 /// What `run` is told.
@@ -37,7 +36,7 @@ pub struct RunArgs {
         long,
         value_name = "N",
         env = "PEERPOD_OPERATOR_LEASE_NAME",
-        default_value = lease::DEFAULT_NAME,
+        default_value = crate::names::LEASE,
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub lease_name: String,

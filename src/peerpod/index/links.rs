@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    runtime::{Metrics, metrics::Population},
+    metrics::{Metrics, Population},
 };
 
 #[derive(Debug, Default)]

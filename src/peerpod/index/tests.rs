@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{FINALIZER, PeerPodSpec, PeerPodStatus},
-    runtime::metrics::Population,
+    metrics::Population,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 

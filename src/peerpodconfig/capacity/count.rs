@@ -11,13 +11,13 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::{Api, Resource, api::ListParams};
-use serde::{Deserialize, de::IgnoredAny};
-
-use super::{node::whole, plan::InUse};
-use crate::runtime::{
+use operator_kit::{
     api_call::{self, ApiError},
     projection::{MOST, Members, Part, Projection},
 };
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{node::whole, plan::InUse};
 
 /// Of up to so many nodes each is asked for by itself. Beyond that one list of all Pods costs less.
 const FEW: usize = 16;
@@ -180,10 +180,10 @@ fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> b
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::read_and_projected;
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::projection::tests::read_and_projected;
 
     #[test]
     fn what_a_pod_asks_for_is_summed_over_its_containers() {

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
+use operator_kit::{Backoff, backoff};
 use tokio::time::Instant;
 
 use super::plan::NodeWrite;
-use crate::runtime::{Backoff, backoff};
 
 /// What a node that cannot be written to waits for at last.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
+use operator_kit::Backoff;
 use tokio::time::Instant;
 
 use super::plan::NodeWrite;
-use crate::runtime::Backoff;
 
 /// What a node that was corrected once and reset again waits for at first, at most.
 const FIRST: Duration = Duration::from_secs(5);

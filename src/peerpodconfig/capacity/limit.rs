@@ -1,8 +1,9 @@
 //! How many VMs a configuration asks for. Pure *(no client)*.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use operator_kit::text::cut;
 
-use crate::{api::v1alpha1::MOST_VMS, runtime::text::cut};
+use crate::api::v1alpha1::MOST_VMS;
 
 /// How many bytes of a text that is no limit are shown: enough to recognise it by.
 const SHOWN: usize = 40;

@@ -41,6 +41,7 @@ use std::{
 use futures::Stream;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client};
+use operator_kit::{Permission, api_call::ApiError, projection::reading};
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
@@ -48,10 +49,6 @@ use self::{
     memory::{Memory, UNEVEN},
     plan::{InUse, NodeWrite, Plan, plan},
     write::Writer,
-};
-use crate::{
-    permissions::Permission,
-    runtime::{api_call::ApiError, projection::reading},
 };
 
 pub use self::{

@@ -11,16 +11,17 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Resource;
+use operator_kit::{
+    metadata,
+    projection::{Part, Projection},
+};
 use serde::Deserialize;
 
 use super::{
     super::qualified::{self, is_domain, is_name},
     taints,
 };
-use crate::{
-    api::{metadata, v1alpha1::FIELD_MANAGER},
-    runtime::projection::{Part, Projection},
-};
+use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
 /// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and

@@ -11,10 +11,10 @@ use kube::{
     Api, Client,
     runtime::watcher::{Event, watcher},
 };
+use operator_kit::watch::{paged, retry_watch};
 use tokio::sync::Notify;
 
 use super::node::{Node, NodeView, Texts};
-use crate::runtime::watch::{paged, steady};
 
 /// All nodes of the cluster. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ impl Nodes {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
         let seen = nodes.clone();
-        let changes = steady("nodes", watcher(api, paged()))
+        let changes = retry_watch("nodes", watcher(api, paged()))
             .filter_map(move |event| ready(event.ok().filter(|event| seen.take(event)).map(drop)));
         (nodes, changes)
     }

@@ -11,6 +11,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use operator_kit::api_call::{self, ApiError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -22,10 +23,7 @@ use super::{
     nodes::Nodes,
     plan::NodeWrite,
 };
-use crate::{
-    api::v1alpha1::FIELD_MANAGER,
-    runtime::api_call::{self, ApiError},
-};
+use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// How many writes are under way at once: enough for thousands of nodes in seconds, few enough to leave an API server to
 /// others.

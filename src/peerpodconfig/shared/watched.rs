@@ -9,17 +9,15 @@ use k8s_openapi::{
     api::{coordination::v1::Lease, core::v1::Secret},
 };
 use kube::{Api, Client, Resource, ResourceExt, api::PartialObjectMeta, runtime::watcher};
+use operator_kit::watch::retry_watch;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::Use;
-use crate::{
-    runtime::watch::steady,
-    webhook::certificates::{
-        keeper::{self, LEASE, SECRET},
-        kept::{CERTIFICATE, Kept},
-        refusal::refusal,
-    },
+use crate::webhook::certificates::{
+    keeper::{self, LEASE, SECRET},
+    kept::{CERTIFICATE, Kept},
+    refusal::refusal,
 };
 
 /// What is known of the Secret and of the Lease.
@@ -143,13 +141,15 @@ where
         + Send
         + 'static,
 {
-    steady("objects that the webhooks share", watcher::watch_object(api, name)).filter_map(move |object| {
-        let changed = object.is_ok_and(|object| {
-            let seen = object.as_ref().map_or(Seen::Absent, &see);
-            known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
-        });
-        ready(changed.then_some(()))
-    })
+    retry_watch("objects that the webhooks share", watcher::watch_object(api, name)).filter_map(
+        move |object| {
+            let changed = object.is_ok_and(|object| {
+                let seen = object.as_ref().map_or(Seen::Absent, &see);
+                known.send_if_modified(|known| std::mem::replace(known, seen.clone()) != seen)
+            });
+            ready(changed.then_some(()))
+        },
+    )
 }
 
 #[cfg(test)]

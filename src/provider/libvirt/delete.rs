@@ -4,12 +4,10 @@ use std::sync::atomic::Ordering;
 
 use futures::future::join3;
 use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
+use operator_kit::Message;
 
 use super::{Libvirt, definition::Definition, uuid, volumes::Found};
-use crate::{
-    provider::{Error, ErrorClass, Vm},
-    runtime::Message,
-};
+use crate::provider::{Error, ErrorClass, Vm};
 
 /// What is known of a domain right before its deletion.
 enum Now {

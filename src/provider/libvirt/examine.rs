@@ -2,12 +2,10 @@
 
 use futures::future::join;
 use libvirt_client::{Domain, ErrorCode};
+use operator_kit::Message;
 
 use super::{Libvirt, definition, parse};
-use crate::{
-    provider::{Error, ErrorClass, Finding},
-    runtime::Message,
-};
+use crate::provider::{Error, ErrorClass, Finding};
 
 /// With this the names of pod VMs begin.
 const POD_VM: &str = "podvm-";

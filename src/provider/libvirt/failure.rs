@@ -1,11 +1,9 @@
 //! What a failed call to libvirt means, and what of it a status may show *(no client)*.
 
 use libvirt_client::{ConnectError, ConnectFailure, Error as Failure, ErrorCode};
+use operator_kit::Message;
 
-use crate::{
-    provider::{Error, ErrorClass},
-    runtime::Message,
-};
+use crate::provider::{Error, ErrorClass};
 
 /// The error for a call that failed while `doing` this, at the daemon of this URI.
 pub(super) fn explain(doing: &Message, uri: &str, failure: &Failure) -> Error {

@@ -27,12 +27,12 @@ use std::sync::{Arc, atomic::AtomicUsize};
 
 use async_trait::async_trait;
 use libvirt_client::{CALLS_PER_CONNECTION, Client, ConnectUri, Domain, Options};
+use operator_kit::Message;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use self::{definition::Definition, volumes::Remains};
 use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
-use crate::runtime::Message;
 
 /// The value of `CLOUD_PROVIDER` and of a PeerPod's `spec.cloudProvider`.
 pub const NAME: &str = "libvirt";

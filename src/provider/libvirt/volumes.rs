@@ -7,12 +7,10 @@ use std::{
 
 use futures::future::join_all;
 use libvirt_client::{ErrorCode, Volume};
+use operator_kit::Message;
 
 use super::{Libvirt, definition};
-use crate::{
-    provider::{Error, ErrorClass, InstanceId, Vm},
-    runtime::Message,
-};
+use crate::provider::{Error, ErrorClass, InstanceId, Vm};
 
 /// The volume at a path; none where there is none.
 pub(super) type Found = Option<Volume>;

@@ -10,6 +10,11 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
+use operator_kit::{
+    Backoff, Leadership, Message,
+    api_call::{ApiError, bounded},
+    watch::code as watch_code,
+};
 use serde_json::json;
 use tokio::{
     sync::{Notify, watch},
@@ -26,11 +31,6 @@ use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
     provider::{Error, ErrorClass, open},
-    runtime::{
-        Backoff, Leadership, Message,
-        api_call::{ApiError, bounded},
-        watch::code as watch_code,
-    },
     settings::{Place, Snapshot, State},
 };
 

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use futures::Stream;
 use jiff::Timestamp;
 use kube::Client;
+use operator_kit::{Leadership, Permission, changes::changes};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +28,6 @@ use self::keeper::Keeper;
 use super::Error;
 use crate::{
     names,
-    permissions::Permission,
-    runtime::{Leadership, changes::changes},
     settings::{Place, State},
 };
 

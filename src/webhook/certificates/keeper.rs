@@ -22,19 +22,15 @@ use kube::{
     api::PostParams,
     runtime::{WatchStreamExt, watcher},
 };
+use operator_kit::{
+    Leadership, Permission,
+    api_call::{ApiError, bounded},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::kept::{AUTHORITIES, IssueError, Kept, Step, Wanted};
-use crate::{
-    api::v1alpha1::FIELD_MANAGER,
-    permissions::Permission,
-    runtime::{
-        Leadership,
-        api_call::{ApiError, bounded},
-    },
-    webhook::server::PATH,
-};
+use crate::{api::v1alpha1::FIELD_MANAGER, webhook::server::PATH};
 
 /// The Secret unless told otherwise: upstream's.
 pub const SECRET: &str = "webhook-server-cert";

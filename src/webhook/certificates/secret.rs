@@ -8,6 +8,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
+use operator_kit::http::Condition;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -15,7 +16,6 @@ use super::{
     Serving,
     kept::{CERTIFICATE, KEY, is_blank},
 };
-use crate::runtime::http::Condition;
 
 /// Shows the certificate in this Secret until `stop`; `there` is met when there is one. What cannot be used does not take
 /// the place of what could, and is logged.

@@ -9,12 +9,11 @@ use std::{
     time::Duration,
 };
 
+use operator_kit::connection_limit::Slot;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep_until},
 };
-
-use crate::runtime::crowd::Seat;
 
 /// A connection that fails where a request, once its first byte is there, takes too long until it is answered, or the client
 /// too long to take the answer.
@@ -22,15 +21,15 @@ use crate::runtime::crowd::Seat;
 /// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
 pub(super) struct Prompt<S> {
     stream: S,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     within: Duration,
     begun: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
 impl<S> Prompt<S> {
-    pub(super) fn new(stream: S, seat: Arc<Seat>, within: Duration) -> Self {
-        Self { stream, seat, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
+    pub(super) fn new(stream: S, slot: Arc<Slot>, within: Duration) -> Self {
+        Self { stream, slot, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
     }
 
     /// Ready when this time, counted from then, is over.
@@ -48,13 +47,13 @@ impl<S> Prompt<S> {
         if written.is_ready() {
             return written;
         }
-        let since = self.begun.map_or(self.seat.active(), |begun| begun.max(self.seat.active()));
+        let since = self.begun.map_or(self.slot.active(), |begun| begun.max(self.slot.active()));
         self.poll_over(since, cx).map(Err)
     }
 
     /// When the request began that is not answered yet.
     fn begun(&self) -> Option<Instant> {
-        self.begun.filter(|begun| *begun > self.seat.active())
+        self.begun.filter(|begun| *begun > self.slot.active())
     }
 }
 

@@ -189,7 +189,7 @@ impl<'a> Stage<'a> {
 
 /// A client with the rights of this part, and no more.
 async fn client(testbed: &Testbed) -> Result<kube::Client> {
-    let rule = |permission: &peerpod_operator::permissions::Permission| json!({ "apiGroups": [permission.group], "resources": permission.resources, "verbs": permission.verbs });
+    let rule = |permission: &operator_kit::Permission| json!({ "apiGroups": [permission.group], "resources": permission.resources, "verbs": permission.verbs });
     let rules: Vec<_> = PERMISSIONS.iter().map(rule).collect();
     let subject = json!({ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE });
     let reference =

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
     install::{APPLY_JOB, guard, metrics_rights, monitoring},
-    runtime::lease,
+    names,
 };
 use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ fn everything() -> Value {
             "image": { "repository": "registry.example/operator", "digest": digest(), "pullPolicy": "Always" },
             "imagePullSecrets": [{ "name": "pull" }],
             "replicas": 3,
-            "leaseName": lease::PEERPOD_CTRL,
+            "leaseName": names::PEERPOD_CTRL_LEASE,
             "resources": { "requests": null, "limits": { "memory": "64Mi" } },
             "extraArgs": ["--concurrency=7"],
             "extraEnv": [{ "name": "A", "value": "b" }],

@@ -12,10 +12,8 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use peerpod_operator::{
-    NAMESPACE,
-    runtime::lease::{PEERPOD_CTRL, RETRY_PERIOD},
-};
+use operator_kit::lease::RETRY_PERIOD;
+use peerpod_operator::{NAMESPACE, names::PEERPOD_CTRL_LEASE};
 use tokio::time::sleep;
 
 use super::{answered_calls, delete, elected, ended, leads, until_leads};
@@ -46,8 +44,8 @@ impl Reaper {
             ..LeaseSpec::default()
         };
         let params = PostParams::default();
-        let Some(mut lease) = self.leases.get_opt(PEERPOD_CTRL).await? else {
-            let metadata = ObjectMeta { name: Some(PEERPOD_CTRL.into()), ..ObjectMeta::default() };
+        let Some(mut lease) = self.leases.get_opt(PEERPOD_CTRL_LEASE).await? else {
+            let metadata = ObjectMeta { name: Some(PEERPOD_CTRL_LEASE.into()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(mine) };
             return Ok(self.leases.create(&params, &lease).await.is_ok());
         };
@@ -65,7 +63,7 @@ impl Reaper {
             other if !other.is_empty() && valid => return Ok(false),
             _ => LeaseSpec { lease_transitions: Some(transitions + 1), ..mine },
         });
-        Ok(self.leases.replace(PEERPOD_CTRL, &params, &lease).await.is_ok())
+        Ok(self.leases.replace(PEERPOD_CTRL_LEASE, &params, &lease).await.is_ok())
     }
 
     /// Attempts every two seconds for as long as this; how many of them succeeded.
@@ -85,7 +83,7 @@ const PAST_EXPIRY: Duration = Duration::from_secs(18);
 
 #[test]
 fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<()> {
-    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
+    elected(&[format!("--lease-name={PEERPOD_CTRL_LEASE}")], async |alone| {
         // The operator's turn ends first, so that the reaper finds the lease free.
         until_leads(&alone.operator).await?;
         alone.operator.stop().await?;
@@ -108,7 +106,7 @@ fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<
 
 #[test]
 fn while_the_operator_holds_the_shared_lease_upstreams_reaper_does_not_get_it() -> Result<()> {
-    elected(&[format!("--lease-name={PEERPOD_CTRL}")], async |alone| {
+    elected(&[format!("--lease-name={PEERPOD_CTRL_LEASE}")], async |alone| {
         until_leads(&alone.operator).await?;
         let mut reaper = Reaper::new(alone.testbed.client());
         let (successful, _) = reaper.attempts_for(PAST_EXPIRY).await?;

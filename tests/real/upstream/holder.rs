@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Api;
-use peerpod_operator::{NAMESPACE, runtime::lease::PEERPOD_CTRL};
+use peerpod_operator::{NAMESPACE, names::PEERPOD_CTRL_LEASE};
 use serde_json::json;
 use testbed::{
     Testbed,
@@ -30,7 +30,7 @@ impl Holder {
             "leaderElection": {
                 "leaderElect": true,
                 "resourceLock": "leases",
-                "resourceName": PEERPOD_CTRL,
+                "resourceName": PEERPOD_CTRL_LEASE,
                 "resourceNamespace": NAMESPACE,
                 // Those of the reaper.
                 "leaseDuration": "15s", "renewDeadline": "10s", "retryPeriod": "2s",
@@ -45,7 +45,7 @@ impl Holder {
         let process = Process::start("holder", &command, dir, Lifetime::Owned)?;
         let holder = Self { process, leases: Api::namespaced(testbed.client(), NAMESPACE) };
         let held = |lease: &Lease| spec(lease).holder_identity.is_some();
-        wait::present(&holder.leases, PEERPOD_CTRL, "it holds the lease", DEADLINE, held)
+        wait::present(&holder.leases, PEERPOD_CTRL_LEASE, "it holds the lease", DEADLINE, held)
             .await
             .with_context(|| holder.process.log_tail())?;
         Ok(holder)
@@ -53,10 +53,11 @@ impl Holder {
 
     /// Waits until it has renewed its lease; fails where it has lost it.
     pub async fn renews(&self) -> Result<()> {
-        let before = self.leases.get(PEERPOD_CTRL).await?;
+        let before = self.leases.get(PEERPOD_CTRL_LEASE).await?;
         let renewed = |lease: &Lease| spec(lease).renew_time != spec(&before).renew_time;
         let after =
-            wait::present(&self.leases, PEERPOD_CTRL, "the lease is renewed", DEADLINE, renewed).await?;
+            wait::present(&self.leases, PEERPOD_CTRL_LEASE, "the lease is renewed", DEADLINE, renewed)
+                .await?;
         let holders = [&before, &after].map(|lease| spec(lease).holder_identity);
         ensure!(holders[0] == holders[1], "{holders:?} held the lease");
         Ok(())

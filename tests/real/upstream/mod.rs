@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use peerpod_operator::{NAMESPACE, api::v1alpha1::FINALIZER, install, runtime::lease::PEERPOD_CTRL};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::FINALIZER, install, names::PEERPOD_CTRL_LEASE};
 use peers::libvirt::PodVm;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -127,7 +127,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         let theirs = Holder::start(alone.testbed, &dir.path().join("holder")).await?;
 
         // 1. Beside it, with its lease.
-        let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL}")];
+        let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL_LEASE}")];
         let refused = helm.upgrade(&share).await.err().context("helm took what another release has")?;
         ensure!(
             format!("{refused:#}").contains("cannot be imported into the current release"),

@@ -3,13 +3,13 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
+use operator_kit::process;
 use peerpod_operator::{
     NAMESPACE,
     install::{
         Options,
         metrics_rights::{self, REVIEWER},
     },
-    runtime::process,
     webhook::certificates::keeper::SECRET,
 };
 use serde_json::json;

@@ -17,9 +17,9 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
+use operator_kit::Permission;
 use peerpod_operator::{
     NAMESPACE,
-    permissions::Permission,
     webhook::{
         certificates::{
             keeper::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use peerpod_operator::runtime::lease::RETRY_PERIOD;
+use operator_kit::lease::RETRY_PERIOD;
 use testbed::{Metrics, Operator, OperatorOptions, Settings, wait};
 use tokio::time::sleep;
 

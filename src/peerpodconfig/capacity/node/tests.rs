@@ -1,7 +1,7 @@
+use operator_kit::testing::read_and_projected;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::runtime::projection::tests::read_and_projected;
 
 /// A node from the JSON of its labels, capacity and so on.
 pub(in super::super) fn view(name: &str, fields: &Value) -> NodeView {

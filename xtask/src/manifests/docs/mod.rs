@@ -11,9 +11,11 @@ mod fields;
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use operator_kit::{metrics::Description, process};
 use peerpod_operator::{
     api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
     install::monitoring::{ALERTS, Alert, PATIENCE},
+    metrics::Metrics,
     peerpod::{
         decide::Decision,
         verdict::{self, Reason},
@@ -23,7 +25,6 @@ use peerpod_operator::{
         build::policy::{Unsupported, unsupported},
     },
     provider::ErrorClass,
-    runtime::{Metrics, metrics::Description, process},
     settings::{CloudProvider, Common, Key, Kind},
     webhook,
 };

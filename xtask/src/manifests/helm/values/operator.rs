@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use peerpod_operator::{
     install::{self, Options},
-    runtime::lease,
+    names,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
@@ -161,7 +161,7 @@ enum Controller {
 }
 
 fn lease_name(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "enum": ["", lease::DEFAULT_NAME, lease::PEERPOD_CTRL] })
+    json_schema!({ "type": "string", "enum": ["", names::LEASE, names::PEERPOD_CTRL_LEASE] })
 }
 
 fn pull_secrets(_: &mut SchemaGenerator) -> Schema {

@@ -1,0 +1,249 @@
+//! Calls to the API server, each with a deadline.
+
+use std::time::Duration;
+
+use kube::{
+    Api, Client, Resource,
+    api::ListParams,
+    core::{
+        Status,
+        response::{StatusCause, reason::NOT_FOUND},
+    },
+};
+use serde::de::DeserializeOwned;
+
+use crate::Message;
+
+/// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Why a call to the API server failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// It answered with an error, or could not be reached.
+    #[error("the API server: {}", text(.0))]
+    Failed(#[from] kube::Error),
+    /// It did not answer in time.
+    #[error("the API server did not answer within {DEADLINE:?}")]
+    TimedOut,
+}
+
+/// What it answered, without all that comes with it.
+fn text(problem: &kube::Error) -> String {
+    match problem {
+        kube::Error::Api(status) if is_unknown_kind(status) => {
+            "it does not know this kind of object (404 page not found)".to_owned()
+        }
+        kube::Error::Api(status) => status.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether an answer means that the API server serves no such kind. That of an object or a namespace that is absent is a
+/// `Status` with a reason, and that of a proxy has another text.
+pub(crate) fn is_unknown_kind(status: &Status) -> bool {
+    status.code == 404 && status.reason != "NotFound" && status.message == "404 page not found"
+}
+
+impl ApiError {
+    /// The text in both versions. What the API server says names objects of other namespaces, and its own address.
+    pub fn message(&self) -> Message {
+        let public = match self {
+            Self::Failed(kube::Error::Api(status)) => {
+                format!("the API server answered with the status {}", status.code)
+            }
+            Self::Failed(_) => {
+                "the operator cannot reach the API server, or cannot read its answer".to_owned()
+            }
+            Self::TimedOut => self.to_string(),
+        };
+        Message::new(public, self.to_string())
+    }
+
+    /// The call's own error, where it ended.
+    pub fn cause(&self) -> Option<&kube::Error> {
+        match self {
+            Self::Failed(problem) => Some(problem),
+            Self::TimedOut => None,
+        }
+    }
+
+    /// The HTTP status, where there was an answer.
+    pub fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
+    /// Whether the API server says that the object of this name does not exist. A 404 alone does not: it may be a proxy's, or
+    /// that of an API server without the definition.
+    pub fn is_absence_of(&self, name: &str) -> bool {
+        self.status().is_some_and(|status| is_absence(status, name))
+    }
+
+    /// Whether the API server says that the object of this name does not exist, or is not as the request has it.
+    pub fn is_gone_or_changed(&self, name: &str) -> bool {
+        self.is_absence_of(name) || self.code() == Some(409)
+    }
+
+    /// Whether nothing can be made in the namespace because it is being deleted.
+    pub fn is_of_terminating_namespace(&self) -> bool {
+        self.causes().iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
+    /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
+    /// by the same code, but with causes.
+    pub fn is_failed_test(&self) -> bool {
+        self.code() == Some(422) && self.causes().is_empty()
+    }
+
+    /// What the API server says of an object that it takes for invalid.
+    pub fn invalid(&self) -> Option<&str> {
+        self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
+    }
+
+    /// Whether this field was refused.
+    pub fn is_of_field(&self, field: &str) -> bool {
+        self.causes().iter().any(|cause| cause.field == field)
+    }
+
+    fn status(&self) -> Option<&Status> {
+        match self.cause() {
+            Some(kube::Error::Api(status)) => Some(status),
+            _ => None,
+        }
+    }
+
+    fn causes(&self) -> &[StatusCause] {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        details.map(|details| details.causes.as_slice()).unwrap_or_default()
+    }
+}
+
+/// Whether this answer means that the object of this name does not exist.
+pub fn is_absence(status: &Status, name: &str) -> bool {
+    status.reason == NOT_FOUND && status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
+/// The object of this name, `None` where it does not exist. `Api::get_opt` takes any 404 for that.
+pub async fn get_opt<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    match bounded(api.get(name)).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_absence_of(name) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether API servers have objects of this kind: by what they say that they serve, as their 404 to a list is a proxy's, too.
+pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
+    let (group, version) = (K::group(&()), K::api_version(&()));
+    let groups = client.list_api_groups().await?.groups;
+    let group = groups.into_iter().find(|it| it.name == group);
+    if !group.is_some_and(|group| group.versions.iter().any(|it| it.group_version == version)) {
+        return Ok(false);
+    }
+    let resources = client.list_api_group_resources(&version).await?.resources;
+    Ok(resources.iter().any(|it| it.name == K::plural(&())))
+}
+
+/// Waits for a call no longer than the deadline.
+pub async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
+}
+
+/// How many objects one page of a list brings.
+const PAGE: u32 = 100;
+
+/// Takes every object of a list that may be long, page by page: there are never more in memory than those of one.
+pub async fn for_each<K>(api: &Api<K>, params: &ListParams, mut take: impl FnMut(K)) -> Result<(), ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    loop {
+        let page = bounded(api.list(&params)).await?;
+        page.items.into_iter().for_each(&mut take);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        testing::{Answer, ApiServer, Call, not_of},
+        widget::Widget,
+    };
+
+    #[tokio::test]
+    async fn only_what_the_api_server_says_of_that_object_is_its_absence() {
+        let asked = async |answer: &Answer| {
+            let call = Call::get("/api/v1/namespaces/shop/pods/a").answer(answer.clone());
+            let server = ApiServer::expecting([call]);
+            get_opt(&Api::<Pod>::namespaced(server.client(), "shop"), "a").await
+        };
+        assert!(matches!(asked(&Answer::not_found("pods", "a")).await, Ok(None)));
+        for other in not_of("a") {
+            let answer = asked(&other).await;
+            assert!(matches!(&answer, Err(error) if error.code() == Some(404)), "{other:?}: {answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_served_if_the_api_servers_list_of_what_they_serve_has_it() {
+        const GROUP: &str = "example.com";
+        let asked = async |group: &str, version: &str, plural: &str| {
+            let version = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+            let groups = json!({ "groups": [{ "name": group, "versions": [version] }] });
+            let resource =
+                json!({ "name": plural, "singularName": "", "namespaced": true, "kind": "X", "verbs": [] });
+            let resources = json!({ "groupVersion": "x", "resources": [resource] });
+            let mut calls = vec![Call::get("/apis").answer(Answer::object(&groups))];
+            if version["groupVersion"] == "example.com/v1" {
+                calls.push(Call::get("/apis/example.com/v1").answer(Answer::object(&resources)));
+            }
+            is_served::<Widget>(&ApiServer::expecting(calls).client()).await.unwrap()
+        };
+        assert!(asked(GROUP, "v1", "widgets").await);
+        assert!(!asked("example.org", "v1", "widgets").await);
+        assert!(!asked(GROUP, "v2", "widgets").await);
+        assert!(!asked(GROUP, "v1", "gadgets").await);
+        let proxy = ApiServer::expecting([Call::get("/apis").answer(Answer::page_not_found())]);
+        assert!(is_served::<Widget>(&proxy.client()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_not_answered_ends_with_the_deadline() {
+        let answers = [Answer::hang(), Answer::dropped(), Answer::error(403, "Forbidden", "no")];
+        let path = "/api/v1/namespaces/shop/pods/a";
+        let server = ApiServer::expecting(answers.map(|answer| Call::get(path).answer(answer)));
+        let pods: Api<Pod> = Api::namespaced(server.client(), "shop");
+        assert!(matches!(bounded(pods.get("a")).await, Err(ApiError::TimedOut)));
+        assert!(matches!(bounded(pods.get("a")).await, Err(error) if error.code().is_none()));
+        assert!(matches!(bounded(pods.get("a")).await, Err(error) if error.code() == Some(403)));
+    }
+
+    #[tokio::test]
+    async fn a_long_list_comes_page_by_page() {
+        let page = |next: &str, name: &str| {
+            let pod = json!({ "metadata": { "name": name } });
+            let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": { "continue": next }, "items": [pod] });
+            Answer::object(&list)
+        };
+        let server = ApiServer::expecting([
+            Call::get("/api/v1/pods?limit=100").answer(page("more", "a")),
+            Call::get("/api/v1/pods?limit=100&continue=more").answer(page("", "b")),
+        ]);
+        let mut names = Vec::new();
+        let pods: Api<Pod> = Api::all(server.client());
+        for_each(&pods, &ListParams::default(), |pod| names.extend(pod.metadata.name)).await.unwrap();
+        assert_eq!(names, ["a", "b"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! A client of the API server that suits a controller.
+
+use std::time::Duration;
+
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kube::{Client, Config, client::ConfigExt, config::InferConfigError};
+use tower::{BoxError, ServiceBuilder};
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How soon a machine that has vanished from the network is noticed, to begin with.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// How long a connection may say nothing: longer than a watch, which the API server ends after five minutes at most.
+const SILENCE: Duration = Duration::from_secs(320);
+
+/// How much of an answer a connection may hold before it is read. By itself it would grow to 400 KiB for each of
+/// hundreds of connections.
+const READ_BUFFER: usize = 16 << 10;
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No configuration was found.
+    #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
+    NoAccess(#[source] InferConfigError),
+    /// The kubeconfig has a proxy on this host.
+    #[error("the kubeconfig names the proxy {0} for the API server: proxies are not supported")]
+    Proxy(String),
+    /// The kubeconfig's credentials are broken.
+    #[error("the cluster's credentials cannot be used: {0}")]
+    Credentials(#[source] kube::Error),
+}
+
+/// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
+///
+/// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms; and it retries by
+/// itself, which the controllers do with their own backoff. Deadlines are the callers'.
+pub async fn infer() -> Result<Client, ClientError> {
+    let config = Config::infer().await.map_err(ClientError::NoAccess)?;
+    if let Some(proxy) = &config.proxy_url {
+        return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
+    }
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    http.set_keepalive(Some(KEEPALIVE));
+    http.set_keepalive_interval(Some(KEEPALIVE));
+    http.set_keepalive_retries(Some(3));
+    let mut https = TimeoutConnector::new(
+        config.rustls_https_connector_with_connector(http).map_err(ClientError::Credentials)?,
+    );
+    https.set_read_timeout(Some(SILENCE));
+    https.set_reset_reader_on_write(true);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(ClientError::Credentials)?)
+        .layer(config.extra_headers_layer().map_err(ClientError::Credentials)?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
+    Ok(Client::new(service, config.default_namespace))
+}

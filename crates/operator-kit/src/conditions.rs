@@ -1,0 +1,86 @@
+//! Conditions of a status, and the reasons that they give *(no client)*.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::text::cut;
+
+/// Room in a condition's message, in bytes. What others say, such as an API server, has no limit of its own.
+pub const MESSAGE_LIMIT: usize = 4096;
+
+/// Defines the enum `Reason`. Each reason has its condition (a variant of `Kind`, which is in scope), whether the condition is
+/// True with it where that is not always so, and the type of its event. The texts document the conditions.
+#[macro_export]
+macro_rules! reasons {
+    (
+        #![doc = $about:literal]
+        $($(#[doc = $doc:literal])+ $reason:ident => $kind:ident $(($status:literal))?, $event:ident;)+
+    ) => {
+        #[doc = $about]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
+
+        impl Reason {
+            /// Every reason there is.
+            pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
+
+            /// The condition's and the event's reason, and the metric label.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($reason),)+ }
+            }
+
+            /// The condition that it is a reason of.
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$reason => Kind::$kind,)+ }
+            }
+
+            /// The type of the event that tells of it, which is the level of its log line too.
+            pub const fn event(self) -> $crate::EventType {
+                match self { $(Self::$reason => $crate::EventType::$event,)+ }
+            }
+
+            /// What it means and what to do, for documentation.
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$reason => concat!($($doc),+),)+ }
+            }
+        }
+
+        $crate::reasons!(@status $($reason $($status)?;)+);
+    };
+    (@status $($reason:ident;)+) => {};
+    (@status $($reason:ident $status:literal;)+) => {
+        impl Reason {
+            /// Whether its condition is True with it.
+            pub const fn status(self) -> bool {
+                match self { $(Self::$reason => $status,)+ }
+            }
+        }
+    };
+}
+#[doc(inline)]
+pub use reasons;
+
+/// Whether the condition of this type is True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    conditions.iter().any(|it| it.type_ == type_ && it.status == "True")
+}
+
+/// A condition. It keeps the time of the one `before` of the same type while its status stays.
+pub fn condition(
+    (type_, is_true): (&str, bool),
+    (reason, message): (&str, &str),
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let status = if is_true { "True" } else { "False" };
+    let same = before.iter().find(|before| before.type_ == type_ && before.status == status);
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: cut(message, MESSAGE_LIMIT),
+        observed_generation: generation,
+        last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
+    }
+}

@@ -1,0 +1,159 @@
+//! Taking a finalizer away.
+
+use json_patch::{
+    Patch as JsonPatch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::Value;
+
+use crate::{
+    api_call::{self, ApiError},
+    metadata::Metadata,
+};
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It took place.
+    Done,
+    /// The object was gone already, which is as good.
+    Gone,
+    /// The object is no longer as it was read.
+    Outdated,
+}
+
+impl Written {
+    /// How the write to the object of this name ended. A failed test or precondition (409) means that the object changed;
+    /// any other refusal is an error.
+    pub fn by<T>(name: &str, answer: Result<T, ApiError>) -> Result<Self, ApiError> {
+        match answer {
+            Ok(_) => Ok(Self::Done),
+            Err(error) if error.is_absence_of(name) => Ok(Self::Gone),
+            Err(error) if error.code() == Some(409) || error.is_failed_test() => Ok(Self::Outdated),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Takes the finalizer away, if the object still is the one that was read and its finalizers are those that were
+/// read. Who set it, and by which field manager, does not matter.
+pub async fn release<K: Resource>(
+    api: &Api<Metadata<K>>,
+    object: &K,
+    finalizer: &str,
+    field_manager: &str,
+) -> Result<Written, ApiError> {
+    let patch = Patch::<()>::Json(release_patch(object, finalizer));
+    let params = PatchParams { field_manager: Some(field_manager.to_owned()), ..PatchParams::default() };
+    let name = object.name_any();
+    Written::by(&name, api_call::bounded(api.patch(&name, &params, &patch)).await)
+}
+
+/// Removes this finalizer and no other. The tests pin the object and the very list that was read.
+fn release_patch(object: &impl Resource, finalizer: &str) -> JsonPatch {
+    let path = PointerBuf::from_tokens(["metadata", "finalizers"]);
+    let finalizers = object.meta().finalizers.clone().unwrap_or_default();
+    let others: Vec<_> = finalizers.iter().filter(|it| *it != finalizer).cloned().collect();
+    let change = if others.is_empty() {
+        PatchOperation::Remove(RemoveOperation { path: path.clone() })
+    } else {
+        PatchOperation::Replace(ReplaceOperation { path: path.clone(), value: others.into() })
+    };
+    let uid = PointerBuf::from_tokens(["metadata", "uid"]);
+    JsonPatch(vec![
+        PatchOperation::Test(TestOperation {
+            path: uid,
+            value: object.meta().uid.clone().map_or(Value::Null, Value::from),
+        }),
+        PatchOperation::Test(TestOperation { path, value: finalizers.into() }),
+        change,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        testing::{Answer, ApiServer, Call, not_of},
+        widget::{FINALIZER, Widget, WidgetSpec},
+    };
+
+    fn released(finalizers: &[&str]) -> Value {
+        let document =
+            json!({ "metadata": { "name": "a", "uid": "u-1", "finalizers": finalizers }, "spec": {} });
+        let mut changed = serde_json::to_value(&document).unwrap();
+        let widget: Widget = serde_json::from_value(json!({
+            "apiVersion": "example.com/v1", "kind": "Widget",
+            "metadata": document["metadata"], "spec": {},
+        }))
+        .unwrap();
+        json_patch::patch(&mut changed, &release_patch(&widget, FINALIZER)).unwrap();
+        changed["metadata"].clone()
+    }
+
+    #[test]
+    fn only_our_finalizer_goes() {
+        assert_eq!(released(&[FINALIZER]), json!({ "name": "a", "uid": "u-1" }));
+        assert_eq!(released(&["x/y", FINALIZER])["finalizers"], json!(["x/y"]));
+    }
+
+    #[test]
+    fn a_changed_list_or_object_fails_the_patch() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.uid = Some("u-1".into());
+        widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let patch = release_patch(&widget, FINALIZER);
+        for metadata in [
+            json!({ "uid": "u-2", "finalizers": [FINALIZER] }),
+            json!({ "uid": "u-1", "finalizers": ["x/y", FINALIZER] }),
+            json!({ "uid": "u-1" }),
+        ] {
+            assert!(json_patch::patch(&mut json!({ "metadata": metadata }), &patch).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_404_that_is_none_releases_nothing() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        let released = async |answer: &Answer| {
+            let path = "/apis/example.com/v1/namespaces/shop/widgets/a?fieldManager=kit";
+            let server = ApiServer::expecting([Call::patch(path).answer(answer.clone())]);
+            let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
+            release(&api, &widget, FINALIZER, "kit").await
+        };
+        assert_eq!(released(&Answer::not_found("widgets", "a")).await.ok(), Some(Written::Gone));
+        for other in not_of("a") {
+            assert!(released(&other).await.is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_is_done_outdated_or_needless_and_any_other_answer_is_an_error() {
+        let answered_with = |code: u16, reason: &str, name: &str, causes: Value| {
+            let details = json!({ "name": name, "causes": causes });
+            let status = json!({ "status": "Failure", "code": code, "reason": reason, "details": details });
+            let status = serde_json::from_value(status).unwrap();
+            Written::by::<()>("a", Err(ApiError::Failed(kube::Error::Api(Box::new(status))))).ok()
+        };
+        let answered = |code, causes| answered_with(code, "", "a", causes);
+        let none = || json!([]);
+        assert_eq!(Written::by("a", Ok(())).ok(), Some(Written::Done));
+        assert_eq!(answered_with(404, "NotFound", "a", none()), Some(Written::Gone));
+        assert_eq!(answered_with(404, "NotFound", "b", none()), None, "of another object");
+        assert_eq!(answered(404, none()), None, "a proxy's");
+        assert_eq!(answered(409, none()), Some(Written::Outdated));
+        assert_eq!(answered(422, none()), Some(Written::Outdated), "a failed test");
+        let refused = json!([{ "reason": "FieldValueInvalid", "message": "", "field": "spec" }]);
+        assert_eq!(answered(422, refused), None, "the schema refuses it");
+        for code in [403, 429, 500] {
+            assert_eq!(answered(code, none()), None, "{code}");
+        }
+        assert_eq!(Written::by::<()>("a", Err(ApiError::TimedOut)).ok(), None);
+    }
+}

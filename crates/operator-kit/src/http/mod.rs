@@ -1,0 +1,407 @@
+//! Serves `/healthz`, `/readyz` and `/metrics`.
+//!
+//! Small on purpose: one request per connection, every connection bounded in time and their number bounded. The last
+//! connection always finds a place, so that no client can hold up the kubelet's probes, which would restart the process.
+
+mod readiness;
+pub mod secure;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+pub use readiness::{Condition, Readiness};
+pub use secure::Secure;
+
+use crate::connection_limit::{ConnectionLimit, Slot};
+use crate::listener::{ListenAt, ListenError, Listener};
+
+/// Connections at once for each address. Probes and scrapes need a few: the others are so many that come after a probe
+/// before it has to leave, which is long answered then.
+const CONNECTIONS: usize = 128;
+
+/// The same where they speak TLS, for which each holds several times as much. No probe comes there.
+const SECURE_CONNECTIONS: usize = 32;
+
+/// How long a request may take to arrive, and an answer to be taken. Probes give up after a second, scrapes after ten.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// hyper's smallest buffer: requests are a line and a few headers.
+const BUFFER: usize = 8 * 1024;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The servers that [`serve`] started.
+#[derive(Debug)]
+pub struct Servers {
+    /// Where `/healthz` and `/readyz` are, with the port that the system chose if it was asked to.
+    pub health: SocketAddr,
+    /// Where `/metrics` is, likewise.
+    pub metrics: SocketAddr,
+    tasks: JoinSet<()>,
+}
+
+impl Servers {
+    /// Returns when all connections have ended after the stop, which takes 10 seconds at most.
+    pub async fn stopped(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are
+/// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns. To be called within
+/// tokio's runtime. What is `secure` needs an address of its own, as kubelets show no token.
+///
+/// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
+/// conditions, a line for each.
+pub fn serve(
+    health: ListenAt,
+    metrics: ListenAt,
+    secure: Option<Secure>,
+    readiness: Readiness,
+    registry: Registry,
+    stop: &CancellationToken,
+) -> Result<Servers, ListenError> {
+    if health == metrics && secure.is_some() {
+        let problem = io::Error::other("health and secure metrics need an address each");
+        return Err(ListenError::new(metrics, "--metrics-addr", problem));
+    }
+    let mut tasks = JoinSet::new();
+    let mut start = |at, flag, routes: Routes| {
+        let listener = Listener::bind(at, flag)?;
+        let address = listener.address();
+        info!(%address, paths = routes.paths().join(" "), secure = routes.secure.is_some(), "serving");
+        tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
+        Ok(address)
+    };
+    let (health, metrics) = if health == metrics {
+        let routes = Routes { readiness: Some(readiness), registry: Some(registry), secure: None };
+        let address = start(health, "--health-addr or --metrics-addr", routes)?;
+        (address, address)
+    } else {
+        let routes = Routes { readiness: Some(readiness), registry: None, secure: None };
+        let health = start(health, "--health-addr", routes)?;
+        let routes = Routes { readiness: None, registry: Some(registry), secure };
+        (health, start(metrics, "--metrics-addr", routes)?)
+    };
+    Ok(Servers { health, metrics, tasks })
+}
+
+async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken) {
+    let mut connections =
+        ConnectionLimit::new(if routes.secure.is_some() { SECURE_CONNECTIONS } else { CONNECTIONS });
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(()) = connections.one_ended() => {}
+            stream = listener.accept(), if !connections.is_full() => {
+                connections.admit(|slot| greet(stream, Arc::clone(&routes), slot, stop.clone()));
+            }
+        }
+    }
+    drop(listener);
+    connections.all_ended(2 * PATIENCE).await;
+}
+
+/// Answers one request, after the client agreed on TLS where that is spoken.
+async fn greet(stream: TcpStream, routes: Arc<Routes>, slot: Arc<Slot>, stop: CancellationToken) {
+    let Some(secure) = &routes.secure else { return converse(stream, routes, slot, stop).await };
+    let agreed = tokio::select! {
+        agreed = secure.accept(stream) => agreed,
+        () = stop.cancelled() => return,
+        () = slot.must_close(PATIENCE) => return debug!("a client took too long to agree on TLS"),
+    };
+    match agreed {
+        // Its buffers are several times as large as the rest.
+        Ok(stream) => Box::pin(converse(stream, routes, slot, stop)).await,
+        Err(error) => debug!(%error, "a client and this server do not agree on TLS"),
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    routes: Arc<Routes>,
+    slot: Arc<Slot>,
+    stop: CancellationToken,
+) {
+    let service = service_fn(|request: Request<_>| {
+        let (routes, slot) = (&routes, &slot);
+        async move {
+            let response = routes.respond(&request).await;
+            slot.answered();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        // It is a part of what the connection has for its request.
+        .header_read_timeout(None)
+        .keep_alive(false)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let served = async {
+        tokio::select! {
+            result = connection.as_mut() => result,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    tokio::select! {
+        // What is there is answered even where the connection has to leave.
+        biased;
+        result = served => if let Err(error) = result {
+            debug!(%error, "a connection failed");
+        },
+        () = slot.must_close(PATIENCE) => debug!("closed a connection that took too long, or whose place was needed"),
+    }
+}
+
+/// What one address serves.
+struct Routes {
+    readiness: Option<Readiness>,
+    registry: Option<Registry>,
+    /// Who is answered at all; none: everybody.
+    secure: Option<Secure>,
+}
+
+impl Routes {
+    async fn respond<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        if let Some(secure) = &self.secure
+            && let Err(refusal) = secure.admit(request.headers()).await
+        {
+            let mut response = respond(refusal.status(), TEXT, refusal.text().to_owned());
+            if response.status() == StatusCode::UNAUTHORIZED {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            return response;
+        }
+        self.answer(request.method(), request.uri().path())
+    }
+
+    fn paths(&self) -> Vec<&'static str> {
+        let health = self.readiness.iter().flat_map(|_| ["/healthz", "/readyz"]);
+        health.chain(self.registry.iter().map(|_| "/metrics")).collect()
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        let content = match (path, &self.readiness, &self.registry) {
+            ("/healthz", Some(readiness), _) => (StatusCode::OK, TEXT, readiness.report("ok")),
+            ("/readyz", Some(readiness), _) if readiness.is_ready() => {
+                (StatusCode::OK, TEXT, readiness.report("ready"))
+            }
+            ("/readyz", Some(readiness), _) => {
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, readiness.report("not ready"))
+            }
+            ("/metrics", _, Some(registry)) => scrape(registry),
+            _ => (StatusCode::NOT_FOUND, TEXT, format!("not found; there is {}\n", self.paths().join(" "))),
+        };
+        let (status, kind, body) = content;
+        if status != StatusCode::NOT_FOUND && method != Method::GET && method != Method::HEAD {
+            let mut response =
+                respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        respond(status, kind, body)
+    }
+}
+
+fn scrape(registry: &Registry) -> (StatusCode, &'static str, String) {
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Ok(()) => (StatusCode::OK, OPEN_METRICS, text),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding the metrics failed\n".to_owned()),
+    }
+}
+
+fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+    use prometheus_client::metrics::info::Info;
+
+    const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, CancellationToken) {
+        let mut registry = Registry::default();
+        registry.register("build", "The version", Info::new([("version", "1")]));
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        let servers = serve(health.into(), metrics.into(), None, readiness.clone(), registry, &stop).unwrap();
+        (servers, readiness, stop)
+    }
+
+    /// Another local address, so that the two differ although both let the system choose the port.
+    fn second() -> SocketAddr {
+        "127.0.0.2:0".parse().unwrap()
+    }
+
+    async fn request(address: SocketAddr, request: &str) -> String {
+        let exchange = async {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        timeout(DEADLINE, exchange).await.unwrap()
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        request(address, &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await
+    }
+
+    #[tokio::test]
+    async fn readiness_follows_its_conditions_and_health_does_not() {
+        let (servers, readiness, _stop) = start(LOCAL, second());
+        let synced = readiness.needs("widgets");
+        let answer = get(servers.health, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("[-] widgets: not yet\n"), "{answer}");
+        let answer = get(servers.health, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\n\r\nok\n"), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "one request per connection: {answer}");
+        synced.met();
+        let answer = get(servers.health, "/readyz?verbose").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ready\n[+] widgets\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn each_address_serves_its_own_paths() {
+        let (servers, _readiness, _stop) = start(LOCAL, second());
+        assert_ne!(servers.health, servers.metrics);
+        let answer = get(servers.metrics, "/metrics").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("# EOF\n"), "{answer}");
+        assert!(answer.contains(&format!("content-type: {OPEN_METRICS}\r\n")), "{answer}");
+        for (address, path) in [
+            (servers.health, "/metrics"),
+            (servers.metrics, "/healthz"),
+            (servers.metrics, "/readyz"),
+            (servers.health, "/"),
+        ] {
+            assert!(get(address, path).await.starts_with("HTTP/1.1 404 "), "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn equal_addresses_share_a_server() {
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL);
+        assert_eq!(servers.health, servers.metrics);
+        assert!(get(servers.health, "/healthz").await.starts_with("HTTP/1.1 200 "));
+        assert!(get(servers.health, "/metrics").await.contains("build_info"));
+    }
+
+    #[tokio::test]
+    async fn odd_requests_get_an_answer() {
+        let (servers, _readiness, _stop) = start(LOCAL, LOCAL);
+        let answer =
+            request(servers.health, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("allow: GET, HEAD\r\n"), "{answer}");
+        let answer =
+            request(servers.health, "POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        let answer = request(servers.health, "HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+        let answer = request(servers.health, "\u{0}nonsense\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        let long = "x".repeat(2 * BUFFER);
+        let answer = request(servers.health, &format!("GET /healthz HTTP/1.1\r\nA: {long}\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_reported_with_the_flag_to_change() {
+        let taken = TcpListener::bind(LOCAL).await.unwrap();
+        let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
+        let result = serve(
+            LOCAL.into(),
+            taken.1.into(),
+            None,
+            Readiness::default(),
+            Registry::default(),
+            &CancellationToken::new(),
+        );
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_idle_connections_too() {
+        let (servers, _readiness, stop) = start(LOCAL, second());
+        let health = servers.health;
+        let mut idle = TcpStream::connect(health).await.unwrap();
+        // The idle connection was accepted once a later one is answered.
+        get(health, "/healthz").await;
+        stop.cancel();
+        // Sooner than a connection's time runs out.
+        timeout(PATIENCE / 2, servers.stopped()).await.unwrap();
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
+        assert!(TcpStream::connect(health).await.is_err());
+    }
+
+    /// Opens connections that ask for nothing.
+    async fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+        let mut silent = Vec::new();
+        for _ in 0..count {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        silent
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_clients_do_not_keep_others_out() {
+        let (servers, _readiness, _stop) = start(LOCAL, second());
+        let _silent = silent(servers.health, 4 * CONNECTIONS).await;
+        // At the deadline the clock of this test runs ahead, so that it fails rather than hangs.
+        let end = std::time::Instant::now() + DEADLINE;
+        tokio::spawn(async move {
+            while std::time::Instant::now() < end {
+                tokio::task::yield_now().await;
+            }
+        });
+        let before = Instant::now();
+        let answer = get(servers.health, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(before.elapsed(), Duration::ZERO, "no deadline passed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_must_arrive_soon() {
+        let (servers, _readiness, _stop) = start(LOCAL, second());
+        let mut slow = silent(servers.health, 1).await.remove(0);
+        slow.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        let before = Instant::now();
+        assert_eq!(slow.read(&mut [0]).await.unwrap(), 0);
+        assert!((PATIENCE / 2..=PATIENCE).contains(&before.elapsed()), "{:?}", before.elapsed());
+    }
+}

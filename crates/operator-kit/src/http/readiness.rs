@@ -1,0 +1,116 @@
+//! What must be true before the operator counts as ready.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Collects conditions. Ready when every condition that is needed is met, and there is one at least: a process that has
+/// not yet said what it needs is not ready. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<Vec<Item>>>);
+
+#[derive(Debug)]
+struct Item {
+    name: &'static str,
+    needed: bool,
+    problem: Option<String>,
+}
+
+/// One condition. Dropping it changes nothing: a condition that was not met then never will be.
+#[derive(Debug)]
+pub struct Condition {
+    readiness: Readiness,
+    index: usize,
+}
+
+impl Readiness {
+    /// Adds a condition without which the operator is not ready. It is not met at first.
+    pub fn needs(&self, name: &'static str) -> Condition {
+        self.add(Item { name, needed: true, problem: Some("not yet".to_owned()) })
+    }
+
+    /// Adds a condition that is shown and no more, such as settings of which the last good ones are still in force. It
+    /// is met at first.
+    pub fn shows(&self, name: &'static str) -> Condition {
+        self.add(Item { name, needed: false, problem: None })
+    }
+
+    /// Whether everything needed is met.
+    pub fn is_ready(&self) -> bool {
+        let items = self.items();
+        let mut needed = items.iter().filter(|item| item.needed).peekable();
+        needed.peek().is_some() && needed.all(|item| item.problem.is_none())
+    }
+
+    /// A line for each condition.
+    pub(super) fn report(&self, title: &str) -> String {
+        let mut text = format!("{title}\n");
+        for Item { name, problem, .. } in self.items().iter() {
+            // Writing to a string cannot fail.
+            let _ = match problem {
+                None => writeln!(text, "[+] {name}"),
+                Some(problem) => writeln!(text, "[-] {name}: {problem}"),
+            };
+        }
+        text
+    }
+
+    fn add(&self, item: Item) -> Condition {
+        let mut items = self.items();
+        items.push(item);
+        Condition { readiness: self.clone(), index: items.len() - 1 }
+    }
+
+    fn items(&self) -> MutexGuard<'_, Vec<Item>> {
+        // A list of conditions is whole at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Condition {
+    /// It is met.
+    pub fn met(&self) {
+        self.set(None);
+    }
+
+    /// It is not met, and why: one line without secrets, for anyone who asks.
+    pub fn unmet(&self, problem: impl Into<String>) {
+        self.set(Some(problem.into()));
+    }
+
+    fn set(&self, problem: Option<String>) {
+        // Items are never removed, so the index stays valid.
+        if let Some(item) = self.readiness.items().get_mut(self.index) {
+            item.problem = problem;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_when_every_need_is_met() {
+        let readiness = Readiness::default();
+        assert!(!readiness.is_ready(), "nothing is known yet");
+        let settings = readiness.shows("settings");
+        assert!(!readiness.is_ready(), "nothing is needed yet");
+        let (widgets, pods) = (readiness.needs("widgets"), readiness.needs("pods"));
+        widgets.met();
+        assert!(!readiness.is_ready());
+        assert_eq!(
+            readiness.report("not ready"),
+            "not ready\n[+] settings\n[+] widgets\n[-] pods: not yet\n"
+        );
+        pods.met();
+        settings.unmet("rejected: no such provider");
+        assert!(readiness.is_ready());
+        assert_eq!(
+            readiness.report("ready"),
+            "ready\n[-] settings: rejected: no such provider\n[+] widgets\n[+] pods\n"
+        );
+        pods.unmet("watch lost");
+        drop(pods);
+        assert!(!readiness.is_ready());
+    }
+}

@@ -1,0 +1,210 @@
+//! Accepts connections.
+
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
+    time::Duration,
+};
+
+use socket2::{Domain, Socket, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+use tracing::{info, warn};
+
+/// How long to leave the listener alone after it failed, as it does while descriptors are short.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Connections that wait to be accepted: as many as Linux lets. One that finds no room is tried again after a second, when a
+/// probe has given up.
+const BACKLOG: i32 = 4096;
+
+/// Where to accept connections: written `IP:PORT`, or `:PORT` for every address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenAt {
+    /// Every address of the machine, by IPv6 and IPv4; by IPv4 alone where there is no IPv6.
+    Everywhere(u16),
+    /// This address and no other.
+    Exactly(SocketAddr),
+}
+
+/// A text that says no address to listen at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write :PORT for every address of the host, or IP:PORT for one, as in 10.0.0.1:80 or [fd00::1]:80")]
+pub struct ListenAtError;
+
+impl FromStr for ListenAt {
+    type Err = ListenAtError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAtError> {
+        let parsed = match text.strip_prefix(':') {
+            Some(port) => port.parse().ok().map(Self::Everywhere),
+            None => text.parse().ok().map(Self::Exactly),
+        };
+        parsed.ok_or(ListenAtError)
+    }
+}
+
+impl fmt::Display for ListenAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everywhere(port) => write!(f, ":{port}"),
+            Self::Exactly(address) => address.fmt(f),
+        }
+    }
+}
+
+impl From<SocketAddr> for ListenAt {
+    fn from(address: SocketAddr) -> Self {
+        Self::Exactly(address)
+    }
+}
+
+/// Why an address cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {at}: {problem}; choose another address with {flag}")]
+pub struct ListenError {
+    at: ListenAt,
+    flag: &'static str,
+    problem: io::Error,
+}
+
+impl ListenError {
+    /// Why an address that `flag` chose cannot be served.
+    pub fn new(at: ListenAt, flag: &'static str, problem: io::Error) -> Self {
+        Self { at, flag, problem }
+    }
+}
+
+/// An address that connections are accepted on.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds an address, which `flag` chose. Port 0 lets the system choose.
+    pub fn bind(at: ListenAt, flag: &'static str) -> Result<Self, ListenError> {
+        let failed = |problem| ListenError::new(at, flag, problem);
+        let listener = match at {
+            ListenAt::Everywhere(port) => everywhere(port, open),
+            ListenAt::Exactly(address) => open(address),
+        };
+        let listener = listener.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it is, with the port that the system chose if it was asked to.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next connection. Nothing is lost if this is not waited for to its end.
+    pub async fn accept(&self) -> TcpStream {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(error) => {
+                    warn!(%error, "accepting a connection failed");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Opens every address of the machine by IPv6 and IPv4, or by IPv4 alone where that fails otherwise than by a port in use:
+/// there is no IPv6 then, and if it was something else, IPv4 fails, too.
+fn everywhere<T>(port: u16, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    open((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|problem| {
+        if problem.kind() == io::ErrorKind::AddrInUse {
+            return Err(problem);
+        }
+        info!(port, %problem, "the host has no IPv6: listening on IPv4 only");
+        open((Ipv4Addr::UNSPECIFIED, port).into())
+    })
+}
+
+/// An IPv6 address takes connections by IPv4, too, whatever the system's default is.
+fn open(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    // Connections of a program that has ended keep no port from the next one.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn a_port_alone_means_every_address_and_what_is_neither_is_explained() {
+        for text in [":8080", "0.0.0.0:8080", "[::]:8080", "127.0.0.1:0", "[fd00::1]:80"] {
+            let at: ListenAt = text.parse().unwrap();
+            assert_eq!(matches!(at, ListenAt::Everywhere(_)), text.starts_with(':'), "{text}");
+            assert_eq!(at.to_string(), text);
+        }
+        for text in ["", ":", ":x", ":65536", "8080", "::1:8080", "localhost:8080", "127.0.0.1"] {
+            assert_eq!(text.parse::<ListenAt>(), Err(ListenAtError), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn everywhere_is_by_both_protocols() {
+        let listener = Listener::bind(ListenAt::Everywhere(0), "--addr").unwrap();
+        let port = listener.address().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        let taken = Listener::bind(ListenAt::Everywhere(port), "--addr").unwrap_err().to_string();
+        assert!(taken.contains(&format!("on :{port}")) && taken.contains("--addr"), "{taken}");
+    }
+
+    #[tokio::test]
+    async fn one_address_is_that_one_alone() {
+        let listener = Listener::bind("[::1]:0".parse().unwrap(), "--addr").unwrap();
+        let port = listener.address().port();
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn many_can_wait_to_be_accepted() {
+        for at in [":0", "127.0.0.1:0"] {
+            let listener = Listener::bind(at.parse().unwrap(), "--addr").unwrap();
+            let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address().port());
+            let all = futures::future::try_join_all((0..1000).map(|_| TcpStream::connect(address)));
+            timeout(Duration::from_secs(30), all).await.unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn without_ipv6_it_is_by_ipv4_but_a_port_in_use_is_not_hidden() {
+        for (problem, opened) in [
+            (io::ErrorKind::Unsupported, vec!["[::]:80", "0.0.0.0:80"]),
+            (io::ErrorKind::AddrNotAvailable, vec!["[::]:80", "0.0.0.0:80"]),
+            (io::ErrorKind::AddrInUse, vec!["[::]:80"]),
+        ] {
+            let tried = RefCell::new(Vec::new());
+            let outcome = everywhere(80, |address| {
+                tried.borrow_mut().push(address.to_string());
+                if address.is_ipv6() { Err(io::Error::from(problem)) } else { Ok(address) }
+            });
+            assert_eq!(tried.into_inner(), opened);
+            assert_eq!(outcome.map_err(|problem| problem.kind()).is_ok(), opened.len() == 2);
+        }
+    }
+}

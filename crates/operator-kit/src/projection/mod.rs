@@ -1,0 +1,127 @@
+//! Answers of the API server, reduced to what is read of them *(client required)*.
+//!
+//! A client collects the whole of an answer before it decodes it, and one page of a list may hold hundreds of megabytes that
+//! tenants wrote into annotations, managed fields and templates. A [`Projection`] names the fields that are read of a kind. The
+//! client that [`reading`] gives takes everything else out of each answer while it arrives, so that no answer takes more memory
+//! than what is read of it.
+
+mod filter;
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use hyper::{
+    Request,
+    body::{Bytes, Frame},
+};
+use kube::{Client, client::Body};
+use tower::service_fn;
+
+use self::filter::Filter;
+
+/// What is read of the objects of one kind. Their apiVersion, kind and what [identifies](IDENTITY) them is read of all.
+#[derive(Debug)]
+pub struct Projection {
+    /// Of the metadata.
+    pub metadata: Members,
+    /// Of the object beside its metadata.
+    pub rest: Members,
+    /// How many bytes are read of each field of the metadata and of the object. What it has beyond that reads as if it were
+    /// not there: further elements of arrays, and further members of objects that are read as a whole.
+    pub most: usize,
+}
+
+/// Members of a JSON object by name.
+pub type Members = &'static [(&'static str, Part)];
+
+/// What is read of a value. Of an array, that holds for each element.
+#[derive(Debug)]
+pub enum Part {
+    /// All of it.
+    All,
+    /// These members of it.
+    Only(Members),
+}
+
+/// As much as is read of most fields: far more than an operator writes.
+pub const MOST: usize = 16 << 10;
+
+/// Nothing but what identifies an object.
+pub static IDENTITY_ALONE: Projection = Projection { metadata: &[], rest: &[], most: MOST };
+
+/// Metadata that is read of every object and list.
+const IDENTITY: [&str; 9] = [
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "continue",
+];
+
+/// What else is read of every object: its kind, and of a `Status` what it says.
+const ALWAYS: [&str; 5] = ["apiVersion", "kind", "code", "message", "reason"];
+
+/// A client like this one that reads no more than this of what it is answered. Errors are read as a whole.
+pub fn reading(client: &Client, projection: &'static Projection) -> Client {
+    let full = client.clone();
+    let service = service_fn(move |request: Request<Body>| {
+        let full = full.clone();
+        async move {
+            let answer = full.send(request).await?;
+            let filter = answer.status().is_success().then(|| Filter::new(projection));
+            Ok::<_, kube::Error>(answer.map(|body| Reduced { body, filter }))
+        }
+    });
+    Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
+}
+
+/// A body of which only what is read passes.
+struct Reduced {
+    body: Body,
+    /// None where all of it passes.
+    filter: Option<Filter>,
+}
+
+impl hyper::body::Body for Reduced {
+    type Data = Bytes;
+    type Error = kube::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, kube::Error>>> {
+        loop {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)?) else {
+                return Poll::Ready(None);
+            };
+            let Some(filter) = &mut self.filter else { return Poll::Ready(Some(Ok(frame))) };
+            match frame.into_data() {
+                Ok(data) => {
+                    let kept = filter.take(&data);
+                    if !kept.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(kept.into()))));
+                    }
+                }
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+    }
+}
+
+/// What is read of an answer that arrives in pieces of this many bytes.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn filtered(projection: &'static Projection, text: &str, piece: usize) -> String {
+    let mut filter = Filter::new(projection);
+    let pieces = text.as_bytes().chunks(piece);
+    let kept: Vec<_> = pieces.flat_map(|piece| filter.take(piece)).collect();
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

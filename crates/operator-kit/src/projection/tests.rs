@@ -1,0 +1,133 @@
+use proptest::{
+    collection::vec,
+    prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest},
+};
+use serde_json::{Map, Value, json};
+
+use super::*;
+
+const FEW: &[(&str, Part)] =
+    &[("a", Part::All), ("b", Part::Only(&[("a", Part::All), ("c", Part::Only(&[]))]))];
+
+static ALL: Projection = Projection { metadata: FEW, rest: FEW, most: usize::MAX };
+
+/// The same by another way: of a whole document.
+fn expected(projection: &Projection, place: &str, value: &Value) -> Value {
+    if let Value::Array(elements) = value {
+        return elements.iter().map(|it| expected(projection, place, it)).collect();
+    }
+    let Value::Object(members) = value else { return value.clone() };
+    let of_object = |name: &str, value: &Value| match name {
+        "metadata" => Some(expected(projection, "metadata", value)),
+        name if ALWAYS.contains(&name) => Some(value.clone()),
+        name => part(projection.rest, name, value),
+    };
+    let kept = members.iter().filter_map(|(name, value)| {
+        let kept = match (place, name.as_str()) {
+            ("answer", "items" | "object") => Some(expected(projection, "object", value)),
+            ("answer", "type") => Some(value.clone()),
+            ("metadata", name) if IDENTITY.contains(&name) => Some(value.clone()),
+            ("metadata", name) => part(projection.metadata, name, value),
+            (_, name) => of_object(name, value),
+        };
+        Some((name.clone(), kept?))
+    });
+    kept.collect::<Map<_, _>>().into()
+}
+
+fn part(members: &[(&str, Part)], name: &str, value: &Value) -> Option<Value> {
+    let (_, part) = members.iter().find(|(it, _)| *it == name)?;
+    Some(only(part, value))
+}
+
+fn only(read: &Part, value: &Value) -> Value {
+    match (read, value) {
+        (Part::Only(_), Value::Array(elements)) => elements.iter().map(|it| only(read, it)).collect(),
+        (Part::Only(members), Value::Object(object)) => {
+            let kept = object.iter().filter_map(|(name, it)| Some((name.clone(), part(members, name, it)?)));
+            kept.collect::<Map<_, _>>().into()
+        }
+        _ => value.clone(),
+    }
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    const NAMES: &[&str] = &["a", "b", "c", "items", "object", "type", "metadata", "kind", "name", "}\"\\"];
+    let text = prop_oneof![Just("\\\"{}[],:\n\u{1}é\u{1f600}".to_owned()), any::<String>()];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 64, 8, |inner| {
+        let name = proptest::sample::select(NAMES).prop_map(str::to_owned);
+        prop_oneof![
+            vec(inner.clone(), 0..6).prop_map(Value::from),
+            vec((name, inner), 0..8).prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_named_passes_and_nothing_else_however_it_is_written_and_cut(document in json(), piece in 1..40_usize) {
+        let expected = expected(&ALL, "answer", &document);
+        for text in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
+            let filtered: Value = serde_json::from_str(&filtered(&ALL, &text, piece)).unwrap();
+            prop_assert_eq!(&filtered, &expected);
+        }
+    }
+}
+
+#[test]
+fn events_of_a_watch_stay_lines() {
+    let event = |name: &str| json!({ "type": "ADDED", "object": { "metadata": { "name": name, "x": [1, "}"] }, "x": {} } });
+    let line = |name: &str| json!({ "type": "ADDED", "object": { "metadata": { "name": name } } });
+    let text = format!("{}\n{}\n", event("a"), event("b"));
+    let filtered = filtered(&ALL, &text, 3);
+    let lines: Vec<Value> = filtered.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [line("a"), line("b")]);
+    assert!(filtered.ends_with('\n'));
+}
+
+#[test]
+fn what_ends_a_watch_is_read() {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410 });
+    let text = json!({ "type": "ERROR", "object": status }).to_string() + "\n";
+    let event = serde_json::from_str::<kube::core::WatchEvent<Value>>(&filtered(&ALL, &text, 5)).unwrap();
+    let kube::core::WatchEvent::Error(status) = event else { panic!("{event:?}") };
+    assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
+}
+
+#[test]
+fn of_a_field_no_more_is_read_than_is_said_and_the_next_one_has_as_much() {
+    static LITTLE: Projection = Projection { metadata: FEW, rest: FEW, most: 1000 };
+    let many: Vec<_> = (0..10_000).collect();
+    let members: Map<_, _> = many.iter().map(|it| (it.to_string(), json!(it))).collect();
+    let fat = json!({ "metadata": { "a": many, "uid": "u" }, "a": members, "b": [{ "a": "x" }] });
+    let list = json!({ "metadata": { "continue": "next" }, "items": [fat, { "a": [1, 2] }, fat] });
+    let filtered = filtered(&LITTLE, &list.to_string(), 100);
+    assert!(filtered.len() < 5000, "{}", filtered.len());
+    let filtered: Value = serde_json::from_str(&filtered).unwrap();
+    let [first, small, third] = [0, 1, 2].map(|index| &filtered["items"][index]);
+    assert_eq!(first, third);
+    assert_eq!(
+        (first["metadata"]["uid"].as_str(), filtered["metadata"]["continue"].as_str()),
+        (Some("u"), Some("next"))
+    );
+    assert!(
+        first["a"].as_object().unwrap().len() > 50 && first["metadata"]["a"].as_array().unwrap().len() > 50
+    );
+    assert_eq!((&first["b"], small), (&fat["b"], &json!({ "a": [1, 2] })));
+}
+
+#[test]
+fn a_text_of_great_length_reads_as_an_empty_one_and_a_name_as_none() {
+    let (long, longest) = ("\u{1}".repeat(40_000), "x".repeat(32 << 10));
+    let document =
+        json!({ "a": [long, longest], "b": { "a": { &long: 1, "x": 2 } }, "metadata": { "name": "n" } });
+    let expected = json!({ "a": ["", longest], "b": { "a": { "x": 2 } }, "metadata": { "name": "n" } });
+    let filtered: Value = serde_json::from_str(&filtered(&ALL, &document.to_string(), 4096)).unwrap();
+    assert_eq!(filtered, expected);
+}

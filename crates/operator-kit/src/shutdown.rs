@@ -1,0 +1,109 @@
+//! Ends on signals: the first one asks, the second one does not.
+
+use std::io;
+use std::process::exit;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// A token that the first SIGTERM or SIGINT cancels. The second one ends the process at once, with the status that a
+/// shell gives for that signal.
+///
+/// Signals are caught from the moment that this returns, for the rest of the process's life.
+pub fn on_signals() -> io::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        loop {
+            let (name, kind) = tokio::select! {
+                _ = terminate.recv() => ("SIGTERM", SignalKind::terminate()),
+                _ = interrupt.recv() => ("SIGINT", SignalKind::interrupt()),
+            };
+            if cancelled.is_cancelled() {
+                warn!(signal = name, "exiting immediately");
+                exit(128 + kind.as_raw_value());
+            }
+            info!(signal = name, "stopping; a second signal exits immediately");
+            cancelled.cancel();
+        }
+    });
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, Command, ExitStatus, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const CHILD: &str = "OPERATOR_KIT_TEST_SHUTDOWN_CHILD";
+
+    /// Not a test by itself: the process that the tests below send signals to, since a signal meets all tests at once.
+    #[tokio::test]
+    async fn child() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let token = on_signals().unwrap();
+        let mut out = std::io::stdout();
+        writeln!(out, "\nREADY").unwrap();
+        token.cancelled().await;
+        writeln!(out, "\nSTOPPING").unwrap();
+        std::future::pending::<()>().await;
+    }
+
+    struct Signalled(Child);
+
+    impl Drop for Signalled {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Signalled {
+        fn start() -> (Self, impl Iterator<Item = String>) {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "shutdown::tests::child", "--nocapture"])
+                .env(CHILD, "1")
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            (Self(child), lines)
+        }
+
+        fn signal(&self, name: &str) {
+            let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status().unwrap();
+            assert!(sent.success());
+        }
+
+        fn status(&mut self) -> ExitStatus {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                if let Some(status) = self.0.try_wait().unwrap() {
+                    return status;
+                }
+                assert!(Instant::now() < deadline, "the child goes on after its second signal");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_signal_asks_and_the_second_ends() {
+        for (first, second, status) in [("TERM", "TERM", 143), ("INT", "INT", 130), ("TERM", "INT", 130)] {
+            let (mut child, mut lines) = Signalled::start();
+            assert!(lines.any(|line| line == "READY"));
+            child.signal(first);
+            assert!(lines.any(|line| line == "STOPPING"));
+            child.signal(second);
+            assert_eq!(child.status().code(), Some(status), "{first} then {second}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Log lines.
+//!
+//! They go to standard error, so that what a command prints on standard output can be piped.
+
+use std::io::{IsTerminal, stderr};
+
+use tracing::{Subscriber, warn};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum LogFormat {
+    /// One JSON object per line
+    Json,
+    /// Text for people, in colour on a terminal
+    #[default]
+    Text,
+}
+
+/// The variables that choose what a program of this crate name logs, as directives such as `info,my_operator=debug`. The
+/// first one that is set counts: `MY_OPERATOR_LOG`, or else `RUST_LOG`.
+pub fn filter_variables(program: &str) -> [String; 2] {
+    [format!("{}_LOG", program.to_uppercase()), "RUST_LOG".to_owned()]
+}
+
+/// What is logged where no variable says otherwise.
+pub const DEFAULT_FILTER: &str = "info";
+
+/// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
+/// Secrets of a namespace; the error that it gives says what was wrong with it. To see it, name this very target.
+const NO_ANSWERS: &str = "kube_client::client=error";
+
+/// Starts logging to standard error. `program` is the name of the program's crate, for [`filter_variables`]. A host that has
+/// a subscriber already keeps its own.
+pub fn init(program: &str, format: LogFormat) {
+    let (filter, problem) = filter(program, |name| std::env::var(name).ok());
+    let ansi = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    // The only failure is that a subscriber is there, and then it is the host's.
+    let _ = tracing::subscriber::set_global_default(subscriber(format, filter, ansi, stderr));
+    if let Some(problem) = problem {
+        warn!("{problem}");
+    }
+}
+
+/// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
+/// operator from starting.
+fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
+    let variables = filter_variables(program);
+    let mut given = variables.iter().filter_map(|name| variable(name).map(|text| (name, text)));
+    let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
+        return (without_answers(DEFAULT_FILTER), None);
+    };
+    // This crate is a part of the program: directives for the program hold for both.
+    let own =
+        text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
+    let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
+    let directives: Vec<_> = kit.chain([text.clone()]).collect();
+    match EnvFilter::try_new(format!("{NO_ANSWERS},{}", directives.join(","))) {
+        Ok(filter) => (filter, None),
+        Err(error) => {
+            let problem = format!(
+                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
+                 as in info,{program}=debug"
+            );
+            (without_answers(DEFAULT_FILTER), Some(problem))
+        }
+    }
+}
+
+fn without_answers(directives: &str) -> EnvFilter {
+    EnvFilter::new(format!("{NO_ANSWERS},{directives}"))
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    ansi: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(ansi);
+    match format {
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_span_list(false).finish()),
+        LogFormat::Text => Box::new(builder.finish()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{debug, info, info_span};
+
+    use super::*;
+
+    const PROGRAM: &str = "my_operator";
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, directives: &str, ansi: bool) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = subscriber(format, EnvFilter::new(directives), ansi, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let _span = info_span!("reconcile", widget = "ns/one").entered();
+            info!(factory = "north", "widget deleted");
+            debug!("details");
+        });
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_is_one_flat_object_per_line() {
+        let text = logged(LogFormat::Json, "debug", false);
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["message"], "widget deleted");
+        assert_eq!(lines[0]["factory"], "north");
+        assert_eq!(lines[0]["level"], "INFO");
+        assert_eq!(lines[0]["span"]["widget"], "ns/one");
+        assert!(lines[0]["timestamp"].as_str().unwrap().ends_with('Z'), "{text}");
+    }
+
+    #[test]
+    fn text_has_colour_only_where_asked() {
+        let plain = logged(LogFormat::Text, "info", false);
+        assert!(plain.contains("widget deleted") && plain.contains("widget=\"ns/one\""), "{plain}");
+        assert!(!plain.contains("details") && !plain.contains('\u{1b}'), "{plain}");
+        assert!(logged(LogFormat::Text, "info", true).contains('\u{1b}'));
+    }
+
+    #[test]
+    fn answers_that_cannot_be_decoded_are_logged_only_if_their_target_is_named() {
+        let shown = |given: &str| {
+            let (filter, problem) = filter(PROGRAM, |_| Some(given.to_owned()));
+            assert_eq!(problem, None);
+            let sink = Sink::default();
+            let writer = sink.clone();
+            let subscriber = subscriber(LogFormat::Text, filter, false, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                warn!(target: "kube_client::client", "a password");
+                warn!(target: "kube_client::config", "a notice");
+            });
+            let bytes = sink.0.lock().unwrap().clone();
+            let text = String::from_utf8(bytes).unwrap();
+            (text.contains("a password"), text.contains("a notice"))
+        };
+        for given in ["", "info", "trace", "info,kube_client=debug"] {
+            assert_eq!(shown(given), (false, true), "{given}");
+        }
+        assert_eq!(shown("info,kube_client::client=warn"), (true, true));
+    }
+
+    #[test]
+    fn a_directive_for_the_program_holds_for_this_crate() {
+        let (used, _) = filter(PROGRAM, |_| Some("info,my_operator=debug,other=trace".to_owned()));
+        let used = used.to_string();
+        for directive in ["info", "my_operator=debug", "operator_kit=debug", "other=trace"] {
+            assert!(used.split(',').any(|it| it == directive), "{directive} is not in {used}");
+        }
+    }
+
+    #[test]
+    fn the_operators_own_variable_comes_first_and_a_broken_one_is_named() {
+        let filter_of = |own: &str, common: &str| {
+            let (filter, problem) = filter(PROGRAM, |name| {
+                let text = if name == "MY_OPERATOR_LOG" { own } else { common };
+                Some(text.to_owned())
+            });
+            (filter.to_string(), problem)
+        };
+        let with = |level: &str| format!("{NO_ANSWERS},{level}");
+        assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
+        assert_eq!(filter_of("", "trace"), (with("trace"), None));
+        assert_eq!(filter_of("", " "), (with("info"), None));
+        assert_eq!(filter(PROGRAM, |_| None).0.to_string(), with("info"));
+        let (used, problem) = filter_of("my_operator=loud", "");
+        assert_eq!(used, with("info"));
+        assert!(problem.unwrap().contains("MY_OPERATOR_LOG"));
+    }
+}

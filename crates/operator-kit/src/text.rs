@@ -1,0 +1,39 @@
+//! Texts for people, within the room that there is for them.
+
+/// The beginning of a text, of at most `limit` bytes.
+pub fn cut(text: &str, limit: usize) -> String {
+    let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+    text[..end].to_owned()
+}
+
+/// How many names [`listed`] gives.
+const NAMED: usize = 10;
+
+/// The first of these names, and how many more there are.
+pub fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    let first: Vec<_> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let first = first.join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(cut("short", 9), "short");
+        assert_eq!(cut(&format!("a{}", "é".repeat(9)), 4), "aé");
+    }
+
+    #[test]
+    fn of_many_names_the_first_are_given() {
+        let names: Vec<_> = (0..12).map(|number| number.to_string()).collect();
+        assert_eq!(listed(&names[..0]), "");
+        assert_eq!(listed(&names[..10]), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9");
+        assert_eq!(listed(&names), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+    }
+}

@@ -1,0 +1,30 @@
+//! Kinds of their own for the tests of this crate.
+
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+
+use crate::crd::Crds;
+
+pub(crate) const FINALIZER: &str = "example.com/widget";
+
+pub(crate) const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
+
+#[derive(CustomResource, Clone, Debug, Default, Deserialize, Serialize)]
+#[kube(
+    group = "example.com",
+    version = "v1",
+    kind = "Widget",
+    namespaced,
+    schema = "disabled",
+    status = "WidgetStatus"
+)]
+pub(crate) struct WidgetSpec {}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct WidgetStatus {
+    pub(crate) size: Option<u32>,
+}
+
+#[derive(CustomResource, Clone, Debug, Default, Deserialize, Serialize)]
+#[kube(group = "example.com", version = "v1", kind = "Gadget", namespaced, schema = "disabled")]
+pub(crate) struct GadgetSpec {}
