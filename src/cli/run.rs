@@ -2,17 +2,16 @@
 
 mod args;
 
-use std::{process::ExitCode, time::Duration};
+use std::{future::pending, process::ExitCode};
 
 use futures::future::join;
 use operator_kit::{
     Leadership, Permission, client, http,
     lease::{self, Election},
-    process, shutdown, telemetry,
+    lifecycle, process, shutdown, telemetry,
 };
 use prometheus_client::registry::Registry;
-use tokio::{sync::oneshot, time::sleep};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::oneshot;
 use tracing::{error, info};
 
 pub use args::{ControllerName, RunArgs};
@@ -29,12 +28,6 @@ use crate::{
 
 /// What the election may do. A Lease of another name needs a role of its own.
 pub const LEASE_PERMISSIONS: [Permission; 2] = lease::permissions(&[LEASE, PEERPOD_CTRL_LEASE]);
-
-/// How long work under way may take to end after the signal; then a leader drops it, to let another one lead.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long after the signal all of it may take. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
-const GRACE: Duration = Duration::from_secs(15);
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
     telemetry::init(env!("CARGO_CRATE_NAME"), args.serving.log_format);
@@ -66,9 +59,6 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
-    let work_ended = CancellationToken::new();
-    // Comes with the end of the work at the latest.
-    let stand_down = work_ended.child_token();
     let election = args.leader_elect.then(|| {
         let metrics = metrics.clone();
         let leads = move |leads| metrics.leader(leads);
@@ -81,16 +71,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3);
     let clouds = Clouds::new(settings, places, Limits::new(args.concurrency), metrics.clone());
     let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
-    let election = async {
-        // Whoever has not seen every PeerPod would not make a good leader. Machines are reaped also where PeerPodConfigs
-        // cannot be listed: their controller waits for what it needs by itself.
-        if let Some(election) = election
-            && peerpods.warm.await.is_ok()
-        {
-            election.run(stand_down.clone(), work_ended.clone()).await;
-        }
-    };
-    let controller = async {
+    let controllers = async {
         let runs = |name| args.controllers.contains(&name);
         let (seen, all) = (peerpods.seen, move || configurations.met());
         let peerpods = async {
@@ -123,19 +104,14 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             }
         };
         join(peerpods, configurations).await;
-        work_ended.cancel();
     };
-    let abandoned = async {
-        shutdown.cancelled().await;
-        sleep(PATIENCE).await;
-        stand_down.cancel();
-        sleep(GRACE.saturating_sub(PATIENCE)).await;
+    let ready = async {
+        // VMs are deleted also where PeerPodConfigs cannot be listed: their controller waits for what it needs by itself.
+        if peerpods.warm.await.is_err() {
+            pending::<()>().await;
+        }
     };
-    tokio::select! {
-        _ = join(controller, election) => info!("stopped"),
-        // The lease is not given up: something of this process may still act.
-        () = abandoned => info!("stopped; the next start continues the work in progress"),
-    }
+    lifecycle::run(Box::pin(controllers), election, ready, &shutdown).await;
     servers.stopped().await;
     Ok(())
 }
@@ -153,7 +129,7 @@ fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static
     let (warmed, warm) = oneshot::channel();
     let seen = move || {
         need.met();
-        // The other end is gone if nobody is elected.
+        // The other end is gone if there is no election.
         let _ = warmed.send(());
     };
     WarmUp { seen, warm }

@@ -10,6 +10,9 @@
 //! once, asks the cloud, deletes, sees the machine absent and releases the finalizer by one JSON patch: the only write.
 //! Nothing sleeps inside a reconcile: whatever has to be waited for is looked at again later, by a trigger where there
 //! is one and by a timer in any case.
+//!
+//! Two processes that act at once, as after a suspension of the leader's host, do no harm: each proves for itself that it may
+//! delete the VM, and a VM that is gone already is gone.
 
 mod apply;
 pub mod decide;

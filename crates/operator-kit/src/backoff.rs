@@ -60,7 +60,7 @@ impl<K> Backoff<K> {
         self
     }
 
-    /// A random time of at most `longest`, to spread out what was told to wait for the same time.
+    /// A random time of at most `longest`, to spread out what has to wait for the same time.
     pub fn jitter(&self, longest: Duration) -> Duration {
         longest.mul_f64(self.table().random.f64())
     }

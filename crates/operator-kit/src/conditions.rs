@@ -34,7 +34,7 @@ macro_rules! reasons {
                 match self { $(Self::$reason => Kind::$kind,)+ }
             }
 
-            /// The type of the event that tells of it, which is the level of its log line too.
+            /// The type of its event, which is the level of its log line too.
             pub const fn event(self) -> $crate::EventType {
                 match self { $(Self::$reason => $crate::EventType::$event,)+ }
             }

@@ -71,7 +71,7 @@ impl Leadership {
         let mut work = pin!(work);
         let mut changed = pin!(states.changed());
         poll_fn(|context| {
-            // Told of by a wake-up, or found by looking.
+            // Known by a wake-up, or found by looking.
             if changed.as_mut().poll(context).is_ready() || !self.leads_in(term) {
                 return Poll::Ready(None);
             }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_step_is_taken_after_the_deadline_though_nobody_noticed_that_it_passed() {
+    async fn no_step_is_taken_after_the_deadline_though_no_code_noticed_that_it_passed() {
         let taken = AtomicUsize::new(0);
         // Like a process that was stopped: the clock went on, and the step's own timer is due with everything else.
         assert_eq!(leading_for(2 * SECOND).while_leading(steps(&taken)).await, None);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn renewals_prolong_a_term_in_time_and_wake_nobody() {
+    async fn renewals_prolong_a_term_in_time_and_wake_no_task() {
         let leadership = leading_for(2 * SECOND);
         let mut changes = pin!(leadership.changes());
         advance(SECOND).await;

@@ -1,4 +1,75 @@
-//! What a Kubernetes operator needs around its controllers.
+//! What a Kubernetes operator needs around its controllers, on [kube](https://docs.rs/kube).
+//!
+//! # A tour
+//!
+//! The process, from its start to its end:
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`telemetry`] | log lines, as text or JSON |
+//! | [`shutdown`] | the token that SIGTERM and SIGINT cancel |
+//! | [`client`] | a client of the API server that suits a controller |
+//! | [`http`] | the server of `/healthz`, `/readyz` and `/metrics`, also with TLS for authorized readers |
+//! | [`metrics`], [`process`] | a table of metrics with bounded labels; the metrics of the process itself |
+//! | [`lease`], [`Leadership`] | leader election by a Lease; whether this process may act, asked before each step |
+//! | [`lifecycle`] | work and election, stopped together and in time |
+//! | [`listener`], [`connection_limit`] | the parts of a server that no client can block |
+//!
+//! A reconcile:
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`watch`], [`changes`] | watches that retry on their own; changes of a value as a stream |
+//! | [`projection`], [`metadata`] | no more of an object in memory than what is read of it |
+//! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; the text for a missing CRD |
+//! | [`backoff`] | delays with jitter, for each object on its own |
+//! | [`finalizer`] | the finalizer removed by one JSON patch, if the object is still as it was read |
+//! | [`status`], [`conditions`] | the status and the events; conditions, and an enum of their reasons |
+//! | [`message`], [`text`] | texts that tenants and administrators read differently; texts cut to fit |
+//!
+//! The installation and the tests:
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`permission`] | rights as constants beside the code that uses them, and the rules of a role made of them |
+//! | [`generated`] | generated files, written or compared |
+//! | `testing` | a scripted API server for unit tests; needs the feature `testing` |
+//!
+//! # An operator
+//!
+//! `examples/configmaps.rs` is a whole operator in 60 lines. Its surroundings are these:
+//!
+//! ```no_run
+//! # use operator_kit::{ListenAt, client, http, lease::Election, lifecycle, process, shutdown, telemetry};
+//! # use prometheus_client::registry::Registry;
+//! # async fn controllers(_: kube::Client, _: operator_kit::Leadership) {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! telemetry::init(env!("CARGO_CRATE_NAME"), telemetry::LogFormat::Json);
+//! let shutdown = shutdown::on_signals()?;
+//! let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
+//! process::register(&mut registry);
+//! let synced = readiness.needs("widgets");
+//! let (health, metrics) = (ListenAt::Everywhere(8081), ListenAt::Everywhere(8080));
+//! let servers = http::serve(health, metrics, None, readiness, registry, &shutdown)?;
+//!
+//! let client = client::infer().await?;
+//! let election = Election::new(client.clone(), "my-namespace", "my-operator", &process::name());
+//! let work = controllers(client, election.leadership()); // ends after `shutdown`
+//! let ready = async { synced.met() }; // when the first lists are there
+//! lifecycle::run(work, Some(election), ready, &shutdown).await;
+//! servers.stopped().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it leaves to the program
+//!
+//! - Nothing is global. The program owns the async runtime, the metrics registry and the tracing subscriber, and takes the
+//!   modules that it wants.
+//! - The program chooses the version of Kubernetes: a feature of k8s-openapi, such as `v1_33`.
+//! - The field manager is a parameter: one name for all that an operator writes.
+//! - Errors name the flags `--health-addr`, `--metrics-addr` and `--lease-namespace`. Call yours so.
+
 pub mod api_call;
 pub mod backoff;
 pub mod changes;
@@ -7,9 +78,11 @@ pub mod conditions;
 pub mod connection_limit;
 pub mod crd;
 pub mod finalizer;
+pub mod generated;
 pub mod http;
 mod leadership;
 pub mod lease;
+pub mod lifecycle;
 pub mod listener;
 pub mod message;
 pub mod metadata;

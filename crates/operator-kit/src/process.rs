@@ -40,7 +40,7 @@ const START: Description = Description {
 pub const DESCRIPTIONS: [Description; 4] = [CPU, MEMORY, DESCRIPTORS, START];
 
 /// Adds `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and
-/// `process_start_time_seconds`. What the system does not tell is left out.
+/// `process_start_time_seconds`. What the system does not have is left out.
 ///
 /// It belongs at the registry's root; a host that has these metrics already leaves it.
 pub fn register(registry: &mut Registry) {
@@ -85,7 +85,7 @@ pub fn name() -> String {
     pod.or_else(host).map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-/// What `/proc/self/stat` tells.
+/// What `/proc/self/stat` has.
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_seconds: f64,

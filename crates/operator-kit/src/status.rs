@@ -114,3 +114,68 @@ impl Publisher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        projection::{MOST, Part},
+        testing::{Answer, ApiServer, Call},
+        widget::{Widget, WidgetSpec, WidgetStatus},
+    };
+
+    static WIDGET: Projection =
+        Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
+
+    const STATUS: &str = "/apis/example.com/v1/namespaces/shop/widgets/a/status";
+
+    /// What comes of writing a status of the size 2.
+    async fn written(calls: impl IntoIterator<Item = Call>) -> Result<(), ApiError> {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        widget.metadata.uid = Some("u".into());
+        let server = ApiServer::expecting(calls);
+        let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
+        publisher.status(&widget, &WidgetStatus { size: Some(2) }).await
+    }
+
+    fn apply() -> Call {
+        let wanted =
+            json!({ "kind": "Widget", "metadata": { "name": "a", "uid": "u" }, "status": { "size": 2 } });
+        Call::patch(format!("{STATUS}?force=true&fieldManager=kit")).body_with(wanted)
+    }
+
+    fn applied(status: &Value) -> Answer {
+        Answer::object(&json!({
+            "apiVersion": "example.com/v1", "kind": "Widget", "spec": {}, "status": status,
+            "metadata": { "name": "a", "resourceVersion": "7" },
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_status_takes_one_write() {
+        assert!(written([apply().answer(applied(&json!({ "size": 2 })))]).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_an_apply_does_not_remove_a_patch_replaces() {
+        let patch = json!([
+            { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },
+            { "op": "replace", "path": "/status", "value": { "size": 2 } },
+        ]);
+        let replace = Call::patch(format!("{STATUS}?fieldManager=kit")).body(patch);
+        let left = || apply().answer(applied(&json!({ "size": 3 })));
+        for answer in [applied(&json!({ "size": 2 })), Answer::error(422, "Invalid", "the test failed")] {
+            assert!(written([left(), replace.clone().answer(answer)]).await.is_ok());
+        }
+        assert!(written([left(), replace.answer(Answer::error(403, "Forbidden", "no"))]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_gone_or_another_has_no_status() {
+        for answer in [Answer::not_found("widgets", "a"), Answer::conflict("widgets", "a")] {
+            assert!(written([apply().answer(answer)]).await.is_ok());
+        }
+        assert!(written([apply().answer(Answer::page_not_found())]).await.is_err());
+    }
+}

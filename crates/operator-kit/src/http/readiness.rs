@@ -72,7 +72,7 @@ impl Condition {
         self.set(None);
     }
 
-    /// It is not met, and why: one line without secrets, for anyone who asks.
+    /// It is not met, and why: one line without secrets, as any client may read it.
     pub fn unmet(&self, problem: impl Into<String>) {
         self.set(Some(problem.into()));
     }

@@ -2,13 +2,13 @@
 //!
 //! A candidate trusts no wall clock, neither its own nor the holder's: it counts how long the Lease stays as it is by its
 //! own monotonic clock, from the moment that it saw it so. The holder counts from before its write was sent, and gives
-//! up [`DURATION`] − [`RENEW_DEADLINE`] before anyone else may begin. So no two hold the lease at once, however long
+//! up [`DURATION`] − [`RENEW_DEADLINE`] before another may begin. So no two hold the lease at once, however long
 //! messages take and whatever the clocks say, as long as clocks run about equally fast (a third of difference is borne).
 //!
 //! That clock does not advance while the machine is suspended (`CLOCK_MONOTONIC`): a holder that is woken from that goes on
 //! for what was left of its time, although another may hold the lease by then. Its next write, due
-//! within 2 s, finds that out. Machines that run Kubernetes are not suspended; where one is all the same, two may delete the same machine,
-//! which is harmless, as each proves for itself that it may and what is gone already is gone.
+//! within 2 s, finds that out. Machines that run Kubernetes are not suspended; where one is all the same, two may act at
+//! once for that time, and what they do must bear it.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// What a Lease says. Two that are equal are one: its holder did not renew it between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Who holds it; empty for nobody.
+    /// The holder; empty if there is none.
     pub(super) holder: String,
     /// How long the holder wants others to wait, where it says so.
     pub(super) duration: Option<Duration>,
@@ -92,12 +92,12 @@ impl Candidate {
         self.until
     }
 
-    /// Whether it was ever told what the Lease says.
+    /// Whether it knows what the Lease said at any time.
     pub(super) fn has_seen(&self) -> bool {
         self.seen.is_some()
     }
 
-    /// Who holds the lease, as far as is known; empty for nobody.
+    /// The holder, as far as is known; empty if there is none.
     pub(super) fn holder(&self) -> &str {
         self.seen.as_ref().map_or("", |seen| &seen.record.holder)
     }
@@ -111,7 +111,7 @@ impl Candidate {
             (record, _) => record.unwrap_or_default(),
         };
         if self.until.is_none() {
-            // The reason to rest, somebody else's write, is known now.
+            // The reason to rest, another process's write, is known now.
             self.rests_until = None;
         }
         self.seen = Some(Seen { record, since: now });
@@ -127,7 +127,7 @@ impl Candidate {
             Some(_) if !own => Step::Lost(Loss::Taken(record.holder.clone())),
             Some(until) if now >= until => Step::Lost(Loss::Expired),
             Some(until) => wait(rests_until.min(until)),
-            // Its own record: a write that was thought lost, or a term that ended without anyone taking over.
+            // Its own record: a write that was thought lost, or a term that ended without a successor.
             None if own || record.holder.is_empty() => wait(rests_until),
             None => wait(rests_until.max(*since + record.duration.unwrap_or(DURATION))),
         }
@@ -159,13 +159,13 @@ impl Candidate {
     pub(super) fn wrote(&mut self, started: Instant, now: Instant, record: Record) {
         self.seen = Some(Seen { record, since: now });
         self.rests_until = Some(started + RETRY_PERIOD);
-        // A term that ran out before the answer came has ended, and whoever worked in it has seen so.
+        // A term that ran out before the answer came has ended, and work in it was dropped.
         if self.until.is_none_or(|until| now < until) {
             self.until = Some(started + RENEW_DEADLINE);
         }
     }
 
-    /// The write that started at `started` failed, or nobody knows.
+    /// The write that started at `started` failed, or its outcome is unknown.
     pub(super) fn failed(&mut self, started: Instant) {
         self.rests_until = Some(started + RETRY_PERIOD);
     }

@@ -7,8 +7,8 @@
 //!
 //! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease
 //! looks and is treated as by client-go's leader election, so this excludes such controllers and they exclude this. A
-//! leader that ends in order empties the Lease, which the watch tells the others at once. What it had to drop for that may
-//! still be on its way: it keeps the Lease for [`RELEASE_DELAY`] longer, as long as others keep off one that let it expire.
+//! leader that ends in order empties the Lease, which the others see at once. Requests of work that it dropped may
+//! still be on their way: it keeps the Lease for [`RELEASE_DELAY`] longer, as long as others keep off one that let it expire.
 //!
 //! A standby costs the API server one watch. What a leader was doing when it lost the lease is dropped, not finished
 //! ([`Leadership::while_leading`]); the process goes on and stands by with all that it knows.
@@ -271,7 +271,7 @@ impl Election {
 
     /// Says that requests fail, once until one succeeds or they fail otherwise.
     fn trouble(&mut self, done: &str, failure: Failure) {
-        if self.trouble.as_ref().is_some_and(|told| told.status() == failure.status()) {
+        if self.trouble.as_ref().is_some_and(|last| last.status() == failure.status()) {
             debug!(lease = %self.store, "the lease still cannot be {done}: {failure}");
         } else {
             warn!(

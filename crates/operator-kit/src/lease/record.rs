@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn what_another_election_wrote_is_understood_and_kept() {
         let spec = json!({
-            "holderIdentity": "peerpod-ctrl-7d_0b4c",
+            "holderIdentity": "other-operator-7d_0b4c",
             "leaseDurationSeconds": 15,
             "acquireTime": "2026-08-01T10:00:00.000001Z",
             "renewTime": "2026-08-01T10:00:02.000002Z",
@@ -55,14 +55,14 @@ mod tests {
         });
         let mut before = lease(&spec);
         let record = read(&before);
-        assert_eq!(record.holder, "peerpod-ctrl-7d_0b4c");
+        assert_eq!(record.holder, "other-operator-7d_0b4c");
         assert_eq!((record.duration, record.transitions), (Some(Duration::from_secs(15)), 3));
         write(&mut before, record);
         assert_eq!(before, lease(&spec));
     }
 
     #[test]
-    fn a_lease_that_says_nothing_is_nobodys() {
+    fn a_lease_that_says_nothing_has_no_holder() {
         for spec in [json!({}), json!({ "holderIdentity": "", "leaseDurationSeconds": -1 })] {
             assert_eq!(read(&lease(&spec)), Record::default());
         }

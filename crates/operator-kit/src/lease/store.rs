@@ -31,7 +31,7 @@ pub(super) struct Store {
     creator: Option<&'static str>,
 }
 
-/// Every state of a Lease, `None` where it does not exist. Without end; errors are told, and it goes on.
+/// Every state of a Lease, `None` where it does not exist. Without end, also after errors.
 pub(super) type Watch = Pin<Box<dyn Stream<Item = Result<Option<Lease>, Failure>> + Send>>;
 
 /// Why a request failed.
@@ -125,7 +125,7 @@ impl Store {
         Ok(self.observe(lease))
     }
 
-    /// Replaces what was read last, and tells what the Lease says then.
+    /// Replaces what was read last, and gives what the Lease says then.
     pub(super) async fn write(&mut self, record: Record, deadline: Instant) -> Result<Record, Failure> {
         let params = PostParams::default();
         let written = if let Some(mut lease) = self.lease.clone() {

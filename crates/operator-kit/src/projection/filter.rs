@@ -44,7 +44,7 @@ enum Next {
     Nothing,
 }
 
-/// Where a value is, which tells what is read of it.
+/// Where a value is, which decides what is read of it.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// The whole answer: an object, or a list or event with some in it.
@@ -121,7 +121,7 @@ impl Filter {
             (b'"', Token::SkippedText) if !self.escaped => return self.after_skipped(),
             (byte, token) => {
                 self.escaped = byte == b'\\' && !self.escaped;
-                // One more than fit tells that it is too long.
+                // One more than fit shows that it is too long.
                 if !matches!(token, Token::SkippedText) && self.text.len() <= LONGEST_TEXT {
                     self.text.push(byte);
                 }

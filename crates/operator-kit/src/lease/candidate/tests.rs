@@ -82,7 +82,7 @@ fn a_holder_renews_and_steps_down_when_that_fails_for_too_long() {
 }
 
 #[test]
-fn a_holder_whose_lease_somebody_changed_steps_down() {
+fn a_holder_whose_lease_another_changed_steps_down() {
     for (record, loss) in
         [(held_by("other", 1), Loss::Taken("other".into())), (held_by("", 1), Loss::Cleared)]
     {
@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn no_two_ever_hold_it_and_somebody_does_when_the_world_calms_down(seed in any::<u64>()) {
+    fn no_two_ever_hold_it_and_one_does_when_the_world_calms_down(seed in any::<u64>()) {
         let mut world = World::new(seed);
         world.run_until(180_000);
         world.calm = true;
@@ -137,7 +137,7 @@ proptest! {
     }
 }
 
-/// Times are in milliseconds of true time, which nobody knows.
+/// Times are in milliseconds of true time, which no process knows.
 struct World {
     now: u64,
     random: fastrand::Rng,
@@ -271,7 +271,7 @@ impl World {
         | Event::GivesUp { process, .. }) = event;
         let still_for = self.processes[process].stands_still_until.saturating_sub(self.now);
         match event {
-            // The API server is nobody's process.
+            // The API server never stands still.
             Event::WriteArrives { process, write, replaces, record } => {
                 let written = self.lease.as_ref().map(|(version, _)| *version) == replaces;
                 if written {

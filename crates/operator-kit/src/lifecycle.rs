@@ -1,0 +1,87 @@
+//! The end of a process: how its work and its election stop together.
+
+use std::time::Duration;
+
+use futures::future::join;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::lease::Election;
+
+/// How long work under way may take to end after `shutdown`. Then a leader drops it, to let another process lead.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long all of it may take after `shutdown`. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
+pub const GRACE: Duration = Duration::from_secs(15);
+
+/// Runs the work of an operator and, if there is one, the election beside it.
+///
+/// The process takes part in the election from the moment that `ready` ends: a process that has not seen its objects yet would
+/// not make a good leader. The work listens to `shutdown` itself and ends after it. Work that takes longer than [`PATIENCE`] is
+/// no longer done as the leader ([`Leadership::while_leading`](crate::Leadership::while_leading)). After [`GRACE`] this returns
+/// in any case, and keeps the lease: something of this process may still act.
+pub async fn run(
+    work: impl Future<Output = ()>,
+    election: Option<Election>,
+    ready: impl Future<Output = ()>,
+    shutdown: &CancellationToken,
+) {
+    let work_ended = CancellationToken::new();
+    // It comes with the end of the work at the latest.
+    let stand_down = work_ended.child_token();
+    let work = async {
+        work.await;
+        work_ended.cancel();
+    };
+    let election = async {
+        let Some(election) = election else { return };
+        tokio::select! {
+            biased;
+            () = work_ended.cancelled() => {}
+            () = ready => election.run(stand_down.clone(), work_ended.clone()).await,
+        }
+    };
+    let abandoned = async {
+        shutdown.cancelled().await;
+        sleep(PATIENCE).await;
+        stand_down.cancel();
+        sleep(GRACE.saturating_sub(PATIENCE)).await;
+    };
+    tokio::select! {
+        _ = join(work, election) => info!("stopped"),
+        () = abandoned => info!("stopped; the next start continues the work in progress"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::testing::ApiServer;
+
+    fn election() -> Election {
+        // Its calls would fail the test.
+        Election::new(ApiServer::expecting([]).client(), "default", "example", "test")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_with_the_work() {
+        let (shutdown, start) = (CancellationToken::new(), Instant::now());
+        run(ready(()), None, pending(), &shutdown).await;
+        run(ready(()), Some(election()), pending(), &shutdown).await;
+        run(ready(()), Some(election()), ready(()), &shutdown).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_does_not_end_is_left_after_the_grace() {
+        let (shutdown, start) = (CancellationToken::new(), Instant::now());
+        shutdown.cancel();
+        run(pending(), Some(election()), pending(), &shutdown).await;
+        assert_eq!(start.elapsed(), GRACE);
+    }
+}
