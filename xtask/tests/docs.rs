@@ -1,4 +1,4 @@
-//! README.md, CHANGELOG.md, docs/ and the chart's README: every link leads somewhere, every page is listed, the README is short, and
+//! README.md, CHANGELOG.md, docs/, and the READMEs of the chart and of operator-kit: every link leads somewhere, every page is listed, the README is short, and
 //! commands are what tests run.
 
 use std::{
@@ -33,7 +33,7 @@ fn read(path: &str) -> Result<String> {
 /// Every document, by path in the repository.
 fn documents() -> Result<BTreeMap<PathBuf, String>> {
     let mut documents = docs::pages()?;
-    for path in ["CHANGELOG.md", "helm/peerpod-operator/README.md"] {
+    for path in ["CHANGELOG.md", "crates/operator-kit/README.md", "helm/peerpod-operator/README.md"] {
         documents.insert(path.into(), read(path)?);
     }
     Ok(documents)
