@@ -13,8 +13,11 @@ use peerpod_operator::install::NAME;
 
 use crate::repository;
 
-/// The versions of k8s-openapi, as its features name them, with which the library is checked as an embedder builds it:
-/// without the command line, and with one of these of its own choice.
+/// The libraries that other programs build on.
+const LIBRARIES: [&str; 2] = [NAME, "operator-kit"];
+
+/// The versions of k8s-openapi, as its features name them, with which the libraries are checked as another program builds
+/// them: without default features, and with one of these versions of its own choice.
 const KUBERNETES_VERSIONS: [&str; 2] = ["v1_33", "v1_37"];
 
 /// The types of fields differ between these versions, so a conversion that one needs is none in another.
@@ -32,10 +35,11 @@ pub(crate) async fn run() -> Result<()> {
     }
     progress.step("lints");
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
-    progress.step("the library by itself, with the oldest and the newest Kubernetes");
-    for version in KUBERNETES_VERSIONS {
+    progress.step("the libraries by themselves, with the oldest and the newest Kubernetes");
+    for (library, version) in LIBRARIES.iter().flat_map(|it| KUBERNETES_VERSIONS.map(|version| (it, version)))
+    {
         let feature = format!("k8s-openapi/{version}");
-        let library = ["clippy", "--quiet", "--package", NAME, "--lib", "--no-default-features"];
+        let library = ["clippy", "--quiet", "--package", library, "--lib", "--no-default-features"];
         cargo(&[&library[..], &["--features", &feature, "--", "--deny", "warnings", ALLOWED]].concat())?;
     }
     progress.step("building the tests");
