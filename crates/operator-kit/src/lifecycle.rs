@@ -63,25 +63,26 @@ mod tests {
     use super::*;
     use crate::testing::ApiServer;
 
-    fn election() -> Election {
-        // Its calls would fail the test.
-        Election::new(ApiServer::expecting([]).client(), "default", "example", "test")
+    fn election(server: &ApiServer) -> Election {
+        Election::new(server.client(), "default", "example", "test")
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_ends_with_the_work() {
         let (shutdown, start) = (CancellationToken::new(), Instant::now());
+        let server = ApiServer::expecting([]);
         run(ready(()), None, pending(), &shutdown).await;
-        run(ready(()), Some(election()), pending(), &shutdown).await;
-        run(ready(()), Some(election()), ready(()), &shutdown).await;
+        run(ready(()), Some(election(&server)), pending(), &shutdown).await;
+        run(ready(()), Some(election(&server)), ready(()), &shutdown).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_that_does_not_end_is_left_after_the_grace() {
         let (shutdown, start) = (CancellationToken::new(), Instant::now());
+        let server = ApiServer::expecting([]);
         shutdown.cancel();
-        run(pending(), Some(election()), pending(), &shutdown).await;
+        run(pending(), Some(election(&server)), pending(), &shutdown).await;
         assert_eq!(start.elapsed(), GRACE);
     }
 }

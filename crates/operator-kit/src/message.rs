@@ -52,10 +52,10 @@ mod tests {
 
     #[test]
     fn each_version_has_its_own_reader_and_a_change_applies_to_both() {
-        let message = Message::new("libvirt cannot be reached", "libvirt at root@host cannot be reached");
+        let message = Message::new("the store cannot be reached", "the store at root@host cannot be reached");
         let longer = message.map(|text| format!("{text}; try later"));
-        assert_eq!(longer.for_status(), "libvirt cannot be reached; try later");
-        assert_eq!(longer.for_log(), "libvirt at root@host cannot be reached; try later");
+        assert_eq!(longer.for_status(), "the store cannot be reached; try later");
+        assert_eq!(longer.for_log(), "the store at root@host cannot be reached; try later");
         assert_eq!(Message::from("no"), Message::public("no"));
     }
 }

@@ -83,27 +83,23 @@ async fn respond(script: Arc<Mutex<Script>>, request: Request<Body>) -> Result<R
 }
 
 impl Script {
-    /// The answer to a call, if it is the next one.
+    /// The answer to a call, if it is the next one. Otherwise the next one is still to come.
     fn next(&mut self, arrived: &Arrived) -> Result<Kind, String> {
-        let number = self.came + 1;
-        let checked = match self.calls.front() {
-            Some(call) => call.check(arrived),
-            None => Err(format!("unexpected call: {arrived}\n   expected now: none")),
+        let Some(call) = self.calls.pop_front() else {
+            return Err(self.refuse(&format!("unexpected call: {arrived}\n   expected now: none")));
         };
-        match (checked, self.calls.pop_front()) {
-            (Ok(()), Some(call)) => {
-                self.came = number;
-                Ok(call.answer.0)
-            }
-            (checked, expected) => {
-                // It is still to come.
-                self.calls.extend(expected);
-                self.calls.rotate_right(1.min(self.calls.len()));
-                let problem = format!("call {number}: {}", checked.err().unwrap_or_default());
-                self.problems.push(problem.clone());
-                Err(problem)
-            }
+        if let Err(problem) = call.check(arrived) {
+            self.calls.push_front(call);
+            return Err(self.refuse(&problem));
         }
+        self.came += 1;
+        Ok(call.answer.0)
+    }
+
+    fn refuse(&mut self, problem: &str) -> String {
+        let problem = format!("call {}: {problem}", self.came + 1);
+        self.problems.push(problem.clone());
+        problem
     }
 }
 
