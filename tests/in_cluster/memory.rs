@@ -18,10 +18,7 @@ fn an_idle_operator_takes_no_more_than_10_mib_as_its_cgroup_reports_it() -> Resu
         installation.testbed.cluster().kubectl(&restart).await?;
         let operators = installation.operators();
         operators.available().await?;
-        // One that ends has no cgroup any more.
-        let mut pods = operators.list().await?;
-        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        for pod in pods {
+        for pod in operators.list().await? {
             let uid = pod.uid().unwrap_or_default();
             let bytes = installation.testbed.cluster().memory_of_pod(&uid)?.anonymous;
             ensure!(bytes > 0, "{} uses memory", pod.name_any());
