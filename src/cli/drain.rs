@@ -149,7 +149,7 @@ async fn forget_places(
 ) -> Result<(), String> {
     let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let params = DeleteParams::default();
-    let deleted = retry.call(deadline, || records.delete(PLACES, &params)).await;
+    let deleted = retry.call_of(PLACES, deadline, || records.delete(PLACES, &params)).await;
     deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
 }
 

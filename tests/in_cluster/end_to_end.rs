@@ -92,6 +92,7 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         // As the tests after this one have it. What would be recorded still is nowhere else, and holds its PeerPod.
         installation.end_peer_pods().await?;
         installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
+        installation.forget_earlier_places().await?;
         installation.shell.set_libvirt(tcp);
         Ok(())
     })

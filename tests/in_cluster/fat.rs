@@ -52,12 +52,9 @@ where
     stream::iter(made).buffered(CONCURRENCY).try_collect().await.context("making fat objects")
 }
 
-/// The template of a Pod that runs nowhere and is as large as it may be beside its annotations.
-fn pod_spec(bytes: usize) -> Value {
-    json!({
-        "nodeSelector": { "such-a-node": "is-not-there" },
-        "containers": [{ "name": "main", "image": "none", "env": [{ "name": "FAT", "value": "x".repeat(bytes) }] }],
-    })
+/// The containers of a Pod that is as large as it may be beside its annotations.
+fn containers(bytes: usize) -> Value {
+    json!([{ "name": "main", "image": "none", "env": [{ "name": "FAT", "value": "x".repeat(bytes) }] }])
 }
 
 fn metadata(kind: &str, index: usize) -> Value {
@@ -74,11 +71,17 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let peerpods: Api<PeerPod> = Api::namespaced(client.clone(), &namespace);
         let daemon_set = |index| {
-            let template = json!({ "metadata": { "labels": labels }, "spec": pod_spec(1_050_000) });
+            let spec = json!({ "nodeSelector": { "such-a-node": "is-not-there" }, "containers": containers(1_050_000) });
+            let template = json!({ "metadata": { "labels": labels }, "spec": spec });
             let spec = json!({ "selector": { "matchLabels": labels }, "template": template });
             json!({ "metadata": metadata("set", index), "spec": spec })
         };
-        let pod = |index| json!({ "metadata": metadata("pod", index), "spec": pod_spec(750_000) });
+        let pod = |index| {
+            // A scheduler that tries to place it would write to it.
+            let gates = json!([{ "name": "tests/never" }]);
+            let spec = json!({ "schedulingGates": gates, "containers": containers(750_000) });
+            json!({ "metadata": metadata("pod", index), "spec": spec })
+        };
         make(&daemon_sets, DAEMON_SETS, daemon_set).await?;
         let owners = make(&pods, PODS, pod).await?;
         let peerpod = |index: usize| {
@@ -133,8 +136,9 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             let memory = installation.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
             ensure!(memory.kills == 0 && memory.peak <= MOST, "{}: {memory:?}", pod.name_any());
         }
-        Api::<Namespace>::all(client).delete(&namespace, &DeleteParams::default()).await?;
-        Ok(())
+        let namespaces: Api<Namespace> = Api::all(client);
+        namespaces.delete(&namespace, &DeleteParams::default()).await?;
+        wait::gone(&namespaces, &namespace, 2 * DEADLINE).await
     })
 }
 

@@ -4,9 +4,10 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, names::PLACES};
+use serde_json::{Value, json};
 use testbed::{
     Caa, docs,
     wait::{self, DEADLINE},
@@ -82,6 +83,24 @@ impl Installation {
             let left = peerpods.list(&ListParams::default()).await?.items;
             let status = left.first().map(|peerpod| (peerpod.name_any(), &peerpod.status));
             ensure!(left.is_empty(), "{} PeerPods are there, such as {status:?}", left.len());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes the entries of places that the settings no longer name, as an administrator does.
+    pub async fn forget_earlier_places(&self) -> Result<()> {
+        let records: Api<ConfigMap> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        wait::eventually("the earlier places are recorded", DEADLINE, async || {
+            let mut earlier = json!({});
+            for (key, text) in records.get(PLACES).await?.data.unwrap_or_default() {
+                let entry: Value = serde_json::from_str(&text)?;
+                if entry.get("until").is_some() {
+                    earlier[key] = Value::Null;
+                }
+            }
+            ensure!(earlier != json!({}), "no place is an earlier one yet");
+            records.patch(PLACES, &PatchParams::default(), &Patch::Merge(json!({ "data": earlier }))).await?;
             Ok(())
         })
         .await

@@ -2,21 +2,23 @@
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
+use peerpod_operator::{NAMESPACE, install::NAME};
 
-use crate::support::beside_others;
+use crate::support::alone;
 
 /// What an idle operator may take of memory that is its own alone.
 const IDLE_BYTES: u64 = 10 << 20;
 
 #[test]
 fn an_idle_operator_takes_no_more_than_10_mib_as_its_cgroup_reports_it() -> Result<()> {
-    beside_others(async |installation| {
+    alone(async |installation| {
+        // What it did for other tests has left its traces.
+        let deployment = format!("deployment/{NAME}");
+        let restart = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
+        installation.testbed.cluster().kubectl(&restart).await?;
         let operators = installation.operators();
         operators.available().await?;
-        // One that ends has no cgroup any more.
-        let mut pods = operators.list().await?;
-        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        for pod in pods {
+        for pod in operators.list().await? {
             let uid = pod.uid().unwrap_or_default();
             let bytes = installation.testbed.cluster().memory_of_pod(&uid)?.anonymous;
             ensure!(bytes > 0, "{} uses memory", pod.name_any());

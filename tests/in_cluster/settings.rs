@@ -3,23 +3,14 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::{
-    Api, ResourceExt as _,
-    api::{Patch, PatchParams},
-};
-use peerpod_operator::{
-    NAMESPACE,
-    names::{PLACES, SSH_KEY_SECRET},
-};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use peerpod_operator::names::SSH_KEY_SECRET;
 use peers::sshd::{self, Sshd};
-use serde_json::{Value, json};
-use testbed::{
-    Pods,
-    wait::{self, DEADLINE},
-};
+use serde_json::json;
+use testbed::Pods;
 
-use crate::support::{Installation, alone};
+use crate::support::alone;
 
 /// Who the Pods are, and how often their containers were started anew.
 fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
@@ -32,24 +23,6 @@ fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
         .collect();
     lives.sort();
     lives
-}
-
-/// Deletes the entries of places that the settings no longer name, as an administrator does.
-async fn forget_earlier_places(installation: &Installation) -> Result<()> {
-    let records: Api<ConfigMap> = Api::namespaced(installation.testbed.client(), NAMESPACE);
-    wait::eventually("the earlier places are recorded", DEADLINE, async || {
-        let mut earlier = json!({});
-        for (key, text) in records.get(PLACES).await?.data.unwrap_or_default() {
-            let entry: Value = serde_json::from_str(&text)?;
-            if entry.get("until").is_some() {
-                earlier[key] = Value::Null;
-            }
-        }
-        ensure!(earlier != json!({}), "no place is an earlier one yet");
-        records.patch(PLACES, &PatchParams::default(), &Patch::Merge(json!({ "data": earlier }))).await?;
-        Ok(())
-    })
-    .await
 }
 
 #[test]
@@ -85,7 +58,7 @@ fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a
         let outcome = reaped().await;
         // Back, for the tests after this one, whose VMs would be looked for by ssh, too.
         installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
-        forget_earlier_places(installation).await?;
+        installation.forget_earlier_places().await?;
         outcome?;
         assert_eq!(lives(&installation.operators().list().await?), before);
         Ok(())

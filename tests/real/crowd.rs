@@ -2,7 +2,6 @@
 
 use std::{
     cell::Cell,
-    convert::Infallible,
     fs,
     time::{Duration, Instant},
 };
@@ -38,26 +37,25 @@ async fn record(alone: &Alone<'_>, pod: &Pod, machines: impl Iterator<Item = Str
 
 /// Has machines of other Pods deleted until `work` is through, and fails where one of them is not soon.
 async fn while_others_are_deleted(alone: &Alone<'_>, work: impl Future<Output = Result<()>>) -> Result<()> {
-    let number = Cell::new(0);
-    tokio::select! {
-        done = work => done?,
-        failed = delete_others(alone, &number) => match failed? {},
-    }
-    ensure!(number.get() > 0, "none was deleted meanwhile");
-    Ok(())
-}
-
-async fn delete_others(alone: &Alone<'_>, number: &Cell<u32>) -> Result<Infallible> {
-    let scene = alone.scene();
-    loop {
-        let name = format!("other-{}", number.get());
-        let vm = scene.pod_with_vm(&name).await?;
-        let start = Instant::now();
-        scene.pods.delete(&name).await?;
-        scene.released(&vm.name()).await?;
-        ensure!(start.elapsed() < SOON, "the deletion of {name} took {:?}", start.elapsed());
-        number.set(number.get() + 1);
-    }
+    let done = Cell::new(false);
+    let work = async { work.await.inspect(|()| done.set(true)) };
+    let others = async {
+        let scene = alone.scene();
+        for number in 0.. {
+            let name = format!("other-{number}");
+            let vm = scene.pod_with_vm(&name).await?;
+            let start = Instant::now();
+            scene.pods.delete(&name).await?;
+            scene.released(&vm.name()).await?;
+            ensure!(start.elapsed() < SOON, "the deletion of {name} took {:?}", start.elapsed());
+            // The last one is gone, too, so that those are left that the work made.
+            if done.get() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    try_join(work, others).await.map(drop)
 }
 
 /// Waits until the operator knows of so many PeerPods, and has looked at all that it was to look at.

@@ -3,7 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
 use peerpod_operator::api::v1alpha1::PeerPod;
 use peers::libvirt::{POD_VM_DESCRIPTION, POOL};
 use serde_json::{Value, json};
@@ -223,11 +226,13 @@ fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> R
     const MOST: usize = 16;
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
-        let pod = scene.pods.api().get("web").await?;
         let instance = vm.machine.domain.uuid.to_string();
-        let others = (0..MOST).map(|_| scene.caa.record(&pod, "libvirt", &instance));
+        let others = (0..MOST).map(async |number| {
+            let pod = scene.pods.run(&format!("other-{number}")).await?;
+            scene.caa.record(&pod, "libvirt", &instance).await
+        });
         let others = try_join_all(others).await?;
-        scene.pods.delete("web").await?;
+        scene.pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         for other in &others {
             scene.going(&other.name_any()).await?;
         }

@@ -2,7 +2,7 @@
 //!
 //! A package that somebody installed on a machine hides that our own commands do not install it. So this root holds the
 //! [`PREREQUISITES`] of the README and nothing else. Rust, Go and the caches of what is built from pinned sources are those
-//! of this machine; `target/` is not.
+//! of this machine, with the crates in `target/`. What is of this repository is compiled and linked in there.
 
 use std::{
     env,
@@ -194,12 +194,15 @@ fn clone(root: &Path) -> Result<()> {
 
 /// Runs the task in the root. It ends with this program.
 async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
-    let Toolchains { folders, path } = Toolchains::find()?;
+    let Toolchains { mut folders, path } = Toolchains::find()?;
+    let target = repository::root().join("target");
+    folders.push(target.clone());
     let mut unshare = tokio::process::Command::new("setpriv");
     unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
     unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, &folders.len().to_string()]);
     unshare.args(&folders).args(arguments);
-    unshare.env_clear().env("PATH", &path).env("HOME", home()?).envs(client_variables());
+    unshare.env_clear().env("PATH", &path).env("HOME", home()?).env("CARGO_TARGET_DIR", target);
+    unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
     // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;

@@ -104,7 +104,9 @@ impl Links {
                 others.extend(self.relatives.held(placement).take(FEW + 1).cloned());
             }
             if before != after {
-                let older = self.relatives.older(placement, before.max(after).unwrap_or(i64::MAX)).take(FEW);
+                // One more than are asked for: that one may have more newer siblings now than it asks for.
+                let until = before.max(after).unwrap_or(i64::MAX);
+                let older = self.relatives.older(placement, until).take(FEW + 1);
                 others.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());
             }
         }

@@ -173,7 +173,7 @@ impl Keeper {
         seen.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
     }
 
-    /// The places, written down first if they are others than before. `None`: the `ConfigMap` was not read yet.
+    /// The places, written down first if they are others than before. `None`: the watch has not brought the `ConfigMap` yet.
     async fn find_out(
         &self,
         seen: &mut Seen,
@@ -194,8 +194,12 @@ impl Keeper {
         let records =
             before.naming(cloud, place, known_host, Timestamp::now()).map_err(|Full| self.full(place))?;
         if records != before {
-            let written = match self.write(&records, &before, object).await {
-                // The watch brings what somebody else wrote.
+            let Some(version) = &object.metadata.resource_version else {
+                self.create().await.map_err(|error| self.unwritable(&error))?;
+                return Ok(None);
+            };
+            let written = match self.write(&records, &before, version).await {
+                // The watch brings what another process wrote.
                 Err(error) if error.code() == Some(CONFLICT) => return Ok(None),
                 written => written.map_err(|error| self.unwritable(&error))?,
             };
@@ -220,20 +224,15 @@ impl Keeper {
         }))
     }
 
-    /// Writes what changed, if the `ConfigMap` still is what was read. One that does not exist is made empty first.
-    async fn write(
-        &self,
-        records: &Records,
-        before: &Records,
-        object: &ConfigMap,
-    ) -> Result<ConfigMap, ApiError> {
-        let version = if let Some(version) = &object.metadata.resource_version {
-            Some(version.clone())
-        } else {
-            let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
-            let params = PatchParams::apply(CREATOR).force();
-            bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty))).await?.metadata.resource_version
-        };
+    /// Makes the `ConfigMap`, empty: another process may make it, too, and have written to it. The watch brings it.
+    async fn create(&self) -> Result<ConfigMap, ApiError> {
+        let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
+        let params = PatchParams::apply(CREATOR).force();
+        bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty))).await
+    }
+
+    /// Writes what changed, if the `ConfigMap` still has the version that was read.
+    async fn write(&self, records: &Records, before: &Records, version: &str) -> Result<ConfigMap, ApiError> {
         let data = records.changed_since(before).map_err(kube::Error::SerdeError)?;
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };

@@ -30,9 +30,11 @@ impl OperatorPods {
         Self { client }
     }
 
-    /// The Pods themselves.
+    /// The Pods themselves, without those that are about to end.
     pub async fn list(&self) -> Result<Vec<Pod>> {
-        Ok(self.api().list(&ListParams::default().labels(LABELS)).await?.items)
+        let mut pods = self.api().list(&ListParams::default().labels(LABELS)).await?.items;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        Ok(pods)
     }
 
     /// Waits until all replicas of the newest Deployment are available, and no others are there.
