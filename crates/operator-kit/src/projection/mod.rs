@@ -21,7 +21,8 @@ use tower::service_fn;
 
 use self::filter::Filter;
 
-/// What is read of the objects of one kind. Their apiVersion, kind and what [identifies](IDENTITY) them is read of all.
+/// What is read of the objects of one kind. Of all objects the apiVersion, kind, name, namespace, uid, resource version,
+/// generation and times are read.
 #[derive(Debug)]
 pub struct Projection {
     /// Of the metadata.
