@@ -22,8 +22,8 @@ use self::{
     relatives::{Placement, Stake},
 };
 use super::{
+    conditions::{Reason, is_kept_for_pod, says_something, stands_because_of},
     object::{created, has_finalizer, owner},
-    verdict::{Reason, is_kept_for_pod, says_something, stands_because_of},
 };
 use crate::{
     api::v1alpha1::PeerPod,

@@ -15,6 +15,7 @@
 //! delete the VM, and a VM that is gone already is gone.
 
 mod apply;
+pub mod conditions;
 pub mod decide;
 mod endings;
 mod index;
@@ -28,7 +29,6 @@ mod pod;
 mod progress;
 mod relations;
 mod report;
-pub mod verdict;
 
 use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
@@ -51,6 +51,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span};
 
 use self::{
+    conditions::Reason,
     decide::Decision,
     endings::Endings,
     index::{Change, Index},
@@ -61,7 +62,6 @@ use self::{
     pauses::Pauses,
     progress::Progress,
     report::Reporter,
-    verdict::Reason,
 };
 use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},

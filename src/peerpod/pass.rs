@@ -9,11 +9,10 @@ use operator_kit::{api_call::ApiError, finalizer::Written};
 use tracing::{info, warn};
 
 use super::{
-    Context, apply,
+    Context, apply, conditions,
     decide::{self, Decision, Facts, Release, Wait, decide},
     index, object, observe,
     progress::{Outcome, Pass, Step, Telling},
-    verdict,
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -43,7 +42,7 @@ impl Context {
             loop {
                 tokio::time::sleep(self.progress.patience(&key, deleted, Timestamp::now())).await;
                 // What needs somebody's help says so, and goes on doing so while the cloud is asked again.
-                if !verdict::is_stalled(&self.latest(peerpod)) {
+                if !conditions::is_stalled(&self.latest(peerpod)) {
                     let telling = self.progress.stuck(&key, deleted, pass, Timestamp::now());
                     Box::pin(self.report(peerpod, &telling)).await;
                 }
@@ -131,8 +130,8 @@ impl Context {
             info!(decision = "release", outcome, "removed the finalizer");
             let cloud = cloud_label(peerpod.cloud_provider());
             self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
-            if let Some(note) = verdict::abandoned(release) {
-                self.reporter.publisher.event(peerpod, EventType::Normal, verdict::ABANDONED, note).await;
+            if let Some(note) = conditions::abandoned(release) {
+                self.reporter.publisher.event(peerpod, EventType::Normal, conditions::ABANDONED, note).await;
             }
         }
         Ok(self.after_write(&index::key(peerpod), written))

@@ -13,8 +13,8 @@ use operator_kit::{Message, api_call::ApiError, metrics::Counted};
 use tracing::{debug, info, warn};
 
 use super::{
+    conditions::{ConditionUpdate, Reason, condition_update, slow},
     decide::{Decision, Wait},
-    verdict::{Reason, Verdict, slow, verdict},
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
 
@@ -45,7 +45,7 @@ struct Told {
     at: Timestamp,
     /// The outcome it tells of; `None` while that was never known.
     outcome: Option<&'static str>,
-    verdict: Verdict,
+    condition: ConditionUpdate,
 }
 
 /// How a look ended.
@@ -59,7 +59,7 @@ pub(super) enum Outcome<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Telling {
     /// What stands in the condition; `None` clears what stood there.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) condition: Option<ConditionUpdate>,
     /// Whether there is an event although the reason may be no new one.
     pub(super) repeat: bool,
 }
@@ -92,12 +92,12 @@ impl Progress {
         let mut table = self.table();
         let entry = table.entry(key.clone()).or_default();
         let look = entry.looks.saturating_add(1);
-        let verdict = slow(deleted, &Message::public(format!("{} (attempt {look})", pass.standing())));
+        let condition = slow(deleted, &Message::public(format!("{} (attempt {look})", pass.standing())));
         let outcome = entry.told.take().and_then(|told| told.outcome);
-        entry.told = Some(Told { at: now, outcome, verdict: verdict.clone() });
-        entry.logged(outcome.unwrap_or("stuck"), Some(&verdict), || {});
-        entry.hold(Some(verdict.reason), &self.metrics);
-        Telling { verdict: Some(verdict), repeat: true }
+        entry.told = Some(Told { at: now, outcome, condition: condition.clone() });
+        entry.logged(outcome.unwrap_or("stuck"), Some(&condition), || {});
+        entry.hold(Some(condition.reason), &self.metrics);
+        Telling { condition: Some(condition), repeat: true }
     }
 
     /// A look ended, and the next one comes after `again` at the latest. Gives what to tell of it; `None` leaves what
@@ -113,7 +113,7 @@ impl Progress {
         let mut table = self.table();
         if let Outcome::Decided(Decision::Nothing) = outcome {
             remove(&mut table, key);
-            return Some(Telling { verdict: None, repeat: false });
+            return Some(Telling { condition: None, repeat: false });
         }
         let entry = table.entry(key.clone()).or_default();
         entry.looks = entry.looks.saturating_add(1);
@@ -128,7 +128,9 @@ impl Progress {
             _ => {
                 entry.told = None;
                 match outcome {
-                    Outcome::Decided(decision) => Some(Telling { verdict: verdict(decision), repeat: false }),
+                    Outcome::Decided(decision) => {
+                        Some(Telling { condition: condition_update(decision), repeat: false })
+                    }
                     Outcome::Failed(_) => None,
                 }
             }
@@ -136,10 +138,10 @@ impl Progress {
         if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
             (entry.kept_until, entry.looks) = (Some(now), 0);
         }
-        let verdict = telling.as_ref().and_then(|telling| telling.verdict.as_ref());
-        entry.log(outcome, verdict, again);
+        let condition = telling.as_ref().and_then(|telling| telling.condition.as_ref());
+        entry.log(outcome, condition, again);
         if let Some(telling) = &telling {
-            entry.hold(telling.verdict.as_ref().map(|verdict| verdict.reason), &self.metrics);
+            entry.hold(telling.condition.as_ref().map(|condition| condition.reason), &self.metrics);
         }
         telling
     }
@@ -156,12 +158,12 @@ impl Progress {
     ) -> Telling {
         match &entry.told {
             Some(told) if told.outcome == Some(outcome) && now < self.after(told.at) => {
-                Telling { verdict: Some(told.verdict.clone()), repeat: false }
+                Telling { condition: Some(told.condition.clone()), repeat: false }
             }
             _ => {
-                let verdict = slow(deleted, standing);
-                entry.told = Some(Told { at: now, outcome: Some(outcome), verdict: verdict.clone() });
-                Telling { verdict: Some(verdict), repeat: true }
+                let condition = slow(deleted, standing);
+                entry.told = Some(Told { at: now, outcome: Some(outcome), condition: condition.clone() });
+                Telling { condition: Some(condition), repeat: true }
             }
         }
     }
@@ -200,27 +202,27 @@ fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPo
 
 impl Entry {
     /// Logs by `write` what was not logged last already; each repetition is for those who debug alone.
-    fn logged(&mut self, outcome: &'static str, verdict: Option<&Verdict>, write: impl FnOnce()) {
-        let reason = verdict.map(|verdict| verdict.reason);
+    fn logged(&mut self, outcome: &'static str, condition: Option<&ConditionUpdate>, write: impl FnOnce()) {
+        let reason = condition.map(|condition| condition.reason);
         let slow_before = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
-        let slow = verdict.filter(|verdict| verdict.reason == Reason::DeletionSlow);
+        let slow = condition.filter(|condition| condition.reason == Reason::DeletionSlow);
         if self.logged.replace((outcome, reason)) == Some((outcome, reason)) {
             debug!(outcome, reason = reason.map(Reason::as_str), "as before");
             return;
         }
         match slow {
-            Some(Verdict { reason, message }) if slow_before => {
+            Some(ConditionUpdate { reason, message }) if slow_before => {
                 debug!(outcome, reason = reason.as_str(), "{}", message.for_log());
             }
-            Some(Verdict { reason, message }) => {
+            Some(ConditionUpdate { reason, message }) => {
                 warn!(outcome, reason = reason.as_str(), "{}", message.for_log());
             }
             None => write(),
         }
     }
 
-    fn log(&mut self, outcome: &Outcome, verdict: Option<&Verdict>, again: Duration) {
-        self.logged(outcome.as_str(), verdict, || {
+    fn log(&mut self, outcome: &Outcome, condition: Option<&ConditionUpdate>, again: Duration) {
+        self.logged(outcome.as_str(), condition, || {
             let decision = match outcome {
                 Outcome::Failed(error) => {
                     return warn!(%error, ?again, "the API server failed; the operator tries again");
@@ -228,12 +230,12 @@ impl Entry {
                 Outcome::Decided(decision) => decision,
             };
             let label = decision.as_str();
-            match (decision, verdict) {
+            match (decision, condition) {
                 (Decision::Retry(error), _) => {
                     let message = error.message.for_log();
                     warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
                 }
-                (_, Some(Verdict { reason, message })) => {
+                (_, Some(ConditionUpdate { reason, message })) => {
                     let message = message.for_log();
                     match reason.event() {
                         EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),

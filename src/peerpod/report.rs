@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use operator_kit::{api_call::ApiError, status::Publisher};
 
 use super::{
+    conditions::{ConditionUpdate, conditions},
     progress::Telling,
-    verdict::{Verdict, conditions},
 };
 use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
 
@@ -16,7 +16,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Puts the verdict into the status, with an event where the reason is a new one or is to be told again. `None` clears
+    /// Puts the condition into the status, with an event where the reason is a new one or is to be told again. `None` clears
     /// what an earlier one left; where none ever stood, nothing is written.
     pub(super) async fn report(
         &self,
@@ -24,24 +24,25 @@ impl Reporter {
         telling: &Telling,
         kept_for_pod: bool,
     ) -> Result<(), ApiError> {
-        let verdict = telling.verdict.as_ref();
+        let condition = telling.condition.as_ref();
         let empty = PeerPodStatus::default();
         let before = peerpod.status.as_ref().unwrap_or(&empty);
         let generation = peerpod.metadata.generation;
-        let conditions = conditions(verdict, kept_for_pod, &before.conditions, generation, Timestamp::now());
+        let conditions =
+            conditions(condition, kept_for_pod, &before.conditions, generation, Timestamp::now());
         if conditions == before.conditions {
             return Ok(());
         }
-        let to_be_told = verdict.filter(|verdict| {
+        let to_be_told = condition.filter(|condition| {
             telling.repeat
                 || !before
                     .conditions
                     .iter()
-                    .any(|it| it.status == "True" && it.reason == verdict.reason.as_str())
+                    .any(|it| it.status == "True" && it.reason == condition.reason.as_str())
         });
         let status = PeerPodStatus { conditions, observed_generation: generation };
         self.publisher.status(peerpod, &status).await?;
-        if let Some(Verdict { reason, message }) = to_be_told {
+        if let Some(ConditionUpdate { reason, message }) = to_be_told {
             self.publisher.event(peerpod, reason.event(), reason.as_str(), message.for_status()).await;
         }
         Ok(())

@@ -12,10 +12,10 @@ use super::{
     apply::{self, Wanted},
     build::{self, Inputs, InstanceType, Names},
     capacity::Summary,
+    conditions::{Finding, Reason},
     observe::Sources,
     pass::{Part, PassError, name_taken},
     settings,
-    verdict::{Finding, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 

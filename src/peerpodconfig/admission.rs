@@ -24,9 +24,9 @@ use super::{
     adaptor::UNWATCHED_RESYNC,
     apply::{self, Found, Kind, Wanted},
     build::{AdaptorSettings, Names, policy, webhook},
+    conditions::{Finding, Reason},
     pass::{Part, PassError, name_taken},
     shared::Use,
-    verdict::{Finding, Reason},
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},

@@ -9,7 +9,7 @@ use std::{
 
 use operator_kit::text::listed;
 
-use super::verdict::{Finding, Reason};
+use super::conditions::{Finding, Reason};
 
 /// How often the same is written to an object within [`WINDOW`].
 const MOST: usize = 4;

@@ -16,7 +16,7 @@ use super::{
     Context,
     admission::Means,
     apply,
-    verdict::{Finding, Kind, Reason},
+    conditions::{ConditionType, Finding, Reason},
 };
 use crate::api::v1alpha1::{AdmissionMode, PeerPodConfig};
 
@@ -153,7 +153,7 @@ pub(super) fn admission_ready(config: &PeerPodConfig) -> Option<&Condition> {
 
 fn admission_condition(config: &PeerPodConfig) -> Option<&Condition> {
     let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| condition.type_ == Kind::AdmissionReady.as_str())
+    conditions.find(|condition| condition.type_ == ConditionType::AdmissionReady.as_str())
 }
 
 /// Whether its admission of before is to go for no longer than this, by the API server's clock or ours: whichever goes wrong,

@@ -20,9 +20,9 @@ use super::{
     Context, FINALIZER,
     adaptor::UNWATCHED_RESYNC,
     apply,
+    conditions::{Finding, Reason},
     pass::{NOT_YET_SEEN, Part, PassError},
     report::Report,
-    verdict::{Finding, Reason},
 };
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
 

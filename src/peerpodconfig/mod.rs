@@ -12,7 +12,7 @@
 //! capacity/    which node may run how many VMs (pure), and the writes that say so
 //! apply.rs     brings objects to what is wanted: one write for each that differs
 //! drift.rs     which of them others keep changing, so that they are left for a while (pure)
-//! verdict.rs   what is told of it: conditions (pure)
+//! conditions.rs the conditions of the status (pure)
 //! report.rs    the status and the events
 //! settings.rs  what is told of cloud-api-adaptor's settings (pure)
 //! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
@@ -29,6 +29,7 @@ mod admission;
 mod apply;
 pub mod build;
 pub mod capacity;
+pub mod conditions;
 mod drift;
 mod handover;
 mod hold;
@@ -40,7 +41,6 @@ mod report;
 mod settings;
 pub mod shared;
 mod sweep;
-pub mod verdict;
 mod watches;
 mod withheld;
 
@@ -314,7 +314,9 @@ impl Everything {
     fn in_conflict(&self) -> Vec<ObjectRef<PeerPodConfig>> {
         self.of(|config| {
             let conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions.into_iter().any(|condition| condition.type_ == verdict::Kind::Conflict.as_str())
+            conditions
+                .into_iter()
+                .any(|condition| condition.type_ == conditions::ConditionType::Conflict.as_str())
         })
     }
 

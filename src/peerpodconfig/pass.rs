@@ -18,8 +18,8 @@ use super::{
     apply::{Found, Kind},
     build::{AdaptorSecrets, AdaptorSettings, Inputs, program::OPERATOR_CONTAINER},
     capacity,
+    conditions::{Finding, Reason},
     report::{Report, TOLD},
-    verdict::{Finding, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -138,9 +138,9 @@ impl Context {
         let mut advertised = summary.advertised;
         let capacity = match pass {
             Ok(pass) => {
-                let verdict = summary.capacity();
+                let finding = summary.capacity();
                 let again = pass.and_then(|pass| pass.again);
-                Ok(Part { again, ..Part::of(verdict.reason, verdict.message) })
+                Ok(Part { again, ..Part::of(finding.reason, finding.message) })
             }
             Err(error) => {
                 let before = config.status.as_ref().map_or(0, |status| status.advertised);

@@ -11,7 +11,7 @@ use kube::runtime::events::EventType;
 use operator_kit::{api_call::ApiError, conditions::is_true, status::Publisher};
 use tracing::{info, warn};
 
-use super::verdict::{Finding, Kind, Reason, conditions, ready};
+use super::conditions::{ConditionType, Finding, Reason, conditions, ready};
 use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus};
 
 /// Writes what is to be told.
@@ -93,8 +93,8 @@ impl Reporter {
 /// `Ready` repeats what another condition says, unless all is well.
 fn is_news(condition: &Condition, before: &[Condition]) -> bool {
     let known = before.iter().any(|it| it.type_ == condition.type_ && it.reason == condition.reason);
-    let repeats = condition.type_ == Kind::Ready.as_str()
+    let repeats = condition.type_ == ConditionType::Ready.as_str()
         && condition.status != "True"
-        && !is_true(before, Kind::Ready.as_str());
+        && !is_true(before, ConditionType::Ready.as_str());
     !known && !repeats
 }

@@ -7,8 +7,8 @@ use operator_kit::text::listed;
 
 use super::{
     build::AdaptorSettings,
+    conditions::{Finding, Reason},
     observe::Sources,
-    verdict::{Finding, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfigSpec;
 

@@ -9,9 +9,9 @@ use super::{
     Context,
     build::{CONFIG_LABEL, Names},
     capacity::{Claim, Summary},
+    conditions::{ConditionType, Finding, Reason},
     observe::Sources,
     settings,
-    verdict::{Finding, Kind, Reason},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -77,7 +77,7 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
         return Some("the operator has not created the DaemonSet yet".to_owned());
     }
     let failed = |condition: &&Condition| {
-        condition.type_ == Kind::AdaptorReady.as_str()
+        condition.type_ == ConditionType::AdaptorReady.as_str()
             && [Reason::InvalidSpec, Reason::AdaptorFailed]
                 .iter()
                 .any(|reason| reason.as_str() == condition.reason)

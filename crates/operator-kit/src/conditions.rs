@@ -8,13 +8,13 @@ use crate::text::cut;
 /// Room in a condition's message, in bytes. What others say, such as an API server, has no limit of its own.
 pub const MESSAGE_LIMIT: usize = 4096;
 
-/// Defines the enum `Reason`. Each reason has its condition (a variant of `Kind`, which is in scope), whether the condition is
+/// Defines the enum `Reason`. Each reason has its condition (a variant of `ConditionType`, which is in scope), whether the condition is
 /// True with it where that is not always so, and the type of its event. The texts document the conditions.
 #[macro_export]
 macro_rules! reasons {
     (
         #![doc = $about:literal]
-        $($(#[doc = $doc:literal])+ $reason:ident => $kind:ident $(($status:literal))?, $event:ident;)+
+        $($(#[doc = $doc:literal])+ $reason:ident => $condition_type:ident $(($status:literal))?, $event:ident;)+
     ) => {
         #[doc = $about]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,9 +29,9 @@ macro_rules! reasons {
                 match self { $(Self::$reason => stringify!($reason),)+ }
             }
 
-            /// The condition that it is a reason of.
-            pub const fn kind(self) -> Kind {
-                match self { $(Self::$reason => Kind::$kind,)+ }
+            /// The type of the condition that has this reason.
+            pub const fn condition_type(self) -> ConditionType {
+                match self { $(Self::$reason => ConditionType::$condition_type,)+ }
             }
 
             /// The type of its event, which is the level of its log line too.

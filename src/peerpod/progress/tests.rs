@@ -48,9 +48,9 @@ fn failed(class: ErrorClass) -> Decision {
 }
 
 fn message(telling: &Telling) -> &str {
-    let verdict = telling.verdict.as_ref().unwrap();
-    assert_eq!(verdict.reason, Reason::DeletionSlow);
-    verdict.message.for_status()
+    let condition = telling.condition.as_ref().unwrap();
+    assert_eq!(condition.reason, Reason::DeletionSlow);
+    condition.message.for_status()
 }
 
 const ACCEPTED: Decision = Decision::Wait(Wait::MachineGoes);
@@ -58,7 +58,7 @@ const ACCEPTED: Decision = Decision::Wait(Wait::MachineGoes);
 #[test]
 fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_is_time() {
     let watched = Watched::new();
-    assert_eq!(watched.ended(300, &ACCEPTED), Telling { verdict: None, repeat: false });
+    assert_eq!(watched.ended(300, &ACCEPTED), Telling { condition: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
     let text = "the deletion of 1970-01-01T00:00:00Z is not done: 2 attempts, the next one at 1970-01-01T00:05:08Z: the cloud \
                 accepted the deletion and still shows the VM";
@@ -82,7 +82,7 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
 #[test]
 fn errors_are_told_by_their_own_reason_before_and_those_that_need_help_always() {
     let watched = Watched::new();
-    let reason = |second, class| watched.ended(second, &failed(class)).verdict.unwrap().reason;
+    let reason = |second, class| watched.ended(second, &failed(class)).condition.unwrap().reason;
     assert_eq!(reason(1, ErrorClass::Transient), Reason::CloudUnavailable);
     assert_eq!(reason(1, ErrorClass::Throttled { retry_after: AGAIN }), Reason::CloudThrottled);
     assert_eq!(reason(400, ErrorClass::Throttled { retry_after: AGAIN }), Reason::DeletionSlow);
@@ -119,9 +119,9 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
 fn the_time_for_which_a_pod_keeps_its_machine_does_not_count() {
     let watched = Watched::new();
     let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));
-    assert_eq!(runs.verdict.unwrap().reason, Reason::WaitingForPod);
+    assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
     assert_eq!(watched.patience(5000), 300);
-    assert_eq!(watched.ended(5300, &ACCEPTED).verdict, None);
+    assert_eq!(watched.ended(5300, &ACCEPTED).condition, None);
     assert!(message(&watched.ended(5301, &ACCEPTED)).contains(": 2 attempts"));
 }
 
@@ -146,7 +146,7 @@ fn what_the_api_server_says_of_others_is_no_part_of_a_condition() {
     let telling =
         watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(301)).unwrap();
     assert!(message(&telling).ends_with(": the API server answered with the status 403"), "{telling:?}");
-    assert!(telling.verdict.unwrap().message.for_log().contains(text));
+    assert!(telling.condition.unwrap().message.for_log().contains(text));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_lives_is_never_slow_and_leaves_nothing_behind() {
     let ambiguous = Decision::Keep(crate::peerpod::decide::Refusal::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = Outcome::Decided(decision);
-        watched.progress.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().verdict
+        watched.progress.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().condition
     };
     assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
     watched.holds(Reason::AmbiguousSiblings, 1);

@@ -20,10 +20,10 @@ use super::{
             program::{Placement, Program, replica_set_of},
             webhook,
         },
+        conditions::{Finding, Reason},
         observe::trusted_authorities,
         pass::PassError,
         shared::Use,
-        verdict::{Finding, Reason},
     },
     entrances::Age,
 };

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use super::super::{
     build::{Inputs, policy},
+    conditions::{Finding, Reason},
     handover,
-    verdict::{Finding, Reason},
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,

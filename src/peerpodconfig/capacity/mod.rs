@@ -55,7 +55,7 @@ pub use self::{
     claim::{BadResource, Claim},
     node::{Level, MARK, Node},
     nodes::Nodes,
-    summary::{Summary, Verdict},
+    summary::{CapacityFinding, Summary},
     write::Written,
 };
 

@@ -12,7 +12,7 @@ use super::{
     selection::{BadSelector, Selection},
     write::Written,
 };
-use crate::{api::v1alpha1::Distribution, peerpodconfig::verdict::Reason};
+use crate::{api::v1alpha1::Distribution, peerpodconfig::conditions::Reason};
 
 /// How one configuration stands with the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Summary {
 
 /// What the condition `CapacityAdvertised` of a configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CapacityFinding {
     /// Its reason.
     pub reason: Reason,
     /// Its message.
@@ -111,8 +111,8 @@ impl Summary {
     }
 
     /// What to tell people about the VMs that its nodes advertise.
-    pub fn capacity(&self) -> Verdict {
-        let told = |reason, message| Verdict { reason, message };
+    pub fn capacity(&self) -> CapacityFinding {
+        let told = |reason, message| CapacityFinding { reason, message };
         let owned = self.nodes - self.overlaps.values().sum::<usize>();
         if let Some(problem) = &self.resource {
             return told(Reason::InvalidResource, problem.to_string());

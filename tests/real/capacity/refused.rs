@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use peerpod_operator::peerpodconfig::{
     capacity::{Capacity, Summary},
-    verdict::Reason,
+    conditions::Reason,
 };
 use serde_json::json;
 use testbed::wait::DEADLINE;
@@ -32,11 +32,11 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
         let told =
             |summaries: &Vec<Summary>| summaries.iter().any(|summary| summary.failed.len() == bad.len());
         let summaries = tokio::time::timeout(DEADLINE, stage.summaries.wait_for(told)).await??.clone();
-        let verdict = summaries[0].capacity();
-        ensure!(verdict.reason == Reason::NodeWritesFail, "{verdict:?}");
+        let finding = summaries[0].capacity();
+        ensure!(finding.reason == Reason::NodeWritesFail, "{finding:?}");
         ensure!(
-            verdict.message.contains("bad-00") && verdict.message.contains("not this one"),
-            "{verdict:?}"
+            finding.message.contains("bad-00") && finding.message.contains("not this one"),
+            "{finding:?}"
         );
         // While they are many, they are not asked about again and again, and another one does not wait for them.
         let before = stage.asked(LIST)?;

@@ -175,8 +175,8 @@ fn every_limit_has_its_meaning() {
     let reason = |cluster: &mut Cluster, value: Value| {
         let claims = [limit(&value)];
         cluster.pass(&claims);
-        let verdict = cluster.pass(&claims).summaries[0].capacity();
-        (cluster.shares(), verdict.reason.as_str(), verdict.reason.status())
+        let finding = cluster.pass(&claims).summaries[0].capacity();
+        (cluster.shares(), finding.reason.as_str(), finding.reason.status())
     };
     let mut cluster = Cluster::workers(3);
     assert_eq!(reason(&mut cluster, json!("2")), (vec![1, 1, 0], "FewerThanNodes", true));

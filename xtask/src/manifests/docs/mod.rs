@@ -17,8 +17,8 @@ use peerpod_operator::{
     install::monitoring::{ALERTS, Alert, PATIENCE},
     metrics::Metrics,
     peerpod::{
+        conditions::{self, Reason},
         decide::Decision,
-        verdict::{self, Reason},
     },
     peerpodconfig::{
         self,
@@ -105,11 +105,16 @@ The webhook and the [admission policy](../admission/policy.md) differ in these p
 
 fn reasons() -> String {
     let rows = Reason::ALL.iter().map(|reason| {
-        let (condition, event) = (reason.kind().as_str().to_owned(), format!("{:?}", reason.event()));
+        let (condition, event) =
+            (reason.condition_type().as_str().to_owned(), format!("{:?}", reason.event()));
         [condition, code(reason.as_str()), event, reason.doc().to_owned()]
     });
-    let abandoned =
-        [String::new(), code(verdict::ABANDONED), "Normal".to_owned(), verdict::ABANDONED_DOC.to_owned()];
+    let abandoned = [
+        String::new(),
+        code(conditions::ABANDONED),
+        "Normal".to_owned(),
+        conditions::ABANDONED_DOC.to_owned(),
+    ];
     "# Conditions of a PeerPod
 
 A PeerPod without problems has no condition. See [Monitoring](../operations/monitoring.md#conditions-and-events) and
@@ -121,9 +126,10 @@ A PeerPod without problems has no condition. See [Monitoring](../operations/moni
 }
 
 fn config_reasons() -> String {
-    let rows = peerpodconfig::verdict::Reason::ALL.iter().map(|reason| {
+    let rows = peerpodconfig::conditions::Reason::ALL.iter().map(|reason| {
         let status = if reason.status() { "True" } else { "False" };
-        let (condition, event) = (reason.kind().as_str().to_owned(), format!("{:?}", reason.event()));
+        let (condition, event) =
+            (reason.condition_type().as_str().to_owned(), format!("{:?}", reason.event()));
         [condition, status.to_owned(), code(reason.as_str()), event, reason.doc().to_owned()]
     });
     "# Conditions of a PeerPodConfig
@@ -149,7 +155,7 @@ Each reconcile of a PeerPod ends with a decision. The metric `peerpod_operator_d
 
 fn classes() -> String {
     let rows = ErrorClass::ALL.into_iter().map(|class| {
-        let reason = verdict::reason_of(class).as_str();
+        let reason = conditions::reason_of(class).as_str();
         [code(class.as_str()), code(reason), class.doc().to_owned()]
     });
     "# Error classes

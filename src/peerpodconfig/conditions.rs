@@ -6,7 +6,7 @@ use operator_kit::conditions::{condition, reasons};
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ConditionType {
     /// All of the following is as it should be.
     Ready,
     /// cloud-api-adaptor runs on every selected node that is ready.
@@ -25,7 +25,7 @@ pub enum Kind {
     SettingsDiverge,
 }
 
-impl Kind {
+impl ConditionType {
     /// The condition's type.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -186,9 +186,11 @@ impl Finding {
 }
 
 fn is_in_the_way(finding: &Finding) -> bool {
-    match finding.reason.kind() {
-        Kind::Conflict => finding.reason.status(),
-        Kind::SettingsPending | Kind::SettingsRefused | Kind::SettingsDiverge => false,
+    match finding.reason.condition_type() {
+        ConditionType::Conflict => finding.reason.status(),
+        ConditionType::SettingsPending | ConditionType::SettingsRefused | ConditionType::SettingsDiverge => {
+            false
+        }
         _ => !finding.reason.status(),
     }
 }
@@ -196,22 +198,22 @@ fn is_in_the_way(finding: &Finding) -> bool {
 /// `Ready`, by all the others.
 pub(super) fn ready(findings: &[Finding]) -> Finding {
     // A conflict is the cause of whatever else is missing.
-    let first = findings
-        .iter()
-        .filter(|finding| is_in_the_way(finding))
-        .min_by_key(|finding| !matches!(finding.reason.kind(), Kind::Conflict | Kind::Ready));
+    let first = findings.iter().filter(|finding| is_in_the_way(finding)).min_by_key(|finding| {
+        !matches!(finding.reason.condition_type(), ConditionType::Conflict | ConditionType::Ready)
+    });
     match first {
         None => Finding::new(Reason::AllReady, "cloud-api-adaptor, admission and capacity are ready"),
         Some(first) => first.clone(),
     }
 }
 
-/// One finding of each kind, as the API server takes no condition twice: the first that is in the way, with the messages of
+/// One finding for each condition type, as the API server takes no condition twice: the first that is in the way, with the messages of
 /// the others that are.
 fn merged(findings: &[Finding]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for finding in findings {
-        let there = merged.iter_mut().find(|it| it.reason.kind() == finding.reason.kind());
+        let there =
+            merged.iter_mut().find(|it| it.reason.condition_type() == finding.reason.condition_type());
         match there {
             None => merged.push(finding.clone()),
             Some(there) if is_in_the_way(there) && is_in_the_way(finding) => {
@@ -234,14 +236,15 @@ pub(super) fn conditions(
     now: Timestamp,
 ) -> Vec<Condition> {
     let all_ready = ready.reason == Reason::AllReady;
-    let first = (Kind::Ready, all_ready, ready);
+    let first = (ConditionType::Ready, all_ready, ready);
     let merged = merged(findings);
-    let others = merged.iter().map(|finding| (finding.reason.kind(), finding.reason.status(), finding));
+    let others =
+        merged.iter().map(|finding| (finding.reason.condition_type(), finding.reason.status(), finding));
     std::iter::once(first)
-        .chain(others.filter(|(kind, ..)| *kind != Kind::Ready))
-        .map(|(kind, status, finding)| {
+        .chain(others.filter(|(type_, ..)| *type_ != ConditionType::Ready))
+        .map(|(type_, status, finding)| {
             let told = (finding.reason.as_str(), &*finding.message);
-            condition((kind.as_str(), status), told, before, generation, now)
+            condition((type_.as_str(), status), told, before, generation, now)
         })
         .collect()
 }

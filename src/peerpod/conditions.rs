@@ -14,16 +14,16 @@ use crate::{
     provider::ErrorClass,
 };
 
-/// The condition that is True while a verdict stands.
+/// The condition that is True while one of its reasons applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Something is waited for that goes by itself.
+pub enum ConditionType {
+    /// The operator waits for something that ends without help.
     Reconciling,
-    /// Somebody's help is needed.
+    /// A person must act.
     Stalled,
 }
 
-impl Kind {
+impl ConditionType {
     const ALL: [Self; 2] = [Self::Reconciling, Self::Stalled];
 
     /// The condition's type.
@@ -94,7 +94,7 @@ pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a ne
 
 /// What to tell about one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionUpdate {
     /// Why.
     pub reason: Reason,
     /// What exactly, and what to do. The same text for the same state, so that it is written once.
@@ -102,7 +102,7 @@ pub struct Verdict {
 }
 
 /// What is to be told, if anything is. A decision that goes on as it should says nothing.
-pub fn verdict(decision: &Decision) -> Option<Verdict> {
+pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
     let (reason, message) = match decision {
         Decision::Nothing
         | Decision::Supersede
@@ -129,7 +129,7 @@ pub fn verdict(decision: &Decision) -> Option<Verdict> {
         }
         Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
     };
-    Some(Verdict { reason, message: within_limit(&message) })
+    Some(ConditionUpdate { reason, message: within_limit(&message) })
 }
 
 /// The reason that stands for a class of errors.
@@ -149,9 +149,9 @@ fn within_limit(message: &Message) -> Message {
 }
 
 /// What is to be told of a deletion that takes long, and stands as it says.
-pub(super) fn slow(deleted: Timestamp, standing: &Message) -> Verdict {
+pub(super) fn slow(deleted: Timestamp, standing: &Message) -> ConditionUpdate {
     let message = standing.map(|standing| format!("the deletion of {deleted} is not done: {standing}"));
-    Verdict { reason: Reason::DeletionSlow, message: within_limit(&message) }
+    ConditionUpdate { reason: Reason::DeletionSlow, message: within_limit(&message) }
 }
 
 fn refused(refusal: &Refusal) -> (Reason, Message) {
@@ -208,7 +208,7 @@ pub fn abandoned(release: Release) -> Option<&'static str> {
 
 /// Whether it says that it needs somebody's help.
 pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
-    peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, Kind::Stalled.as_str()))
+    peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, ConditionType::Stalled.as_str()))
 }
 
 /// Whether the condition that is True has this reason.
@@ -227,29 +227,29 @@ pub(super) fn says_something(peerpod: &PeerPod) -> bool {
     peerpod.status.iter().flat_map(|status| &status.conditions).any(|it| it.type_ != KEPT_FOR_POD)
 }
 
-/// The conditions that tell `verdict`, always both of its and in the same order, and [`KEPT_FOR_POD`]. A condition keeps its
+/// The conditions that tell `update`, always both of its and in the same order, and [`KEPT_FOR_POD`]. A condition keeps its
 /// transition time while its status stays.
 pub fn conditions(
-    verdict: Option<&Verdict>,
+    update: Option<&ConditionUpdate>,
     kept_for_pod: bool,
     before: &[Condition],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let of_verdict = verdict.into_iter().flat_map(|verdict| {
-        Kind::ALL.into_iter().map(move |kind| {
-            let stands = verdict.reason.kind() == kind;
-            let told = if stands {
-                (verdict.reason.as_str(), verdict.message.for_status())
+    let of_update = update.into_iter().flat_map(|update| {
+        ConditionType::ALL.into_iter().map(move |type_| {
+            let is_true = update.reason.condition_type() == type_;
+            let told = if is_true {
+                (update.reason.as_str(), update.message.for_status())
             } else {
                 ("AsExpected", "")
             };
-            condition((kind.as_str(), stands), told, before, generation, now)
+            condition((type_.as_str(), is_true), told, before, generation, now)
         })
     });
     let kept = kept_for_pod
         .then(|| condition((KEPT_FOR_POD, true), (POD_IS_OLDER, KEPT_FOR_POD_DOC), before, generation, now));
-    of_verdict.chain(kept).collect()
+    of_update.chain(kept).collect()
 }
 
 #[cfg(test)]
@@ -265,19 +265,19 @@ mod tests {
 
     #[test]
     fn a_normal_deletion_says_nothing() {
-        assert_eq!(verdict(&Decision::Wait(Wait::MachineGoes)), None);
-        assert_eq!(verdict(&Decision::Release(Release::Absent)), None);
+        assert_eq!(condition_update(&Decision::Wait(Wait::MachineGoes)), None);
+        assert_eq!(condition_update(&Decision::Release(Release::Absent)), None);
     }
 
     #[test]
     fn one_condition_is_true_and_a_transition_time_moves_only_with_its_status() {
-        let stalled = Verdict { reason: Reason::NoOwner, message: "a".into() };
+        let stalled = ConditionUpdate { reason: Reason::NoOwner, message: "a".into() };
         let first = conditions(Some(&stalled), false, &[], Some(2), at(10));
         assert_eq!(first.iter().map(|c| c.status.as_str()).collect::<Vec<_>>(), ["False", "True"]);
-        let other = Verdict { reason: Reason::ClaimedByAnother, message: "b".into() };
+        let other = ConditionUpdate { reason: Reason::ClaimedByAnother, message: "b".into() };
         let second = conditions(Some(&other), false, &first, Some(2), at(20));
         assert_eq!(second[1].last_transition_time, Time(at(10)));
-        let waiting = Verdict { reason: Reason::WaitingForPod, message: "c".into() };
+        let waiting = ConditionUpdate { reason: Reason::WaitingForPod, message: "c".into() };
         let third = conditions(Some(&waiting), false, &second, Some(2), at(30));
         assert_eq!(third[1].last_transition_time, Time(at(30)));
     }
@@ -300,23 +300,23 @@ mod tests {
     #[test]
     fn a_condition_never_shows_what_only_the_log_may() {
         for decision in decisions() {
-            let told = verdict(&decision).unwrap();
-            for verdict in [slow(at(0), &told.message), told] {
-                for condition in conditions(Some(&verdict), false, &[], None, at(0)) {
+            let told = condition_update(&decision).unwrap();
+            for update in [slow(at(0), &told.message), told] {
+                for condition in conditions(Some(&update), false, &[], None, at(0)) {
                     for private in ["host-7", "root", "bank", "payroll"] {
                         assert!(!condition.message.contains(private), "{condition:?}");
                     }
                 }
-                let throttled = verdict.reason == Reason::CloudThrottled
-                    || verdict.message.for_log().contains("fewer calls");
-                assert!(throttled || verdict.message.for_log().contains("payroll"), "{verdict:?}");
+                let throttled = update.reason == Reason::CloudThrottled
+                    || update.message.for_log().contains("fewer calls");
+                assert!(throttled || update.message.for_log().contains("payroll"), "{update:?}");
             }
         }
     }
 
     #[test]
     fn a_machine_that_is_kept_for_its_pod_says_so_whatever_else_is_said() {
-        let stalled = Verdict { reason: Reason::AmbiguousSiblings, message: "a".into() };
+        let stalled = ConditionUpdate { reason: Reason::AmbiguousSiblings, message: "a".into() };
         let types =
             |conditions: &[Condition]| conditions.iter().map(|it| it.type_.clone()).collect::<Vec<_>>();
         let first = conditions(Some(&stalled), true, &[], None, at(10));
@@ -337,8 +337,8 @@ mod tests {
     #[test]
     fn whatever_a_cloud_says_is_cut_between_characters() {
         let error = Error::new(ErrorClass::Transient, Message::public("é".repeat(1 << 20)));
-        let verdict = verdict(&Decision::Retry(error)).unwrap();
-        assert_eq!(verdict.message.for_status().len(), MESSAGE_LIMIT);
-        assert_eq!(verdict.message.for_log().len(), MESSAGE_LIMIT);
+        let update = condition_update(&Decision::Retry(error)).unwrap();
+        assert_eq!(update.message.for_status().len(), MESSAGE_LIMIT);
+        assert_eq!(update.message.for_log().len(), MESSAGE_LIMIT);
     }
 }
