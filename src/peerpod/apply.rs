@@ -17,7 +17,7 @@ pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Writte
     finalizer::release(&api(client, peerpod), peerpod, FINALIZER, FIELD_MANAGER).await
 }
 
-/// Deletes the PeerPod object itself, if it still is what was read. Its machine follows by the usual way.
+/// Deletes the PeerPod object itself, if it still is what was read. Its VM follows by the usual way.
 pub(super) async fn supersede(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
     let params = as_read(peerpod);
     let name = peerpod.name_any();

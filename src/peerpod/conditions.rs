@@ -8,7 +8,7 @@ use operator_kit::{
     text::cut,
 };
 
-use super::decide::{Decision, Refusal, Release, Wait};
+use super::decide::{Blocked, Decision, Release, Wait};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
@@ -108,7 +108,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         | Decision::Supersede
         | Decision::Delete(_)
         | Decision::Release(_)
-        | Decision::Wait(Wait::MachineGoes) => return None,
+        | Decision::Wait(Wait::VmDeletion) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
             "the Pod may still run on this VM; the operator deletes the VM when the Pod has ended".into(),
@@ -127,7 +127,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
             };
             (reason_of(error.class), message)
         }
-        Decision::Keep(refusal) | Decision::Refuse(refusal) => refused(refusal),
+        Decision::Keep(blocked) | Decision::Refuse(blocked) => self::blocked(blocked),
     };
     Some(ConditionUpdate { reason, message: within_limit(&message) })
 }
@@ -149,46 +149,46 @@ fn within_limit(message: &Message) -> Message {
 }
 
 /// What is to be told of a deletion that takes long, and stands as it says.
-pub(super) fn slow(deleted: Timestamp, standing: &Message) -> ConditionUpdate {
-    let message = standing.map(|standing| format!("the deletion of {deleted} is not done: {standing}"));
+pub(super) fn slow(deleted: Timestamp, state: &Message) -> ConditionUpdate {
+    let message = state.map(|state| format!("the deletion of {deleted} is not done: {state}"));
     ConditionUpdate { reason: Reason::DeletionSlow, message: within_limit(&message) }
 }
 
-fn refused(refusal: &Refusal) -> (Reason, Message) {
+fn blocked(blocked: &Blocked) -> (Reason, Message) {
     let give_up = format!(
         "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
     );
-    match refusal {
-        Refusal::NoOwner => (
+    match blocked {
+        Blocked::NoOwner => (
             Reason::NoOwner,
             Message::public(format!(
                 "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; delete the VM by hand; {give_up}"
             )),
         ),
-        Refusal::BadInstance(problem) => {
+        Blocked::BadInstance(problem) => {
             (Reason::InvalidInstanceID, Message::public(format!("{problem}; {give_up}")))
         }
-        Refusal::NotOwn(not_own) => {
+        Blocked::NotOwn(not_own) => {
             let message = not_own.message();
             (
                 Reason::NotThisPodsVM,
                 message.map(|problem| format!("the operator does not delete this VM: {problem}; {give_up}")),
             )
         }
-        Refusal::Claimed(other) => (
+        Blocked::Claimed(other) => (
             Reason::ClaimedByAnother,
             other.map(|other| format!("{other} names the same VM and still needs it; {give_up}")),
         ),
-        Refusal::NotSupported(message) => {
+        Blocked::NotSupported(message) => {
             (Reason::UnknownProvider, message.map(|message| format!("{message}; {give_up}")))
         }
-        Refusal::Ambiguous => (
+        Blocked::Ambiguous => (
             Reason::AmbiguousSiblings,
             "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
              Pod ends"
                 .into(),
         ),
-        Refusal::DeveloperMode => (
+        Blocked::DeveloperMode => (
             Reason::DeveloperMode,
             Message::public(format!(
                 "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the operator keeps \
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_normal_deletion_says_nothing() {
-        assert_eq!(condition_update(&Decision::Wait(Wait::MachineGoes)), None);
+        assert_eq!(condition_update(&Decision::Wait(Wait::VmDeletion)), None);
         assert_eq!(condition_update(&Decision::Release(Release::Absent)), None);
     }
 
@@ -290,9 +290,9 @@ mod tests {
         let vm =
             Vm { id, name: "podvm-payroll-1".into(), marked: true, created: None, own_disks: Vec::new() };
         let refusals = [
-            Refusal::NotOwn(guard::prove(vm, "web").unwrap_err()),
-            Refusal::Claimed(message()),
-            Refusal::NotSupported(message()),
+            Blocked::NotOwn(guard::prove(vm, "web").unwrap_err()),
+            Blocked::Claimed(message()),
+            Blocked::NotSupported(message()),
         ];
         errors.into_iter().chain(refusals.map(Decision::Refuse)).collect()
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_kept_for_its_pod_says_so_whatever_else_is_said() {
+    fn a_vm_that_is_kept_for_its_pod_says_so_whatever_else_is_said() {
         let stalled = ConditionUpdate { reason: Reason::AmbiguousSiblings, message: "a".into() };
         let types =
             |conditions: &[Condition]| conditions.iter().map(|it| it.type_.clone()).collect::<Vec<_>>();

@@ -1,9 +1,9 @@
 //! What to do about one PeerPod. Pure *(no client)*: everything that is known goes in, one [`Decision`] comes out.
 //!
 //! What always holds:
-//! - [`Decision::Release`] needs either the machine's observed absence or an administrator's word.
+//! - [`Decision::Release`] needs either the VM's observed absence or an administrator's word.
 //! - [`Decision::Delete`] needs a PeerPod that is being deleted, a Pod that is through (or a newer sibling that replaced
-//!   this one), a machine proven to be that Pod's, and nobody else who claims it.
+//!   this one), a VM proven to be that Pod's, and nobody else who claims it.
 //! - A Pod that is going is waited for until its grace period and [`SLACK`] are over, never for its object: that may
 //!   itself wait for this PeerPod.
 
@@ -23,11 +23,11 @@ pub const SLACK: Duration = Duration::from_secs(30);
 pub struct Facts {
     /// When the PeerPod's deletion was asked for; `None` while it lives.
     pub deleted: Option<Timestamp>,
-    /// Whether the finalizer that stands for the machine is there.
+    /// Whether the finalizer that stands for the VM is there.
     pub finalizer: bool,
-    /// Whether an administrator gave the machine up.
+    /// Whether an administrator gave the VM up.
     pub abandoned: bool,
-    /// When the machine was first recorded for this Pod, to the second.
+    /// When the VM was first recorded for this Pod, to the second.
     pub recorded: Timestamp,
     /// The name of the Pod that owns it, if one does.
     pub pod: Option<String>,
@@ -39,13 +39,13 @@ pub struct Facts {
     pub instance: Result<InstanceId, IdProblem>,
     /// The other living PeerPods with the finalizer that the same Pod owns and that may be newer: the newest few first.
     pub siblings: Vec<Sibling>,
-    /// A PeerPod that names the same machine and is not being deleted, or whose own Pod may still run.
+    /// A PeerPod that names the same VM and is not being deleted, or whose own Pod may still run.
     pub claimed_by: Option<Message>,
-    /// What the cloud says about the machine.
-    pub machine: Machine,
+    /// What the cloud says about the VM.
+    pub vm: VmState,
     /// Whether the settings turn on cloud-api-adaptor's developer mode, in which no VM is deleted.
     pub developer_mode: bool,
-    /// Whether the cloud accepted the machine's deletion in this very pass.
+    /// Whether the cloud accepted the VM's deletion in this very pass.
     pub deletion_accepted: bool,
 }
 
@@ -58,7 +58,7 @@ pub enum Owner {
     Finished,
     /// It is being deleted, and its containers have a while to end. By no clock but this process' own: that of its
     /// deletionTimestamp may be ahead of any here, or behind.
-    Ending {
+    Terminating {
         /// How long they have.
         grace: Duration,
         /// For how long this is known.
@@ -81,12 +81,12 @@ pub enum InSandbox {
 }
 
 impl Owner {
-    /// What a machine of this Pod has to wait for, if it has to.
+    /// What a VM of this Pod has to wait for, if it has to.
     pub fn may_run(self) -> Option<Wait> {
         match self {
             Self::Gone | Self::Finished => None,
             Self::Running => Some(Wait::PodRuns),
-            Self::Ending { grace, known_for } => {
+            Self::Terminating { grace, known_for } => {
                 let left = grace.saturating_add(SLACK).saturating_sub(known_for);
                 (!left.is_zero()).then_some(Wait::PodEnds(left))
             }
@@ -97,15 +97,15 @@ impl Owner {
 /// Another PeerPod of the same Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sibling {
-    /// When its machine was first recorded for this Pod, to the second.
+    /// When its VM was first recorded for this Pod, to the second.
     pub recorded: Timestamp,
-    /// What the cloud says about its machine.
-    pub machine: Machine,
+    /// What the cloud says about its VM.
+    pub vm: VmState,
 }
 
-/// What is known about the machine.
+/// What is known about the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub enum VmState {
     /// It was not asked for, because the rest decides without it.
     NotAsked,
     /// The cloud says that it does not exist.
@@ -121,11 +121,11 @@ pub enum Machine {
 pub enum Decision {
     /// All is as it should be.
     Nothing,
-    /// A newer sibling replaced this PeerPod: delete the object, whose machine then goes the usual way.
+    /// A newer sibling replaced this PeerPod: delete the object, whose VM then goes the usual way.
     Supersede,
     /// Keep everything, say why, look again after a while.
-    Keep(Refusal),
-    /// Delete the machine, then look again at once.
+    Keep(Blocked),
+    /// Delete the VM, then look again at once.
     Delete(OwnVm),
     /// Leave it as it is until then.
     Wait(Wait),
@@ -134,7 +134,7 @@ pub enum Decision {
     /// Take the finalizer away.
     Release(Release),
     /// Do not touch anything until somebody mends it.
-    Refuse(Refusal),
+    Refuse(Blocked),
 }
 
 impl Decision {
@@ -166,7 +166,7 @@ impl Decision {
             Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",
             Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
-            Self::Wait(Wait::MachineGoes) => "wait_for_machine",
+            Self::Wait(Wait::VmDeletion) => "wait_for_machine",
             Self::Retry(_) => "retry",
             Self::Release(_) => "release",
             Self::Refuse(_) => "refuse",
@@ -177,7 +177,7 @@ impl Decision {
     pub const fn error_class(&self) -> Option<ErrorClass> {
         match self {
             Self::Retry(error) => Some(error.class),
-            Self::Refuse(Refusal::NotSupported(_)) => Some(ErrorClass::NotSupported),
+            Self::Refuse(Blocked::NotSupported(_)) => Some(ErrorClass::NotSupported),
             _ => None,
         }
     }
@@ -186,18 +186,18 @@ impl Decision {
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The Pod may still run on the machine.
+    /// The Pod may still run on the VM.
     PodRuns,
     /// The Pod is ending; look again after this time at the latest.
     PodEnds(Duration),
-    /// The cloud is deleting the machine; look again with growing pauses.
-    MachineGoes,
+    /// The cloud is deleting the VM; look again with growing pauses.
+    VmDeletion,
 }
 
 /// Why a finalizer may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The machine was seen to be absent.
+    /// The VM was seen to be absent.
     Absent,
     /// An administrator gave it up.
     Abandoned,
@@ -205,18 +205,18 @@ pub enum Release {
 
 /// Why nothing is done, and what somebody can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// No Pod owns the PeerPod, so no machine can be proven to be its.
+pub enum Blocked {
+    /// No Pod owns the PeerPod, so no VM can be proven to be its.
     NoOwner,
-    /// The identifier names no machine.
+    /// The identifier names no VM.
     BadInstance(IdProblem),
-    /// The machine is not this Pod's.
+    /// The VM is not this Pod's.
     NotOwn(guard::NotOwn),
-    /// Another PeerPod needs the same machine.
+    /// Another PeerPod needs the same VM.
     Claimed(Message),
     /// This operator cannot speak to that cloud.
     NotSupported(Message),
-    /// Which of several machines the Pod runs on cannot be told.
+    /// Which of several VMs the Pod runs on cannot be told.
     Ambiguous,
     /// The settings turn on developer mode.
     DeveloperMode,
@@ -233,44 +233,44 @@ pub fn decide(facts: Facts) -> Decision {
     if facts.abandoned {
         return Decision::Release(Release::Abandoned);
     }
-    if facts.machine == Machine::Absent {
+    if facts.vm == VmState::Absent {
         return Decision::Release(Release::Absent);
     }
-    if let Some(wait) = hold(&facts) {
+    if let Some(wait) = wait_for_pod(&facts) {
         return Decision::Wait(wait);
     }
     if let Err(problem) = facts.instance {
-        return Decision::Refuse(Refusal::BadInstance(problem));
+        return Decision::Refuse(Blocked::BadInstance(problem));
     }
-    match facts.machine {
-        Machine::Absent => Decision::Release(Release::Absent),
-        Machine::NotAsked => Decision::Wait(Wait::MachineGoes),
-        Machine::Unanswered(error) => unanswered(error),
-        Machine::Present(vm) => {
-            let Some(pod) = facts.pod else { return Decision::Refuse(Refusal::NoOwner) };
+    match facts.vm {
+        VmState::Absent => Decision::Release(Release::Absent),
+        VmState::NotAsked => Decision::Wait(Wait::VmDeletion),
+        VmState::Unanswered(error) => unanswered(error),
+        VmState::Present(vm) => {
+            let Some(pod) = facts.pod else { return Decision::Refuse(Blocked::NoOwner) };
             if let Some(claimant) = facts.claimed_by {
-                return Decision::Refuse(Refusal::Claimed(claimant));
+                return Decision::Refuse(Blocked::Claimed(claimant));
             }
             match guard::prove(vm, &pod) {
-                Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
-                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes),
-                Ok(_) if facts.developer_mode => Decision::Refuse(Refusal::DeveloperMode),
+                Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
+                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::VmDeletion),
+                Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
                 Ok(own) => Decision::Delete(own),
             }
         }
     }
 }
 
-/// What keeps a machine for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
+/// What keeps a VM for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
 /// change nothing.
-pub fn hold(facts: &Facts) -> Option<Wait> {
+pub fn wait_for_pod(facts: &Facts) -> Option<Wait> {
     let wait = facts.owner.may_run()?;
     (!is_superseded(facts)).then_some(wait)
 }
 
 /// Whether a newer sibling has replaced it. No further one needs to be asked for then.
 pub fn is_superseded(facts: &Facts) -> bool {
-    standing(facts) == Standing::Superseded
+    sibling_order(facts) == SiblingOrder::Superseded
 }
 
 /// Whether what shows where the Pod runs is against a newer sibling. This is to be remembered as long as the Pod lives.
@@ -279,10 +279,10 @@ pub fn contradicted(facts: &Facts) -> bool {
         && facts.owner.may_run().is_some()
         && !is_superseded(facts)
         && facts.siblings.iter().any(|sibling| {
-            let may_be_its = match &sibling.machine {
-                Machine::Present(vm) => is_another_own(vm, facts),
-                Machine::NotAsked | Machine::Unanswered(_) => true,
-                Machine::Absent => false,
+            let may_be_its = match &sibling.vm {
+                VmState::Present(vm) => is_another_own(vm, facts),
+                VmState::NotAsked | VmState::Unanswered(_) => true,
+                VmState::Absent => false,
             };
             may_be_its && facts.recorded < sibling.recorded && was_in_sandbox_before(facts, sibling)
         })
@@ -290,17 +290,17 @@ pub fn contradicted(facts: &Facts) -> bool {
 
 /// A PeerPod that nobody deletes: only its siblings matter.
 fn live(facts: Facts) -> Decision {
-    match standing(&facts) {
-        Standing::Newest => Decision::Nothing,
-        Standing::Superseded if facts.developer_mode => Decision::Keep(Refusal::DeveloperMode),
-        Standing::Superseded => Decision::Supersede,
-        Standing::Unclear => {
-            let machines = [facts.machine].into_iter().chain(facts.siblings.into_iter().map(|it| it.machine));
-            let error = machines.into_iter().find_map(|machine| match machine {
-                Machine::Unanswered(error) => Some(error),
+    match sibling_order(&facts) {
+        SiblingOrder::Newest => Decision::Nothing,
+        SiblingOrder::Superseded if facts.developer_mode => Decision::Keep(Blocked::DeveloperMode),
+        SiblingOrder::Superseded => Decision::Supersede,
+        SiblingOrder::Unclear => {
+            let states = [facts.vm].into_iter().chain(facts.siblings.into_iter().map(|it| it.vm));
+            let error = states.into_iter().find_map(|vm| match vm {
+                VmState::Unanswered(error) => Some(error),
                 _ => None,
             });
-            error.map_or(Decision::Keep(Refusal::Ambiguous), unanswered)
+            error.map_or(Decision::Keep(Blocked::Ambiguous), unanswered)
         }
     }
 }
@@ -308,43 +308,45 @@ fn live(facts: Facts) -> Decision {
 /// What follows from a question that the cloud did not answer.
 pub fn unanswered(error: Error) -> Decision {
     match error.class {
-        ErrorClass::NotSupported => Decision::Refuse(Refusal::NotSupported(error.message)),
+        ErrorClass::NotSupported => Decision::Refuse(Blocked::NotSupported(error.message)),
         _ => Decision::Retry(error),
     }
 }
 
 /// Where a PeerPod stands among the living ones of its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum SiblingOrder {
     Newest,
     Superseded,
     Unclear,
 }
 
-/// Superseded only if some sibling's machine is newer for certain and proven to be this Pod's: anybody may write a PeerPod,
-/// and one that names a foreign machine, or none, has taken nobody's place. Observation adds that a machine is as old as the
+/// Superseded only if some sibling's VM is newer for certain and proven to be this Pod's: anybody may write a PeerPod,
+/// and one that names a foreign VM, or none, has taken nobody's place. Observation adds that a VM is as old as the
 /// first record of it, and that one which a PeerPod of another Pod names, too, counts as not asked for. And nothing may show, or
-/// have shown, that the Pod stayed where it was, whatever machine somebody found for his PeerPod. Of any set of siblings at
+/// have shown, that the Pod stayed where it was, whatever VM somebody found for his PeerPod. Of any set of siblings at
 /// least one is not superseded: "older" never contradicts the times of the records and, within one second, follows the
 /// cloud's clock strictly.
-fn standing(facts: &Facts) -> Standing {
-    let mut standing = Standing::Newest;
+fn sibling_order(facts: &Facts) -> SiblingOrder {
+    let mut result = SiblingOrder::Newest;
     for sibling in &facts.siblings {
-        let order = match &sibling.machine {
-            Machine::Present(vm) if is_another_own(vm, facts) => order(facts, sibling.recorded, vm),
-            Machine::Present(_) | Machine::Absent => continue,
-            Machine::NotAsked | Machine::Unanswered(_) => None,
+        let order = match &sibling.vm {
+            VmState::Present(vm) if is_another_own(vm, facts) => compare_age(facts, sibling.recorded, vm),
+            VmState::Present(_) | VmState::Absent => continue,
+            VmState::NotAsked | VmState::Unanswered(_) => None,
         };
         match order {
-            Some(Ordering::Less) if !was_in_sandbox_before(facts, sibling) => return Standing::Superseded,
-            Some(Ordering::Less) | None => standing = Standing::Unclear,
+            Some(Ordering::Less) if !was_in_sandbox_before(facts, sibling) => {
+                return SiblingOrder::Superseded;
+            }
+            Some(Ordering::Less) | None => result = SiblingOrder::Unclear,
             Some(_) => {}
         }
     }
-    standing
+    result
 }
 
-/// Whether the Pod was in its sandbox before that sibling's machine was recorded: so it is not in the sibling's machine, which
+/// Whether the Pod was in its sandbox before that sibling's VM was recorded: so it is not in the sibling's VM, which
 /// is recorded before its sandbox is ready. That it seems to have come there later proves nothing the other way round.
 fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     match facts.in_sandbox {
@@ -354,20 +356,20 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     }
 }
 
-/// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
+/// Whether a sibling's VM is this Pod's and not the one that this PeerPod records.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     let proven = facts.pod.as_ref().is_some_and(|pod| guard::prove(vm.clone(), pod).is_ok());
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 
 /// How this PeerPod's age compares to a sibling's, `None` where that would be a guess. A PeerPod is made after its
-/// machine, so where both clocks speak they must agree. A machine that is gone leaves the objects' clock alone.
-fn order(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
+/// VM, so where both clocks speak they must agree. A VM that is gone leaves the objects' clock alone.
+fn compare_age(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
     let by_object = facts.recorded.cmp(&sibling_recorded);
-    let own_created = match &facts.machine {
-        Machine::Present(vm) => vm.created,
-        Machine::Absent => None,
-        Machine::NotAsked | Machine::Unanswered(_) => return None,
+    let own_created = match &facts.vm {
+        VmState::Present(vm) => vm.created,
+        VmState::Absent => None,
+        VmState::NotAsked | VmState::Unanswered(_) => return None,
     };
     match (own_created, sibling.created) {
         (Some(own), Some(other)) => {

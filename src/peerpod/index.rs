@@ -86,7 +86,7 @@ pub(super) struct Claimants {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// Whether there may be something to do about the PeerPod that now is not done. A mere write of the status is no change,
-    /// as it would wake whoever wrote it, but for one that makes a PeerPod restless: the look that would take the condition
+    /// as it would wake whoever wrote it, but for one that makes a PeerPod need a resync: the reconcile that would take the condition
     /// back may have been before it was seen.
     pub(super) matters: bool,
     /// The other PeerPods for which that may be so.
@@ -113,7 +113,7 @@ impl Index {
                 }
                 state.doubted.retain(|placement| arrived.relatives.is_known(*placement));
                 state.current = arrived;
-                return Change { matters: false, others: state.current.restless().collect() };
+                return Change { matters: false, others: state.current.to_resync().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
@@ -191,8 +191,8 @@ impl Index {
     }
 
     /// All PeerPods about which there may be something to do.
-    pub(super) fn restless(&self) -> Vec<Key> {
-        self.state().current.restless().collect()
+    pub(super) fn to_resync(&self) -> Vec<Key> {
+        self.state().current.to_resync().collect()
     }
 
     /// How many PeerPods are being deleted and not released yet, or are ambiguous.
@@ -201,9 +201,9 @@ impl Index {
     }
 
     /// A PeerPod is looked at now.
-    pub(super) fn looked_at(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
+    pub(super) fn reconcile_started(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
         let mut state = self.state();
-        if let Some(cloud) = state.current.looked_at(key) {
+        if let Some(cloud) = state.current.reconcile_started(key) {
             state.current.publish(cloud, metrics);
         }
     }
@@ -243,7 +243,7 @@ impl Index {
             .collect();
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
-        let restless = deleted.is_some() || says_something(peerpod);
+        let needs_resync = deleted.is_some() || says_something(peerpod);
         let stake = match (deleted, has_finalizer(peerpod)) {
             (Some(_), _) => Stake::Going,
             (None, true) => Stake::Held,
@@ -254,7 +254,7 @@ impl Index {
             stake,
             created: created(peerpod).as_second(),
             cloud: cloud_label(cloud),
-            queued: restless,
+            queued: needs_resync,
             deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
             said: match deleted {
                 _ if stands_because_of(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
@@ -262,7 +262,7 @@ impl Index {
                 _ => Said::Other,
             },
             content: self.hasher.hash_one(content),
-            restless,
+            needs_resync,
         }
     }
 }

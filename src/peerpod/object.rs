@@ -13,7 +13,7 @@ pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
     pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
 }
 
-/// Whether the finalizer that stands for the machine is there.
+/// Whether the finalizer that stands for the VM is there.
 pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
     peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
@@ -23,7 +23,7 @@ pub(super) fn created(peerpod: &PeerPod) -> Timestamp {
     peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// Whether an administrator gave the machine up. Any other word means nothing.
+/// Whether an administrator gave the VM up. Any other word means nothing.
 pub(super) fn is_abandoned(peerpod: &PeerPod) -> bool {
     peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)
 }
@@ -51,7 +51,7 @@ mod tests {
         let others = [
             owner("set", "apps/v1", "ReplicaSet", Some(true)),
             owner("pod-of-another-kind", "example.com/v1", "Pod", None),
-            owner("machine", "v1", "Node", Some(true)),
+            owner("VM", "v1", "Node", Some(true)),
         ];
         let pods = [owner("first", "v1", "Pod", None), owner("second", "v1", "Pod", Some(false))];
         let controls = owner("controls", "v1", "Pod", Some(true));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_finalizer_stands_for_the_machine() {
+    fn only_its_own_finalizer_stands_for_the_vm() {
         let holds = |finalizers: &[&str]| has_finalizer(&peerpod(&json!({ "finalizers": finalizers })));
         assert!(holds(&["example.com/audit", FINALIZER]));
         assert!(!holds(&["example.com/audit"]));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_documented_word_gives_a_machine_up() {
+    fn only_the_documented_word_gives_a_vm_up() {
         let given_up = |annotations: Value| is_abandoned(&peerpod(&json!({ "annotations": annotations })));
         assert!(given_up(json!({ "peerpods.confidentialcontainers.org/release": "abandon" })));
         for word in ["", "later", "false", "Abandon", "abandon ", "abandoned"] {

@@ -14,12 +14,12 @@ use operator_kit::{
 };
 
 use super::{
-    decide::{Facts, InSandbox, Machine, Owner, Sibling, hold, is_superseded},
-    endings::Endings,
+    decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
+    deletion_tracker::{CurrentStep, Step},
+    grace_periods::GracePeriods,
     index::{Claimants, Index, Newer, Siblings, key},
     object::{has_finalizer, is_abandoned, owner},
     pod::{PodState, PodView, state_of},
-    progress::{Pass, Step},
     relations::{Claim, claim, is_namesake, is_sibling},
 };
 use crate::{
@@ -36,7 +36,7 @@ pub(super) struct Observer {
     pub(super) clouds: Clouds,
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
-    pub(super) endings: Endings,
+    pub(super) grace_periods: GracePeriods,
 }
 
 impl Observer {
@@ -45,7 +45,7 @@ impl Observer {
         &self,
         peerpod: &PeerPod,
         provider: &Result<Arc<dyn Provider>, Error>,
-        pass: &Pass,
+        step: &CurrentStep,
     ) -> Result<Facts, ApiError> {
         let pod = owner(peerpod);
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
@@ -62,7 +62,7 @@ impl Observer {
             instance,
             siblings: Vec::new(),
             claimed_by: None,
-            machine: Machine::NotAsked,
+            vm: VmState::NotAsked,
             developer_mode: self.clouds.developer_mode(),
             deletion_accepted: false,
         };
@@ -73,7 +73,7 @@ impl Observer {
             if deleted.is_none() && siblings.newest.is_empty() {
                 return Ok(facts);
             }
-            pass.at(Step::Owner);
+            step.set(Step::Owner);
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
             facts.in_sandbox = match state.in_sandbox {
@@ -81,28 +81,28 @@ impl Observer {
                 Some(time) => InSandbox::By(time),
                 None => InSandbox::Unknown,
             };
-            if deleted.is_none() || hold(&facts).is_some() {
-                pass.at(Step::Describe);
+            if deleted.is_none() || wait_for_pod(&facts).is_some() {
+                step.set(Step::Describe);
                 self.ask(peerpod, siblings, provider, &mut facts).await;
-                if deleted.is_none() || hold(&facts).is_some() {
+                if deleted.is_none() || wait_for_pod(&facts).is_some() {
                     return Ok(facts);
                 }
             }
         }
         if deleted.is_some() {
-            pass.at(Step::Describe);
-            if facts.machine == Machine::NotAsked {
-                facts.machine = machine_of(peerpod, provider).await;
+            step.set(Step::Describe);
+            if facts.vm == VmState::NotAsked {
+                facts.vm = vm_state_of(peerpod, provider).await;
             }
             if facts.instance.is_ok() {
-                pass.at(Step::Claims);
+                step.set(Step::Claims);
                 facts.claimed_by = self.claimant(peerpod).await?;
             }
         }
         Ok(facts)
     }
 
-    /// Asks for the machines of the PeerPod and of its newer siblings, the newest first, until one is found that superseded it.
+    /// Asks for the VMs of the PeerPod and of its newer siblings, the newest first, until one is found that superseded it.
     async fn ask(
         &self,
         peerpod: &PeerPod,
@@ -112,8 +112,9 @@ impl Observer {
     ) {
         let mut newest = siblings.newest.into_iter();
         let Some(first) = newest.next() else { return };
-        let (own, first) = join(machine_of(peerpod, provider), self.sibling(peerpod, &first, provider)).await;
-        facts.machine = own;
+        let (own, first) =
+            join(vm_state_of(peerpod, provider), self.sibling(peerpod, &first, provider)).await;
+        facts.vm = own;
         facts.siblings.push(first);
         for sibling in newest {
             if is_superseded(facts) {
@@ -121,7 +122,7 @@ impl Observer {
             }
             facts.siblings.push(self.sibling(peerpod, &sibling, provider).await);
         }
-        facts.siblings.extend(siblings.next.map(|recorded| Sibling { recorded, machine: Machine::NotAsked }));
+        facts.siblings.extend(siblings.next.map(|recorded| Sibling { recorded, vm: VmState::NotAsked }));
     }
 
     async fn sibling(
@@ -132,11 +133,11 @@ impl Observer {
     ) -> Sibling {
         let known =
             self.store.get(&sibling.key).filter(|other| !sibling.contested && is_sibling(other, peerpod));
-        let machine = match known {
-            Some(other) => machine_of(&other, provider).await,
-            None => Machine::NotAsked,
+        let vm = match known {
+            Some(other) => vm_state_of(&other, provider).await,
+            None => VmState::NotAsked,
         };
-        Sibling { recorded: sibling.recorded, machine }
+        Sibling { recorded: sibling.recorded, vm }
     }
 
     async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
@@ -144,16 +145,16 @@ impl Observer {
         let api: Api<PodView> = Api::namespaced(self.client.clone(), &namespace);
         let found = api_call::get_opt(&api, &pod.name).await?;
         let key = key(peerpod);
-        let known_for = |grace| self.endings.known_for(&key, &pod.uid, grace, Instant::now());
+        let known_for = |grace| self.grace_periods.known_for(&key, &pod.uid, grace, Instant::now());
         let state = state_of(found, &pod.uid, known_for);
         // One that went meanwhile nobody else would forget.
-        if !matches!(state.owner, Owner::Ending { .. }) || !self.index.contains(&key) {
-            self.endings.forget(&key);
+        if !matches!(state.owner, Owner::Terminating { .. }) || !self.index.contains(&key) {
+            self.grace_periods.forget(&key);
         }
         Ok(state)
     }
 
-    /// Another PeerPod, in any namespace, that names the same machine and needs it: one that stays, or one of another
+    /// Another PeerPod, in any namespace, that names the same VM and needs it: one that stays, or one of another
     /// Pod that may still run.
     async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<Message>, ApiError> {
         let Claimants { living, going } = self.index.claimants(peerpod, MOST_PODS + 1);
@@ -189,19 +190,19 @@ fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
     }
 }
 
-/// What the cloud says about a PeerPod's machine.
-pub(super) async fn machine_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> Machine {
+/// What the cloud says about a PeerPod's VM.
+pub(super) async fn vm_state_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> VmState {
     let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
-        return Machine::NotAsked;
+        return VmState::NotAsked;
     };
     let described = match provider {
         Ok(provider) => provider.describe(&id).await,
         Err(unavailable) => Err(unavailable.clone()),
     };
     match described {
-        Ok(vm) => Machine::Present(vm),
-        Err(error) if error.class == ErrorClass::NotFound => Machine::Absent,
-        Err(error) => Machine::Unanswered(error),
+        Ok(vm) => VmState::Present(vm),
+        Err(error) if error.class == ErrorClass::NotFound => VmState::Absent,
+        Err(error) => VmState::Unanswered(error),
     }
 }
 
@@ -260,16 +261,16 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_is_absent_only_if_its_cloud_says_so() {
+    async fn a_vm_is_absent_only_if_its_cloud_says_so() {
         let recorded = peerpod(&json!({}), "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11");
         for (class, provider) in failing() {
             let expected = match class {
-                ErrorClass::NotFound => Machine::Absent,
-                class => Machine::Unanswered(Error::new(class, "as told")),
+                ErrorClass::NotFound => VmState::Absent,
+                class => VmState::Unanswered(Error::new(class, "as told")),
             };
-            assert_eq!(machine_of(&recorded, &provider).await, expected);
+            assert_eq!(vm_state_of(&recorded, &provider).await, expected);
             for unreadable in ["", "17", "web/1"] {
-                assert_eq!(machine_of(&peerpod(&json!({}), unreadable), &provider).await, Machine::NotAsked);
+                assert_eq!(vm_state_of(&peerpod(&json!({}), unreadable), &provider).await, VmState::NotAsked);
             }
         }
     }

@@ -119,7 +119,7 @@ pub(super) fn state_of(
         (_, true) => {
             let seconds = metadata.deletion_grace_period_seconds.and_then(|it| u64::try_from(it).ok());
             let grace = seconds.map_or(DEFAULT_GRACE, Duration::from_secs);
-            Owner::Ending { grace, known_for: known_for(grace) }
+            Owner::Terminating { grace, known_for: known_for(grace) }
         }
         (_, false) => Owner::Running,
     };
@@ -156,7 +156,7 @@ mod tests {
 
     use super::{
         super::decide::{
-            Decision, Facts, InSandbox, Machine, Refusal, Sibling, Wait, contradicted, decide,
+            Blocked, Decision, Facts, InSandbox, Sibling, VmState, Wait, contradicted, decide,
             tests::{dangling, own_vm},
         },
         *,
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
-        let ending = Owner::Ending { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
+        let ending = Owner::Terminating { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
         let state = |phase: Option<&str>, deleted: bool, uid: &str| {
             // When that was, or will be, by the API server's clock, does not matter.
             let until = Timestamp::from_second(1000).unwrap();
@@ -265,10 +265,10 @@ mod tests {
     }
 
     proptest! {
-        /// A Pod on the older of two machines, whose kubelet's clock is off by any time. Its status was written, by the API server's
-        /// clock, when it had come there and before the newer one was recorded. Whatever it says later, the machine stays.
+        /// A Pod on the older of two VMs, whose kubelet's clock is off by any time. Its status was written, by the API server's
+        /// clock, when it had come there and before the newer one was recorded. Whatever it says later, the VM stays.
         #[test]
-        fn a_machine_that_its_pod_runs_on_outlives_whatever_its_kubelet_says_later(
+        fn a_vm_that_its_pod_runs_on_outlives_whatever_its_kubelet_says_later(
             (ready, container_after, written_after) in (1000i64..1100, 0i64..50, 0i64..50),
             recorded_after in 1i64..100,
             clock in -500i64..500,
@@ -285,7 +285,7 @@ mod tests {
                 &[("status", written)],
             );
             let newer = Vm { id: InstanceId::parse("aws", "i-2").unwrap(), ..own_vm() };
-            let sibling = Sibling { recorded: at(written + recorded_after), machine: Machine::Present(newer) };
+            let sibling = Sibling { recorded: at(written + recorded_after), vm: VmState::Present(newer) };
             let mut doubted = false;
             for seen in std::iter::once(first).chain(later) {
                 let in_sandbox = match seen {
@@ -297,7 +297,7 @@ mod tests {
                 let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
                 let living = Facts { deleted: None, ..going.clone() };
                 doubted |= contradicted(&living);
-                prop_assert_eq!(decide(living), Decision::Keep(Refusal::Ambiguous));
+                prop_assert_eq!(decide(living), Decision::Keep(Blocked::Ambiguous));
                 prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
             }
         }

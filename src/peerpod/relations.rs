@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::object::{has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
-/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a machine of the same cloud,
+/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a VM of the same cloud,
 /// and is not this one.
 pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod) -> bool {
     other.uid() != peerpod.uid()
@@ -25,7 +25,7 @@ pub(super) fn are_of_one_pod(other: &PeerPod, peerpod: &PeerPod) -> bool {
         && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name))
 }
 
-/// Whether `other` names the same machine, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
+/// Whether `other` names the same VM, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
 pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -> bool {
     let cloud = peerpod.cloud_provider();
     other.uid() != peerpod.uid()
@@ -33,18 +33,18 @@ pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -
         && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
 }
 
-/// What a PeerPod that names the same machine has of it.
+/// What a PeerPod that names the same VM has of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Claim<'a> {
     /// It stays, and whether its Pod runs does not matter.
     Stands,
-    /// It goes, and its own Pod, which is not this one's, may still run on the machine.
+    /// It goes, and its own Pod, which is not this one's, may still run on the VM.
     WhileRuns(&'a OwnerReference),
     /// It goes, and whatever keeps this one from going would keep it, too: its Pod is this one's, or it has none.
     Void,
 }
 
-/// What `namesake` has of the machine that this PeerPod names, too.
+/// What `namesake` has of the VM that this PeerPod names, too.
 pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
         return Claim::Stands;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::api::v1alpha1::FINALIZER;
 
-    const MACHINE: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+    const VM: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
     const ANOTHER: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12";
 
     /// A PeerPod of the Pod `web`, with these fields merged into it, one patch after the other.
@@ -68,7 +68,7 @@ mod tests {
         let mut object = json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
             "metadata": { "name": "a", "namespace": "shop", "uid": "a", "finalizers": [FINALIZER] },
-            "spec": { "cloudProvider": "libvirt", "instanceID": MACHINE },
+            "spec": { "cloudProvider": "libvirt", "instanceID": VM },
         });
         object["metadata"]["ownerReferences"] = json!([pod("web")]);
         for patch in patches {
@@ -92,8 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sibling_is_another_living_peerpod_with_the_finalizer_of_the_same_pod_and_cloud_that_names_a_machine()
-    {
+    fn a_sibling_is_another_living_peerpod_with_the_finalizer_of_the_same_pod_and_cloud_that_names_a_vm() {
         let own = peerpod(&[]);
         let is_sibling = |patch: &Value| {
             let other = json!({ "metadata": { "name": "b", "uid": "b" }, "spec": { "instanceID": ANOTHER } });
@@ -106,7 +105,7 @@ mod tests {
             ("being deleted", deleted()),
             ("without finalizer", json!({ "metadata": { "finalizers": ["example.com/audit"] } })),
             ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
-            ("naming no machine", json!({ "spec": { "instanceID": "17" } })),
+            ("naming no VM", json!({ "spec": { "instanceID": "17" } })),
             ("of another Pod", json!({ "metadata": { "ownerReferences": [pod("other")] } })),
             ("of a Pod of another name", json!({ "metadata": { "ownerReferences": [renamed()] } })),
             ("of no Pod", json!({ "metadata": { "ownerReferences": null } })),
@@ -116,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_is_another_peerpod_that_names_the_same_machine_of_the_same_cloud_wherever_it_is() {
+    fn a_namesake_is_another_peerpod_that_names_the_same_vm_of_the_same_cloud_wherever_it_is() {
         let own = peerpod(&[]);
-        let id = InstanceId::parse("libvirt", MACHINE).unwrap();
+        let id = InstanceId::parse("libvirt", VM).unwrap();
         let is_namesake = |patch: &Value| {
             is_namesake(&peerpod(&[&json!({ "metadata": { "uid": "b" } }), patch]), &own, &id)
         };
@@ -140,7 +139,7 @@ mod tests {
         for (why, patch) in [
             ("itself", json!({ "metadata": { "uid": "a" } })),
             ("of another cloud", json!({ "spec": { "cloudProvider": "aws" } })),
-            ("naming another machine", json!({ "spec": { "instanceID": ANOTHER } })),
+            ("naming another VM", json!({ "spec": { "instanceID": ANOTHER } })),
             ("naming none", json!({ "spec": { "instanceID": "" } })),
         ] {
             assert!(!is_namesake(&patch), "one {why}");
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_claims_the_machine_and_one_that_goes_does_for_its_own_pod_alone() {
+    fn one_that_stays_claims_the_vm_and_one_that_goes_does_for_its_own_pod_alone() {
         let own = peerpod(&[]);
         let with = |mut patch: Value, pods: Value| {
             patch["metadata"]["ownerReferences"] = pods;

@@ -6,7 +6,7 @@ use operator_kit::{api_call::ApiError, status::Publisher};
 
 use super::{
     conditions::{ConditionUpdate, conditions},
-    progress::Telling,
+    deletion_tracker::StatusUpdate,
 };
 use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
 
@@ -21,10 +21,10 @@ impl Reporter {
     pub(super) async fn report(
         &self,
         peerpod: &PeerPod,
-        telling: &Telling,
+        update: &StatusUpdate,
         kept_for_pod: bool,
     ) -> Result<(), ApiError> {
-        let condition = telling.condition.as_ref();
+        let condition = update.condition.as_ref();
         let empty = PeerPodStatus::default();
         let before = peerpod.status.as_ref().unwrap_or(&empty);
         let generation = peerpod.metadata.generation;
@@ -34,7 +34,7 @@ impl Reporter {
             return Ok(());
         }
         let to_be_told = condition.filter(|condition| {
-            telling.repeat
+            update.repeat
                 || !before
                     .conditions
                     .iter()

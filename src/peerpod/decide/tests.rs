@@ -20,7 +20,7 @@ pub(in crate::peerpod) fn own_vm() -> Vm {
     vm("podvm-web-0-1a2b3c4d")
 }
 
-/// A deleted PeerPod whose Pod is gone and whose machine is there.
+/// A deleted PeerPod whose Pod is gone and whose VM is there.
 pub(in crate::peerpod) fn dangling() -> Facts {
     Facts {
         deleted: Some(at(99)),
@@ -33,87 +33,88 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         instance: Ok(id("i-1")),
         siblings: Vec::new(),
         claimed_by: None,
-        machine: Machine::Present(own_vm()),
+        vm: VmState::Present(own_vm()),
         developer_mode: false,
         deletion_accepted: false,
     }
 }
 
 fn ending(grace: u64, known_for: u64) -> Owner {
-    Owner::Ending { grace: Duration::from_secs(grace), known_for: Duration::from_secs(known_for) }
+    Owner::Terminating { grace: Duration::from_secs(grace), known_for: Duration::from_secs(known_for) }
 }
 
 fn live_one() -> Facts {
     Facts { deleted: None, owner: Owner::Running, ..dangling() }
 }
 
-fn sibling(created: i64, machine_created: Option<i64>) -> Sibling {
+fn sibling(created: i64, vm_created: Option<i64>) -> Sibling {
     Sibling {
         recorded: at(created),
-        machine: Machine::Present(Vm { id: id("i-2"), created: machine_created.map(at), ..own_vm() }),
+        vm: VmState::Present(Vm { id: id("i-2"), created: vm_created.map(at), ..own_vm() }),
     }
 }
 
-fn present(created: Option<i64>) -> Machine {
-    Machine::Present(Vm { created: created.map(at), ..own_vm() })
+fn present(created: Option<i64>) -> VmState {
+    VmState::Present(Vm { created: created.map(at), ..own_vm() })
 }
 
 #[test]
-fn a_dangling_machine_is_deleted_then_waited_for_then_its_finalizer_released() {
+fn a_dangling_vm_is_deleted_then_waited_for_then_its_finalizer_released() {
     assert!(matches!(decide(dangling()), Decision::Delete(_)));
     let accepted = Facts { deletion_accepted: true, ..dangling() };
-    assert!(matches!(decide(accepted), Decision::Wait(Wait::MachineGoes)));
-    let absent = Facts { machine: Machine::Absent, ..dangling() };
+    assert!(matches!(decide(accepted), Decision::Wait(Wait::VmDeletion)));
+    let absent = Facts { vm: VmState::Absent, ..dangling() };
     assert_eq!(decide(absent), Decision::Release(Release::Absent));
 }
 
 #[test]
-fn a_running_pod_keeps_its_machine() {
+fn a_running_pod_keeps_its_vm() {
     let runs = Facts { owner: Owner::Running, ..dangling() };
     assert_eq!(decide(runs.clone()), Decision::Wait(Wait::PodRuns));
-    let absent = Facts { machine: Machine::Absent, ..runs };
+    let absent = Facts { vm: VmState::Absent, ..runs };
     assert_eq!(decide(absent), Decision::Release(Release::Absent), "there is nothing to keep");
 }
 
 #[test]
-fn an_identifier_that_names_no_machine_and_a_cloud_that_is_not_served_are_refused() {
+fn an_identifier_that_names_no_vm_and_a_cloud_that_is_not_served_are_refused() {
     let problem = IdProblem::Empty;
-    let unnamed = Facts { instance: Err(problem.clone()), machine: Machine::NotAsked, ..dangling() };
-    assert_eq!(decide(unnamed), Decision::Refuse(Refusal::BadInstance(problem)));
-    let unserved = Machine::Unanswered(Error::new(ErrorClass::NotSupported, "no"));
-    let expected = Decision::Refuse(Refusal::NotSupported("no".into()));
-    assert_eq!(decide(Facts { machine: unserved, ..dangling() }), expected);
+    let unnamed = Facts { instance: Err(problem.clone()), vm: VmState::NotAsked, ..dangling() };
+    assert_eq!(decide(unnamed), Decision::Refuse(Blocked::BadInstance(problem)));
+    let unserved = VmState::Unanswered(Error::new(ErrorClass::NotSupported, "no"));
+    let expected = Decision::Refuse(Blocked::NotSupported("no".into()));
+    assert_eq!(decide(Facts { vm: unserved, ..dangling() }), expected);
 }
 
 #[test]
-fn an_ending_pod_keeps_its_machine_for_its_grace_period_and_the_slack() {
+fn an_ending_pod_keeps_its_vm_for_its_grace_period_and_the_slack() {
     let ending = |known_for| decide(Facts { owner: ending(10, known_for), ..dangling() });
     assert_eq!(ending(0), Decision::Wait(Wait::PodEnds(Duration::from_secs(40))));
     assert_eq!(ending(39), Decision::Wait(Wait::PodEnds(Duration::from_secs(1))));
     assert!(matches!(ending(40), Decision::Delete(_)));
     assert!(matches!(ending(u64::MAX), Decision::Delete(_)));
-    let forever = Facts { owner: Owner::Ending { grace: Duration::MAX, known_for: SLACK }, ..dangling() };
+    let forever =
+        Facts { owner: Owner::Terminating { grace: Duration::MAX, known_for: SLACK }, ..dangling() };
     assert!(matches!(decide(forever), Decision::Wait(Wait::PodEnds(_))));
 }
 
 #[test]
-fn a_finished_pod_needs_no_machine() {
+fn a_finished_pod_needs_no_vm() {
     assert!(matches!(decide(Facts { owner: Owner::Finished, ..dangling() }), Decision::Delete(_)));
 }
 
 #[test]
 fn without_an_owner_nothing_is_deleted_and_absence_releases() {
     let ownerless = Facts { pod: None, ..dangling() };
-    assert_eq!(decide(ownerless.clone()), Decision::Refuse(Refusal::NoOwner));
-    assert_eq!(decide(Facts { machine: Machine::Absent, ..ownerless }), Decision::Release(Release::Absent));
+    assert_eq!(decide(ownerless.clone()), Decision::Refuse(Blocked::NoOwner));
+    assert_eq!(decide(Facts { vm: VmState::Absent, ..ownerless }), Decision::Release(Release::Absent));
 }
 
 #[test]
-fn a_machine_of_another_name_or_claimed_by_another_is_refused() {
-    let foreign = Facts { machine: Machine::Present(vm("database")), ..dangling() };
-    assert!(matches!(decide(foreign), Decision::Refuse(Refusal::NotOwn(_))));
+fn a_vm_of_another_name_or_claimed_by_another_is_refused() {
+    let foreign = Facts { vm: VmState::Present(vm("database")), ..dangling() };
+    assert!(matches!(decide(foreign), Decision::Refuse(Blocked::NotOwn(_))));
     let claimed = Facts { claimed_by: Some("shop/web".into()), ..dangling() };
-    assert_eq!(decide(claimed), Decision::Refuse(Refusal::Claimed("shop/web".into())));
+    assert_eq!(decide(claimed), Decision::Refuse(Blocked::Claimed("shop/web".into())));
 }
 
 #[test]
@@ -124,18 +125,18 @@ fn an_administrators_word_releases_only_what_is_being_deleted() {
 }
 
 #[test]
-fn in_developer_mode_no_machine_is_deleted_and_all_else_goes_on() {
+fn in_developer_mode_no_vm_is_deleted_and_all_else_goes_on() {
     let developing = |facts| Facts { developer_mode: true, ..facts };
-    assert_eq!(decide(developing(dangling())), Decision::Refuse(Refusal::DeveloperMode));
+    assert_eq!(decide(developing(dangling())), Decision::Refuse(Blocked::DeveloperMode));
     let superseded = Facts { siblings: vec![sibling(1, None)], ..live_one() };
     assert_eq!(decide(superseded.clone()), Decision::Supersede);
-    assert_eq!(decide(developing(superseded)), Decision::Keep(Refusal::DeveloperMode));
+    assert_eq!(decide(developing(superseded)), Decision::Keep(Blocked::DeveloperMode));
     for (facts, expected) in [
         (live_one(), Decision::Nothing),
-        (Facts { machine: Machine::Absent, ..dangling() }, Decision::Release(Release::Absent)),
+        (Facts { vm: VmState::Absent, ..dangling() }, Decision::Release(Release::Absent)),
         (Facts { abandoned: true, ..dangling() }, Decision::Release(Release::Abandoned)),
-        (Facts { deletion_accepted: true, ..dangling() }, Decision::Wait(Wait::MachineGoes)),
-        (Facts { pod: None, ..dangling() }, Decision::Refuse(Refusal::NoOwner)),
+        (Facts { deletion_accepted: true, ..dangling() }, Decision::Wait(Wait::VmDeletion)),
+        (Facts { pod: None, ..dangling() }, Decision::Refuse(Blocked::NoOwner)),
     ] {
         assert_eq!(decide(developing(facts)), expected);
     }
@@ -144,27 +145,27 @@ fn in_developer_mode_no_machine_is_deleted_and_all_else_goes_on() {
 #[test]
 fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
     let decide_with = |created, own: Option<i64>, other| {
-        decide(Facts { recorded: at(created), machine: present(own), siblings: vec![other], ..live_one() })
+        decide(Facts { recorded: at(created), vm: present(own), siblings: vec![other], ..live_one() })
     };
     assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
     assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
     assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
-    let unclear = Decision::Keep(Refusal::Ambiguous);
+    let unclear = Decision::Keep(Blocked::Ambiguous);
     assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
     assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
     assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
     assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
-    let gone = Sibling { machine: Machine::Absent, ..sibling(1, None) };
-    assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose machine is gone");
+    let gone = Sibling { vm: VmState::Absent, ..sibling(1, None) };
+    assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose VM is gone");
 }
 
 #[test]
-fn a_newer_sibling_that_records_a_foreign_machine_or_the_same_one_takes_nobodys_place() {
+fn a_newer_sibling_that_records_a_foreign_vm_or_the_same_one_takes_nobodys_place() {
     let foreign =
-        Sibling { machine: Machine::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
+        Sibling { vm: VmState::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
     let unmarked = Vm { id: id("i-2"), marked: false, ..own_vm() };
-    let unmarked = Sibling { machine: Machine::Present(unmarked), ..sibling(5, None) };
-    let same = Sibling { machine: Machine::Present(own_vm()), ..sibling(5, None) };
+    let unmarked = Sibling { vm: VmState::Present(unmarked), ..sibling(5, None) };
+    let same = Sibling { vm: VmState::Present(own_vm()), ..sibling(5, None) };
     for sibling in [foreign, unmarked, same] {
         let siblings = vec![sibling];
         assert_eq!(decide(Facts { siblings: siblings.clone(), ..live_one() }), Decision::Nothing);
@@ -176,12 +177,12 @@ fn a_newer_sibling_that_records_a_foreign_machine_or_the_same_one_takes_nobodys_
 #[test]
 fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
     let error = Error::new(ErrorClass::Transient, "busy");
-    let unanswered = Sibling { machine: Machine::Unanswered(error.clone()), ..sibling(1, None) };
+    let unanswered = Sibling { vm: VmState::Unanswered(error.clone()), ..sibling(1, None) };
     assert_eq!(decide(Facts { siblings: vec![unanswered], ..live_one() }), Decision::Retry(error));
 }
 
 #[test]
-fn a_superseded_machine_goes_while_the_pod_runs_on_the_newer_one() {
+fn a_superseded_vm_goes_while_the_pod_runs_on_the_newer_one() {
     let superseded = Facts { owner: Owner::Running, siblings: vec![sibling(5, None)], ..dangling() };
     assert!(matches!(decide(superseded), Decision::Delete(_)));
     let tied = Facts { owner: Owner::Running, siblings: vec![sibling(0, None)], ..dangling() };
@@ -200,7 +201,7 @@ fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
     // Before this one was made, the two clocks differ.
     for by in [-1, 0, 4] {
         let facts = facts(by, std::slice::from_ref(&newer));
-        assert_eq!(decide(facts.clone()), Decision::Keep(Refusal::Ambiguous), "at {by}");
+        assert_eq!(decide(facts.clone()), Decision::Keep(Blocked::Ambiguous), "at {by}");
         assert_eq!(deleted(&facts), Decision::Wait(Wait::PodRuns), "at {by}");
         assert!(contradicted(&facts), "at {by}");
     }
@@ -211,7 +212,7 @@ fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
         assert!(!contradicted(&facts), "at {by}");
     }
     let between = facts(3, &[newer, sibling(2, None)]);
-    assert_eq!(decide(between.clone()), Decision::Supersede, "the Pod is in the machine of another one");
+    assert_eq!(decide(between.clone()), Decision::Supersede, "the Pod is in the VM of another one");
     assert!(!contradicted(&between));
 }
 
@@ -223,22 +224,22 @@ fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
     assert!(contradicted(&seen(InSandbox::By(at(20)))));
     assert_eq!(decide(seen(InSandbox::By(at(100)))), Decision::Supersede, "where that was never seen");
     let later = seen(InSandbox::Doubted);
-    assert_eq!(decide(later.clone()), Decision::Keep(Refusal::Ambiguous));
+    assert_eq!(decide(later.clone()), Decision::Keep(Blocked::Ambiguous));
     assert_eq!(decide(Facts { deleted: Some(at(99)), ..later.clone() }), Decision::Wait(Wait::PodRuns));
     let through = Facts { deleted: Some(at(99)), owner: Owner::Finished, ..later };
     assert!(matches!(decide(through), Decision::Delete(_)), "the Pod runs nowhere any more");
 }
 
 #[test]
-fn only_what_may_be_the_pods_newer_machine_is_a_reason_for_doubt() {
-    let with = |machine| {
-        let siblings = vec![Sibling { machine, ..sibling(60, None) }];
+fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
+    let with = |vm| {
+        let siblings = vec![Sibling { vm, ..sibling(60, None) }];
         contradicted(&Facts { in_sandbox: InSandbox::By(at(20)), siblings, ..live_one() })
     };
-    assert!(with(sibling(60, None).machine) && with(Machine::NotAsked));
-    assert!(with(Machine::Unanswered(Error::new(ErrorClass::Transient, "busy"))));
-    assert!(!with(Machine::Absent) && !with(Machine::Present(Vm { id: id("i-2"), ..vm("database") })));
-    assert!(!with(Machine::Present(own_vm())), "it is the same one");
+    assert!(with(sibling(60, None).vm) && with(VmState::NotAsked));
+    assert!(with(VmState::Unanswered(Error::new(ErrorClass::Transient, "busy"))));
+    assert!(!with(VmState::Absent) && !with(VmState::Present(Vm { id: id("i-2"), ..vm("database") })));
+    assert!(!with(VmState::Present(own_vm())), "it is the same one");
     let older = Facts {
         recorded: at(70),
         in_sandbox: InSandbox::By(at(20)),
@@ -248,7 +249,7 @@ fn only_what_may_be_the_pods_newer_machine_is_a_reason_for_doubt() {
     assert!(!contradicted(&older));
 }
 
-fn any_machine() -> impl Strategy<Value = Machine> {
+fn any_vm_state() -> impl Strategy<Value = VmState> {
     let class = prop_oneof![
         Just(ErrorClass::Transient),
         Just(ErrorClass::Unauthorized),
@@ -262,23 +263,23 @@ fn any_machine() -> impl Strategy<Value = Machine> {
         prop::option::of(0i64..4),
     )
         .prop_map(|(name, marked, created)| {
-            Machine::Present(Vm { marked, created: created.map(at), ..vm(name) })
+            VmState::Present(Vm { marked, created: created.map(at), ..vm(name) })
         });
     prop_oneof![
-        1 => Just(Machine::NotAsked),
-        1 => Just(Machine::Absent),
+        1 => Just(VmState::NotAsked),
+        1 => Just(VmState::Absent),
         4 => present,
-        1 => class.prop_map(|class| Machine::Unanswered(Error::new(class, "no")))
+        1 => class.prop_map(|class| VmState::Unanswered(Error::new(class, "no")))
     ]
 }
 
 prop_compose! {
-    fn any_sibling()(created in 0i64..4, machine in any_machine(), other in prop::bool::weighted(0.8)) -> Sibling {
-        let machine = match machine {
-            Machine::Present(vm) if other => Machine::Present(Vm { id: id("i-2"), ..vm }),
-            machine => machine,
+    fn any_sibling()(created in 0i64..4, vm in any_vm_state(), other in prop::bool::weighted(0.8)) -> Sibling {
+        let vm = match vm {
+            VmState::Present(vm) if other => VmState::Present(Vm { id: id("i-2"), ..vm }),
+            vm => vm,
         };
-        Sibling { recorded: at(created), machine }
+        Sibling { recorded: at(created), vm }
     }
 }
 
@@ -305,22 +306,22 @@ prop_compose! {
         ],
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
-        machine in any_machine(),
+        vm in any_vm_state(),
         developer_mode in prop::bool::weighted(0.2),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, in_sandbox, instance, siblings, claimed_by, machine, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, in_sandbox, instance, siblings, claimed_by, vm, developer_mode, deletion_accepted }
     }
 }
 
 /// Whether some sibling is newer beyond doubt; written anew, so that it can disagree with the code under test.
 fn replaced(facts: &Facts) -> bool {
     facts.siblings.iter().any(|sibling| {
-        let Machine::Present(other) = &sibling.machine else { return false };
-        let own_created = match &facts.machine {
-            Machine::Present(own) => own.created,
-            Machine::Absent => None,
+        let VmState::Present(other) = &sibling.vm else { return false };
+        let own_created = match &facts.vm {
+            VmState::Present(own) => own.created,
+            VmState::Absent => None,
             _ => return false,
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
@@ -340,7 +341,7 @@ fn pod_may_run(owner: Owner) -> bool {
     match owner {
         Owner::Gone | Owner::Finished => false,
         Owner::Running => true,
-        Owner::Ending { grace, known_for } => known_for < grace + SLACK,
+        Owner::Terminating { grace, known_for } => known_for < grace + SLACK,
     }
 }
 
@@ -348,7 +349,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn a_machine_is_deleted_only_when_it_is_this_pods_and_going(facts in any_facts()) {
+    fn a_vm_is_deleted_only_when_it_is_this_pods_and_going(facts in any_facts()) {
         let decision = decide(facts.clone());
         if let Decision::Delete(own) = decision {
             prop_assert!(facts.deleted.is_some() && facts.finalizer && !facts.abandoned);
@@ -364,7 +365,7 @@ proptest! {
         if let Decision::Release(release) = decide(facts.clone()) {
             prop_assert!(facts.deleted.is_some());
             match release {
-                Release::Absent => prop_assert_eq!(facts.machine, Machine::Absent),
+                Release::Absent => prop_assert_eq!(facts.vm, VmState::Absent),
                 Release::Abandoned => prop_assert!(facts.abandoned),
             }
         }
@@ -375,7 +376,7 @@ proptest! {
         let facts = Facts { deleted: None, ..facts };
         let decision = decide(facts.clone());
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Release(_) | Decision::Wait(_)));
-        let goes = if facts.developer_mode { Decision::Keep(Refusal::DeveloperMode) } else { Decision::Supersede };
+        let goes = if facts.developer_mode { Decision::Keep(Blocked::DeveloperMode) } else { Decision::Supersede };
         prop_assert_eq!(decision == goes, facts.finalizer && replaced(&facts));
         prop_assert!(decision != Decision::Supersede || !facts.developer_mode);
     }
@@ -383,10 +384,10 @@ proptest! {
     #[test]
     fn of_any_siblings_one_survives(made in prop::collection::vec((0i64..3, prop::option::of(0i64..3)), 1..6)) {
         let survivors = (0..made.len()).filter(|&index| {
-            let (created, machine) = made[index];
+            let (created, vm) = made[index];
             let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
-                .map(|(_, (created, machine))| sibling(*created, *machine)).collect();
-            decide(Facts { recorded: at(created), machine: present(machine), siblings, ..live_one() }) != Decision::Supersede
+                .map(|(_, (created, vm))| sibling(*created, *vm)).collect();
+            decide(Facts { recorded: at(created), vm: present(vm), siblings, ..live_one() }) != Decision::Supersede
         });
         prop_assert!(survivors.count() >= 1);
     }
@@ -398,19 +399,19 @@ proptest! {
     }
 
     /// Play the decisions against a cloud that does as it is told: whatever the start, it ends released, or refused with
-    /// the machine untouched, or waits for a Pod that still runs.
+    /// the VM untouched, or waits for a Pod that still runs.
     #[test]
     fn it_converges(facts in any_facts()) {
         let mut facts = Facts { deleted: Some(at(99)), ..facts };
-        if facts.machine == Machine::NotAsked {
-            facts.machine = present(None);
+        if facts.vm == VmState::NotAsked {
+            facts.vm = present(None);
         }
         for _ in 0..4 {
             match decide(facts.clone()) {
-                Decision::Delete(_) => { facts.machine = Machine::Absent; facts.deletion_accepted = true; }
-                Decision::Wait(Wait::MachineGoes) => facts.deletion_accepted = false,
+                Decision::Delete(_) => { facts.vm = VmState::Absent; facts.deletion_accepted = true; }
+                Decision::Wait(Wait::VmDeletion) => facts.deletion_accepted = false,
                 Decision::Wait(Wait::PodEnds(left)) => {
-                    let Owner::Ending { known_for, .. } = &mut facts.owner else { panic!("{facts:?}") };
+                    let Owner::Terminating { known_for, .. } = &mut facts.owner else { panic!("{facts:?}") };
                     *known_for += left;
                 }
                 _ => break,
@@ -433,13 +434,13 @@ fn every_decision_has_a_label_of_the_table() {
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,
-        Decision::Keep(Refusal::Ambiguous),
+        Decision::Keep(Blocked::Ambiguous),
         Decision::Delete(own),
         Decision::Wait(Wait::PodRuns),
-        Decision::Wait(Wait::MachineGoes),
+        Decision::Wait(Wait::VmDeletion),
         Decision::Retry(error),
         Decision::Release(Release::Absent),
-        Decision::Refuse(Refusal::NoOwner),
+        Decision::Refuse(Blocked::NoOwner),
     ];
     assert_eq!(decisions.map(|decision| decision.as_str()), Decision::LABELS.map(|(label, _)| label));
 }

@@ -60,7 +60,7 @@ pub(super) struct Entry {
     pub(super) content: u64,
     /// Whether it is being deleted, or its status says something that may no longer hold. Of the others, nothing is to be
     /// done about one that has no newer siblings.
-    pub(super) restless: bool,
+    pub(super) needs_resync: bool,
 }
 
 /// What follows when an entry takes the place of another one.
@@ -93,7 +93,7 @@ impl Links {
             let since =
                 self.relatives.recorded(entry.placement).map_or(entry.created, |it| it.min(entry.created));
             let newer = || self.relatives.newer(entry.placement, since).next().is_some();
-            matters = entry.restless || (entry.stake == Stake::Held && newer());
+            matters = entry.needs_resync || (entry.stake == Stake::Held && newer());
             self.insert(key.clone(), Entry { queued: matters, ..entry });
         }
         let mut others = Vec::new();
@@ -144,8 +144,8 @@ impl Links {
         let before = self.entries.get_mut(key).filter(|before| before.content == now.content)?;
         let totals = self.clouds.get_mut(before.cloud)?;
         totals.remove(before);
-        let matters = now.restless && !before.restless;
-        before.restless = now.restless;
+        let matters = now.needs_resync && !before.needs_resync;
+        before.needs_resync = now.needs_resync;
         before.queued |= matters;
         before.said = now.said;
         totals.add(before);
@@ -153,7 +153,7 @@ impl Links {
     }
 
     /// Its cloud, if the PeerPod waited for this.
-    pub(super) fn looked_at(&mut self, key: &ObjectRef<PeerPod>) -> Option<&'static str> {
+    pub(super) fn reconcile_started(&mut self, key: &ObjectRef<PeerPod>) -> Option<&'static str> {
         let entry = self.entries.get_mut(key).filter(|entry| entry.queued)?;
         entry.queued = false;
         self.clouds.get_mut(entry.cloud)?.queued -= 1;
@@ -167,8 +167,8 @@ impl Links {
     }
 
     /// Those that want a look, some of them several times.
-    pub(super) fn restless(&self) -> impl Iterator<Item = Key> {
-        let themselves = self.entries.iter().filter(|(_, entry)| entry.restless).map(|(key, _)| key);
+    pub(super) fn to_resync(&self) -> impl Iterator<Item = Key> {
+        let themselves = self.entries.iter().filter(|(_, entry)| entry.needs_resync).map(|(key, _)| key);
         themselves.chain(self.relatives.rivals()).cloned()
     }
 }

@@ -167,7 +167,7 @@ fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look
         let other = of_another_pod(made(&format!("b{number}"), &format!("pod{number}"), UUID, number / 10));
         assert!(!index.apply(&Event::Apply(other)).matters);
     }
-    assert!(index.restless().is_empty());
+    assert!(index.to_resync().is_empty());
     for number in 1..100 {
         let going = deleted(made(&format!("a{number}"), "pod", UUID, number / 10));
         assert!(index.apply(&Event::Apply(going)).others.is_empty(), "others still need the VM");
@@ -186,7 +186,7 @@ fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_c
     let change = index.apply(&Event::Apply(newest.clone()));
     assert!(!change.matters && change.others.len() == FEW + 1, "{change:?}");
     assert_eq!(told(&index, &Event::Delete(newest)).len(), FEW + 1);
-    assert_eq!(names(&index.restless()).len(), 100);
+    assert_eq!(names(&index.to_resync()).len(), 100);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn doubt_stays_as_long_as_a_peerpod_records_the_vm_for_the_pod_whatever_becomes_
     index.apply(&Event::Apply(again.clone()));
     assert!(!index.is_doubted(&one));
     index.apply(&Event::Apply(marked.clone()));
-    assert!(names(&index.restless()).is_empty(), "nothing is to be done about it");
+    assert!(names(&index.to_resync()).is_empty(), "nothing is to be done about it");
     index.apply(&Event::Apply(one.clone()));
     assert!(index.is_doubted(&one) && index.is_doubted(&again));
     assert!(
@@ -318,7 +318,7 @@ fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_anot
     assert_eq!(population(&index).queued, 1);
     // The sibling goes, and the look at what is left finds nothing to do.
     index.apply(&Event::Delete(sibling));
-    index.looked_at(&key(&one), &metrics);
+    index.reconcile_started(&key(&one), &metrics);
     assert_eq!(population(&index).queued, 0);
     // Only now is seen what an earlier look wrote.
     one.status = Some(PeerPodStatus { conditions: vec![condition()], ..PeerPodStatus::default() });
@@ -326,7 +326,7 @@ fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_anot
     assert_eq!(population(&index).queued, 1);
     assert!(!index.apply(&Event::Apply(one.clone())).matters, "it is asked for already");
     assert_eq!(population(&index).queued, 1);
-    index.looked_at(&key(&one), &metrics);
+    index.reconcile_started(&key(&one), &metrics);
     assert_eq!(population(&index).queued, 0);
 }
 
@@ -344,12 +344,12 @@ fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speak
     let matters = |one: &PeerPod| index.apply(&Event::InitApply(one.clone())).matters;
     assert_eq!(all.each_ref().map(matters), [false; 5], "the list is not whole");
     assert_eq!(names(&index.apply(&Event::InitDone).others), ["deleted", "new", "old", "speaks"]);
-    assert_eq!(names(&index.restless()), ["deleted", "new", "old", "speaks"]);
+    assert_eq!(names(&index.to_resync()), ["deleted", "new", "old", "speaks"]);
 
     speaks.status = None;
     assert!(!index.apply(&Event::Apply(speaks)).matters);
     assert_eq!(names(&index.apply(&Event::Delete(siblings[1].clone())).others), ["old"]);
-    assert_eq!(names(&index.restless()), ["deleted"]);
+    assert_eq!(names(&index.to_resync()), ["deleted"]);
 }
 
 fn condition() -> Condition {
@@ -381,17 +381,17 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     b.metadata.deletion_timestamp = Some(Timestamp::from_second(10).unwrap().into());
     index.apply(&Event::Apply(b.clone()));
     shows(2, 2, Some(10));
-    index.looked_at(&key(&b), &metrics);
-    index.looked_at(&key(&b), &metrics);
+    index.reconcile_started(&key(&b), &metrics);
+    index.reconcile_started(&key(&b), &metrics);
     shows(1, 2, Some(10));
     // What a list brings is looked at when it is whole, and what it lacks is gone then.
     index.apply(&Event::Init);
     index.apply(&Event::InitApply(a.clone()));
-    index.looked_at(&key(&a), &metrics);
+    index.reconcile_started(&key(&a), &metrics);
     shows(0, 2, Some(10));
     index.apply(&Event::InitDone);
     shows(1, 1, Some(20));
-    index.looked_at(&key(&a), &metrics);
+    index.reconcile_started(&key(&a), &metrics);
     shows(0, 1, Some(20));
     // What waits for its Pod is pending, and not overdue; only its status says so.
     let waits = Condition { type_: "Reconciling".into(), reason: "WaitingForPod".into(), ..condition() };

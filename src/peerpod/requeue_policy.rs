@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::Backoff;
 
-use super::decide::{Decision, Refusal, Wait};
+use super::decide::{Blocked, Decision, Wait};
 use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
 
 /// How often something that needs somebody's help is looked at without being told to.
@@ -21,19 +21,19 @@ const SHARE: Duration = Duration::from_millis(100);
 /// A cloud that asks for fewer calls and names no time gets this much.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a Pod that keeps a machine is looked at without being told to.
+/// How often a Pod that keeps a VM is looked at without being told to.
 const POD_RESYNC: Duration = Duration::from_secs(60);
 
 /// The pauses between looks at each PeerPod.
 #[derive(Default)]
-pub(super) struct Pauses {
+pub(super) struct RequeuePolicy {
     failures: Backoff<ObjectRef<PeerPod>>,
-    /// Looks at machines that the cloud is deleting. Counted apart: one that goes at last is looked at soon, however often
+    /// Looks at VMs that the cloud is deleting. Counted apart: one that goes at last is looked at soon, however often
     /// something failed before.
     going: Backoff<ObjectRef<PeerPod>>,
 }
 
-impl Pauses {
+impl RequeuePolicy {
     /// The pause after this decision, where so many PeerPods wait; `None` where a watch tells of whatever comes next.
     pub(super) fn after(
         &self,
@@ -51,11 +51,11 @@ impl Pauses {
                 match wait {
                     Wait::PodRuns => self.spread(shared(POD_RESYNC, waiting)),
                     Wait::PodEnds(left) => (*left).min(POD_RESYNC),
-                    Wait::MachineGoes => self.going.failed(key),
+                    Wait::VmDeletion => self.going.failed(key),
                 }
             }
-            // What claims a machine may be the Pod of a PeerPod that goes, too, and of where a Pod runs its kubelet tells.
-            Decision::Refuse(Refusal::Claimed(_)) | Decision::Keep(_) => {
+            // What claims a VM may be the Pod of a PeerPod that goes, too, and of where a Pod runs its kubelet tells.
+            Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => {
                 self.spread(shared(POD_RESYNC, waiting))
             }
             // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
@@ -111,8 +111,8 @@ mod tests {
         ObjectRef::new("web").within("shop")
     }
 
-    fn seconds(pauses: &Pauses, decision: &Decision) -> f64 {
-        pauses.after(&key(), decision, 1).unwrap().as_secs_f64()
+    fn seconds(policy: &RequeuePolicy, decision: &Decision) -> f64 {
+        policy.after(&key(), decision, 1).unwrap().as_secs_f64()
     }
 
     fn retry(class: ErrorClass) -> Decision {
@@ -124,64 +124,64 @@ mod tests {
         for (waiting, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
             assert_eq!(shared(REFUSED_RESYNC, waiting).as_secs(), seconds, "{waiting}");
         }
-        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".into()));
+        let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));
         let all = [
             claimed,
-            Decision::Keep(Refusal::Ambiguous),
+            Decision::Keep(Blocked::Ambiguous),
             Decision::Wait(Wait::PodRuns),
             retry(ErrorClass::Unauthorized),
         ];
         for decision in all {
-            let pause = Pauses::default().after(&key(), &decision, 5000).unwrap().as_secs_f64();
+            let pause = RequeuePolicy::default().after(&key(), &decision, 5000).unwrap().as_secs_f64();
             assert!((300.0..=375.0).contains(&pause), "{pause} s after {decision:?}");
         }
     }
 
     #[test]
-    fn what_failed_often_before_does_not_delay_a_machine_that_goes_at_last() {
+    fn what_failed_often_before_does_not_delay_a_vm_that_goes_at_last() {
         let waits =
-            [Wait::MachineGoes, Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))].map(Decision::Wait);
+            [Wait::VmDeletion, Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))].map(Decision::Wait);
         for wait in waits {
-            let pauses = Pauses::default();
+            let policy = RequeuePolicy::default();
             for _ in 0..10 {
-                pauses.failed(&key());
+                policy.failed(&key());
             }
-            assert!(seconds(&pauses, &retry(ErrorClass::Transient)) > 1.0);
-            pauses.after(&key(), &wait, 1);
-            assert!(seconds(&pauses, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
-            assert!(seconds(&pauses, &Decision::Wait(Wait::MachineGoes)) <= 2.0, "after {wait:?}");
+            assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
+            policy.after(&key(), &wait, 1);
+            assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
+            assert!(seconds(&policy, &Decision::Wait(Wait::VmDeletion)) <= 2.0, "after {wait:?}");
         }
     }
 
     #[test]
-    fn a_machine_that_takes_long_to_go_is_looked_at_with_growing_pauses() {
-        let pauses = Pauses::default();
-        let goes = || seconds(&pauses, &Decision::Wait(Wait::MachineGoes));
+    fn a_vm_that_takes_long_to_go_is_looked_at_with_growing_pauses() {
+        let policy = RequeuePolicy::default();
+        let goes = || seconds(&policy, &Decision::Wait(Wait::VmDeletion));
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
-        assert_eq!(pauses.after(&key(), &Decision::Nothing, 1), None);
+        assert_eq!(policy.after(&key(), &Decision::Nothing, 1), None);
         assert!(goes() <= 1.0);
     }
 
     #[test]
     fn what_a_pod_keeps_or_claims_is_looked_at_each_minute_and_what_needs_help_each_five() {
-        let pauses = Pauses::default();
+        let policy = RequeuePolicy::default();
         let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
-        let claimed = Decision::Refuse(Refusal::Claimed("shop/other".into()));
+        let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));
         let throttled = |seconds| retry(ErrorClass::Throttled { retry_after: Duration::from_secs(seconds) });
         for (decision, least, most) in [
             (Decision::Wait(Wait::PodRuns), 60.0, 75.0),
             (ends(5), 5.0, 5.0),
             (ends(500), 60.0, 60.0),
             (claimed, 60.0, 75.0),
-            (Decision::Refuse(Refusal::NoOwner), 300.0, 375.0),
+            (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),
             (retry(ErrorClass::Unauthorized), 30.0, 37.5),
             (throttled(0), 1.0, 2.0),
             (throttled(20), 20.0, 40.0),
         ] {
-            let pause = seconds(&pauses, &decision);
+            let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
     }

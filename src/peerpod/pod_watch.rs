@@ -1,4 +1,4 @@
-//! Notices when a Pod that keeps its machine ends or goes *(client required)*.
+//! Notices when a Pod that keeps its VM ends or goes *(client required)*.
 //!
 //! Most Pods of a cluster own no PeerPod, and of those that do hardly any is waited for. So Pods are watched only while
 //! somebody waits, by metadata alone, and nothing of them is kept. A Pod that ends without being deleted does not show in
@@ -26,16 +26,16 @@ use tokio::sync::Notify;
 
 use super::{
     index::{FEW, Key, key},
-    nudges::Nudges,
     object::owner,
+    requeue::Requeues,
 };
 use crate::api::v1alpha1::PeerPod;
 
 /// Who waits for which Pods.
-pub(super) struct OwnerWatch {
+pub(super) struct PodWatch {
     waiting: Mutex<Waiting>,
     changed: Notify,
-    nudges: Nudges,
+    requeues: Requeues,
 }
 
 #[derive(Default)]
@@ -46,9 +46,9 @@ struct Waiting {
     listed: bool,
 }
 
-impl OwnerWatch {
-    pub(super) fn new(nudges: Nudges) -> Self {
-        Self { waiting: Mutex::default(), changed: Notify::new(), nudges }
+impl PodWatch {
+    pub(super) fn new(requeues: Requeues) -> Self {
+        Self { waiting: Mutex::default(), changed: Notify::new(), requeues }
     }
 
     /// Asks for another look at this PeerPod when something happens to its Pod, until [`Self::settled`]. Where many wait for one
@@ -63,7 +63,7 @@ impl OwnerWatch {
             return;
         }
         if waiting.listed {
-            self.nudges.add([key]);
+            self.requeues.add([key]);
         }
         self.changed.notify_one();
     }
@@ -119,13 +119,13 @@ impl OwnerWatch {
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
                 let keys = pod.meta().uid.as_ref().and_then(|uid| expected.get(uid));
-                self.nudges.add(keys.into_iter().flatten().take(FEW).cloned());
+                self.requeues.add(keys.into_iter().flatten().take(FEW).cloned());
             }
             watcher::Event::Init => *listed = false,
             // What happened before the watch began shows in no event.
             watcher::Event::InitDone => {
                 *listed = true;
-                self.nudges.add(expected.values().flatten().cloned());
+                self.requeues.add(expected.values().flatten().cloned());
             }
             watcher::Event::InitApply(_) => {}
         }
@@ -157,8 +157,8 @@ mod tests {
     }
 
     /// The names of those that were asked to be looked at since the last call.
-    fn told(nudges: &Nudges) -> Vec<String> {
-        let mut stream = Box::pin(nudges.clone().stream());
+    fn told(requeues: &Requeues) -> Vec<String> {
+        let mut stream = Box::pin(requeues.clone().stream());
         let mut names: Vec<_> =
             std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|it| it.name).collect();
         names.sort();
@@ -167,44 +167,44 @@ mod tests {
 
     #[test]
     fn those_are_looked_at_whose_pods_something_happens_to_while_they_wait() {
-        let nudges = Nudges::default();
-        let watch = OwnerWatch::new(nudges.clone());
+        let requeues = Requeues::default();
+        let watch = PodWatch::new(requeues.clone());
         let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
         watch.expect(&a);
         watch.expect(&b);
-        assert!(told(&nudges).is_empty(), "the list is to come");
+        assert!(told(&requeues).is_empty(), "the list is to come");
         watch.take(&Event::InitDone);
-        assert_eq!(told(&nudges), ["a", "b"]);
+        assert_eq!(told(&requeues), ["a", "b"]);
         watch.take(&Event::Apply(pod("pod-a")));
-        assert_eq!(told(&nudges), ["a"]);
+        assert_eq!(told(&requeues), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
-        assert_eq!(told(&nudges), ["b"]);
+        assert_eq!(told(&requeues), ["b"]);
         assert_eq!(watch.settled(&a), Some(Vec::new()));
         assert_eq!(watch.settled(&a), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
-        assert!(told(&nudges).is_empty());
+        assert!(told(&requeues).is_empty());
     }
 
     #[test]
     fn of_many_that_wait_for_one_pod_a_few_are_looked_at_and_each_that_is_through_reaches_the_next() {
-        let nudges = Nudges::default();
-        let watch = OwnerWatch::new(nudges.clone());
+        let requeues = Requeues::default();
+        let watch = PodWatch::new(requeues.clone());
         let all: Vec<_> = (0..100).map(|number| peerpod(&number.to_string(), "pod")).collect();
         for one in &all {
             watch.expect(one);
         }
         watch.take(&Event::InitDone);
-        assert_eq!(told(&nudges).len(), 100);
+        assert_eq!(told(&requeues).len(), 100);
         let mut settled = 0;
         watch.take(&Event::Delete(pod("pod")));
-        while let names = told(&nudges)
+        while let names = told(&requeues)
             && !names.is_empty()
         {
             assert!(names.len() <= FEW * FEW, "{names:?}");
             for name in names {
                 if let Some(next) = watch.settled(&peerpod(&name, "pod")) {
                     settled += 1;
-                    nudges.add(next);
+                    requeues.add(next);
                 }
             }
         }
@@ -213,23 +213,23 @@ mod tests {
 
     #[test]
     fn one_that_begins_to_wait_while_pods_are_watched_is_looked_at_once_more() {
-        let nudges = Nudges::default();
-        let watch = OwnerWatch::new(nudges.clone());
+        let requeues = Requeues::default();
+        let watch = PodWatch::new(requeues.clone());
         let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
         watch.expect(&a);
         watch.take(&Event::InitDone);
-        told(&nudges);
+        told(&requeues);
         // Its Pod was read before, and may have ended since: this watch has told of that already.
         watch.expect(&b);
-        assert_eq!(told(&nudges), ["b"]);
+        assert_eq!(told(&requeues), ["b"]);
         watch.expect(&b);
-        assert!(told(&nudges).is_empty(), "it waits already");
+        assert!(told(&requeues).is_empty(), "it waits already");
         // A list that begins anew tells everybody.
         watch.take(&Event::Init);
         watch.settled(&b);
         watch.expect(&b);
-        assert!(told(&nudges).is_empty());
+        assert!(told(&requeues).is_empty());
         watch.take(&Event::InitDone);
-        assert_eq!(told(&nudges), ["a", "b"]);
+        assert_eq!(told(&requeues), ["a", "b"]);
     }
 }

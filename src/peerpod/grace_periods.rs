@@ -1,6 +1,6 @@
 //! Since when Pods are known to end, by this process' own monotonic clock *(no client)*.
 //!
-//! A Pod's deletionTimestamp is of the API server's clock, and nothing says how far that is from any clock here. So a machine
+//! A Pod's deletionTimestamp is of the API server's clock, and nothing says how far that is from any clock here. So a VM
 //! is kept for the Pod's whole grace period from when this process first saw it: that may be late, after a restart by a whole
 //! grace period, and never early.
 
@@ -16,16 +16,16 @@ use crate::api::v1alpha1::PeerPod;
 
 /// The Pods that were seen to end, by their PeerPods.
 #[derive(Default)]
-pub(super) struct Endings(Mutex<HashMap<ObjectRef<PeerPod>, Ending>>);
+pub(super) struct GracePeriods(Mutex<HashMap<ObjectRef<PeerPod>, GracePeriod>>);
 
-struct Ending {
+struct GracePeriod {
     /// The Pod's uid.
     pod: String,
     grace: Duration,
     since: Instant,
 }
 
-impl Endings {
+impl GracePeriods {
     /// For how long this Pod of that PeerPod is known to end with this grace period. A second deletion may shorten the period,
     /// and a kubelet gives the Pod's containers all of it anew from then on; nothing makes it longer.
     pub(super) fn known_for(
@@ -41,7 +41,7 @@ impl Endings {
                 now.saturating_duration_since(known.since)
             }
             _ => {
-                table.insert(key.clone(), Ending { pod: pod.to_owned(), grace, since: now });
+                table.insert(key.clone(), GracePeriod { pod: pod.to_owned(), grace, since: now });
                 Duration::ZERO
             }
         }
@@ -61,7 +61,7 @@ impl Endings {
         self.table().retain(|key, _| exists(key));
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, Ending>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, GracePeriod>> {
         // Each entry is whole at any time.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn a_pod_is_known_to_end_since_it_was_first_seen_with_this_grace_period() {
-        let (endings, start) = (Endings::default(), Instant::now());
+        let (grace_periods, start) = (GracePeriods::default(), Instant::now());
         let known_for = |peerpod: &str, pod, grace: u32, after: u32| {
-            endings.known_for(&ObjectRef::new(peerpod), pod, grace * SECOND, start + after * SECOND)
+            grace_periods.known_for(&ObjectRef::new(peerpod), pod, grace * SECOND, start + after * SECOND)
         };
         assert_eq!(known_for("a", "pod", 30, 0), Duration::ZERO);
         assert_eq!(known_for("a", "pod", 30, 20), 20 * SECOND);
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let (endings, start) = (Endings::default(), Instant::now());
+        let (grace_periods, start) = (GracePeriods::default(), Instant::now());
         let [a, b] = ["a", "b"].map(ObjectRef::new);
         for key in [&a, &b] {
-            endings.known_for(key, "pod", SECOND, start);
+            grace_periods.known_for(key, "pod", SECOND, start);
         }
-        endings.retain(|key| *key == a);
-        assert_eq!(endings.table().len(), 1);
-        assert_eq!(endings.known_for(&a, "pod", SECOND, start + SECOND), SECOND);
-        endings.forget(&b);
-        endings.forget(&a);
-        assert_eq!(endings.table().capacity(), 0);
+        grace_periods.retain(|key| *key == a);
+        assert_eq!(grace_periods.table().len(), 1);
+        assert_eq!(grace_periods.known_for(&a, "pod", SECOND, start + SECOND), SECOND);
+        grace_periods.forget(&b);
+        grace_periods.forget(&a);
+        assert_eq!(grace_periods.table().capacity(), 0);
     }
 }

@@ -21,8 +21,8 @@ use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
 /// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 
-/// What is remembered between two looks. PeerPods that are as they should be have no entry.
-pub(super) struct Progress {
+/// What is remembered between two attempts. PeerPods that are as they should be have no entry.
+pub(super) struct DeletionTracker {
     slow_after: SignedDuration,
     metrics: Metrics,
     table: Mutex<HashMap<ObjectRef<PeerPod>, Entry>>,
@@ -30,18 +30,18 @@ pub(super) struct Progress {
 
 #[derive(Default)]
 struct Entry {
-    /// Until when, as far as is known, the Pod kept the machine.
+    /// Until when, as far as is known, the Pod kept the VM.
     kept_until: Option<Timestamp>,
     /// Looks since then.
-    looks: u32,
+    attempts: u32,
     /// What the log said last: the outcome, and the reason in the condition.
     logged: Option<(&'static str, Option<Reason>)>,
     /// What was told of a slow deletion.
-    told: Option<Told>,
+    reported: Option<Reported>,
     held: Option<(Reason, Counted)>,
 }
 
-struct Told {
+struct Reported {
     at: Timestamp,
     /// The outcome it tells of; `None` while that was never known.
     outcome: Option<&'static str>,
@@ -55,28 +55,29 @@ pub(super) enum Outcome<'a> {
     Failed(&'a ApiError),
 }
 
-/// What is to be told.
+/// What is to be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Telling {
+pub(super) struct StatusUpdate {
     /// What stands in the condition; `None` clears what stood there.
     pub(super) condition: Option<ConditionUpdate>,
     /// Whether there is an event although the reason may be no new one.
     pub(super) repeat: bool,
 }
 
-impl Progress {
+impl DeletionTracker {
     /// Deletions that take longer than `slow_after` are told of, and again each time that this has passed.
     pub(super) fn new(slow_after: Duration, metrics: Metrics) -> Self {
         let slow_after = SignedDuration::try_from(slow_after).unwrap_or(SignedDuration::MAX);
         Self { slow_after, metrics, table: Mutex::default() }
     }
 
-    /// How long a look that begins now may take until it is told where it stands.
+    /// How long a look that begins now may take until it is reported where it stands.
     pub(super) fn patience(&self, key: &ObjectRef<PeerPod>, deleted: Timestamp, now: Timestamp) -> Duration {
         let table = self.table();
         let entry = table.get(key);
-        let told = entry.and_then(|entry| entry.told.as_ref()).map(|told| self.after(told.at));
-        let due = self.slow_at(entry, deleted).max(told.unwrap_or(Timestamp::MIN));
+        let reported =
+            entry.and_then(|entry| entry.reported.as_ref()).map(|reported| self.after(reported.at));
+        let due = self.slow_at(entry, deleted).max(reported.unwrap_or(Timestamp::MIN));
         let left = due.duration_since(now).max(PATIENCE.min(self.slow_after));
         Duration::try_from(left).unwrap_or_default()
     }
@@ -86,22 +87,22 @@ impl Progress {
         &self,
         key: &ObjectRef<PeerPod>,
         deleted: Timestamp,
-        pass: &Pass,
+        step: &CurrentStep,
         now: Timestamp,
-    ) -> Telling {
+    ) -> StatusUpdate {
         let mut table = self.table();
         let entry = table.entry(key.clone()).or_default();
-        let look = entry.looks.saturating_add(1);
-        let condition = slow(deleted, &Message::public(format!("{} (attempt {look})", pass.standing())));
-        let outcome = entry.told.take().and_then(|told| told.outcome);
-        entry.told = Some(Told { at: now, outcome, condition: condition.clone() });
+        let attempt = entry.attempts.saturating_add(1);
+        let condition = slow(deleted, &Message::public(format!("{} (attempt {attempt})", step.describe())));
+        let outcome = entry.reported.take().and_then(|reported| reported.outcome);
+        entry.reported = Some(Reported { at: now, outcome, condition: condition.clone() });
         entry.logged(outcome.unwrap_or("stuck"), Some(&condition), || {});
-        entry.hold(Some(condition.reason), &self.metrics);
-        Telling { condition: Some(condition), repeat: true }
+        entry.count_held(Some(condition.reason), &self.metrics);
+        StatusUpdate { condition: Some(condition), repeat: true }
     }
 
     /// A look ended, and the next one comes after `again` at the latest. Gives what to tell of it; `None` leaves what
-    /// was told.
+    /// was reported.
     pub(super) fn ended(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -109,41 +110,41 @@ impl Progress {
         outcome: &Outcome,
         again: Duration,
         now: Timestamp,
-    ) -> Option<Telling> {
+    ) -> Option<StatusUpdate> {
         let mut table = self.table();
         if let Outcome::Decided(Decision::Nothing) = outcome {
             remove(&mut table, key);
-            return Some(Telling { condition: None, repeat: false });
+            return Some(StatusUpdate { condition: None, repeat: false });
         }
         let entry = table.entry(key.clone()).or_default();
-        entry.looks = entry.looks.saturating_add(1);
+        entry.attempts = entry.attempts.saturating_add(1);
         let slow_at = deleted.map(|deleted| (deleted, self.slow_at(Some(entry), deleted)));
         let next = now.saturating_add(SignedDuration::try_from(again).unwrap_or(SignedDuration::MAX));
         let next = Timestamp::from_second(next.unwrap_or(now).as_second()).unwrap_or(now);
-        let standing = outcome.standing(entry.looks, next);
-        let telling = match (slow_at, standing) {
-            (Some((deleted, slow_at)), Some(standing)) if now > slow_at => {
-                Some(self.still_slow(entry, deleted, outcome.as_str(), &standing, now))
+        let state = outcome.state(entry.attempts, next);
+        let update = match (slow_at, state) {
+            (Some((deleted, slow_at)), Some(state)) if now > slow_at => {
+                Some(self.still_slow(entry, deleted, outcome.as_str(), &state, now))
             }
             _ => {
-                entry.told = None;
+                entry.reported = None;
                 match outcome {
                     Outcome::Decided(decision) => {
-                        Some(Telling { condition: condition_update(decision), repeat: false })
+                        Some(StatusUpdate { condition: condition_update(decision), repeat: false })
                     }
                     Outcome::Failed(_) => None,
                 }
             }
         };
         if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
-            (entry.kept_until, entry.looks) = (Some(now), 0);
+            (entry.kept_until, entry.attempts) = (Some(now), 0);
         }
-        let condition = telling.as_ref().and_then(|telling| telling.condition.as_ref());
+        let condition = update.as_ref().and_then(|update| update.condition.as_ref());
         entry.log(outcome, condition, again);
-        if let Some(telling) = &telling {
-            entry.hold(telling.condition.as_ref().map(|condition| condition.reason), &self.metrics);
+        if let Some(update) = &update {
+            entry.count_held(update.condition.as_ref().map(|condition| condition.reason), &self.metrics);
         }
-        telling
+        update
     }
 
     /// What stands in a slow deletion's condition: the same text until something else is the matter, or it is time to
@@ -153,17 +154,18 @@ impl Progress {
         entry: &mut Entry,
         deleted: Timestamp,
         outcome: &'static str,
-        standing: &Message,
+        state: &Message,
         now: Timestamp,
-    ) -> Telling {
-        match &entry.told {
-            Some(told) if told.outcome == Some(outcome) && now < self.after(told.at) => {
-                Telling { condition: Some(told.condition.clone()), repeat: false }
+    ) -> StatusUpdate {
+        match &entry.reported {
+            Some(reported) if reported.outcome == Some(outcome) && now < self.after(reported.at) => {
+                StatusUpdate { condition: Some(reported.condition.clone()), repeat: false }
             }
             _ => {
-                let condition = slow(deleted, standing);
-                entry.told = Some(Told { at: now, outcome: Some(outcome), condition: condition.clone() });
-                Telling { condition: Some(condition), repeat: true }
+                let condition = slow(deleted, state);
+                entry.reported =
+                    Some(Reported { at: now, outcome: Some(outcome), condition: condition.clone() });
+                StatusUpdate { condition: Some(condition), repeat: true }
             }
         }
     }
@@ -178,7 +180,7 @@ impl Progress {
         self.table().retain(|key, _| exists(key));
     }
 
-    /// When a deletion becomes slow. The time for which the Pod kept the machine does not count.
+    /// When a deletion becomes slow. The time for which the Pod kept the VM does not count.
     fn slow_at(&self, entry: Option<&Entry>, deleted: Timestamp) -> Timestamp {
         self.after(entry.and_then(|entry| entry.kept_until).map_or(deleted, |until| until.max(deleted)))
     }
@@ -253,7 +255,7 @@ impl Entry {
         });
     }
 
-    fn hold(&mut self, reason: Option<Reason>, metrics: &Metrics) {
+    fn count_held(&mut self, reason: Option<Reason>, metrics: &Metrics) {
         if self.held.as_ref().map(|(reason, _)| *reason) != reason {
             self.held = reason.map(|reason| (reason, metrics.held(reason.as_str())));
         }
@@ -270,11 +272,11 @@ impl Outcome<'_> {
     }
 
     /// Where a deletion stands that goes on by itself. What needs somebody's help says so itself.
-    fn standing(&self, looks: u32, next: Timestamp) -> Option<Message> {
-        let attempts = if looks == 1 { "1 attempt".to_owned() } else { format!("{looks} attempts") };
+    fn state(&self, attempts: u32, next: Timestamp) -> Option<Message> {
+        let attempts = if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
         let tried = format!("{attempts}, the next one at {next}");
         match self {
-            Self::Decided(Decision::Wait(Wait::MachineGoes)) => Some(Message::public(format!(
+            Self::Decided(Decision::Wait(Wait::VmDeletion)) => Some(Message::public(format!(
                 "{tried}: the cloud accepted the deletion and still shows the VM"
             ))),
             Self::Decided(Decision::Retry(error)) => match error.class {
@@ -300,32 +302,32 @@ impl Outcome<'_> {
 pub(super) enum Step {
     /// What became of the Pod.
     Owner,
-    /// What the cloud knows of the machine.
+    /// What the cloud knows of the VM.
     Describe,
-    /// Whether another PeerPod needs the machine.
+    /// Whether another PeerPod needs the VM.
     Claims,
-    /// The machine's deletion.
+    /// The VM's deletion.
     Delete,
-    /// Whether the machine is gone.
+    /// Whether the VM is gone.
     Gone,
     /// The release of the finalizer.
     Release,
 }
 
 /// Where one look is.
-pub(super) struct Pass(Mutex<(Step, Timestamp)>);
+pub(super) struct CurrentStep(Mutex<(Step, Timestamp)>);
 
-impl Pass {
+impl CurrentStep {
     pub(super) fn new(now: Timestamp) -> Self {
         Self(Mutex::new((Step::Owner, now)))
     }
 
     /// The look waits for this from now on.
-    pub(super) fn at(&self, step: Step) {
+    pub(super) fn set(&self, step: Step) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (step, Timestamp::now());
     }
 
-    fn standing(&self) -> String {
+    fn describe(&self) -> String {
         let (step, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let what = match step {
             Step::Owner => "for the API server to read the Pod",

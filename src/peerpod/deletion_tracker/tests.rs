@@ -15,24 +15,24 @@ fn key() -> ObjectRef<PeerPod> {
 
 /// Slow after 300 s, about a PeerPod that was deleted at second 0.
 struct Watched {
-    progress: Progress,
+    tracker: DeletionTracker,
     registry: Registry,
 }
 
 impl Watched {
     fn new() -> Self {
         let mut registry = Registry::default();
-        let progress = Progress::new(Duration::from_secs(300), Metrics::new(&mut registry));
-        Self { progress, registry }
+        let tracker = DeletionTracker::new(Duration::from_secs(300), Metrics::new(&mut registry));
+        Self { tracker, registry }
     }
 
-    fn ended(&self, second: i64, decision: &Decision) -> Telling {
+    fn ended(&self, second: i64, decision: &Decision) -> StatusUpdate {
         let outcome = Outcome::Decided(decision);
-        self.progress.ended(&key(), Some(at(0)), &outcome, AGAIN, at(second)).unwrap()
+        self.tracker.ended(&key(), Some(at(0)), &outcome, AGAIN, at(second)).unwrap()
     }
 
     fn patience(&self, second: i64) -> u64 {
-        self.progress.patience(&key(), at(0), at(second)).as_secs()
+        self.tracker.patience(&key(), at(0), at(second)).as_secs()
     }
 
     fn holds(&self, reason: Reason, count: u8) {
@@ -47,18 +47,18 @@ fn failed(class: ErrorClass) -> Decision {
     Decision::Retry(Error::new(class, "the socket is closed"))
 }
 
-fn message(telling: &Telling) -> &str {
-    let condition = telling.condition.as_ref().unwrap();
+fn message(update: &StatusUpdate) -> &str {
+    let condition = update.condition.as_ref().unwrap();
     assert_eq!(condition.reason, Reason::DeletionSlow);
     condition.message.for_status()
 }
 
-const ACCEPTED: Decision = Decision::Wait(Wait::MachineGoes);
+const ACCEPTED: Decision = Decision::Wait(Wait::VmDeletion);
 
 #[test]
 fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_is_time() {
     let watched = Watched::new();
-    assert_eq!(watched.ended(300, &ACCEPTED), Telling { condition: None, repeat: false });
+    assert_eq!(watched.ended(300, &ACCEPTED), StatusUpdate { condition: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
     let text = "the deletion of 1970-01-01T00:00:00Z is not done: 2 attempts, the next one at 1970-01-01T00:05:08Z: the cloud \
                 accepted the deletion and still shows the VM";
@@ -66,7 +66,7 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
     assert!(first.repeat);
     watched.holds(Reason::DeletionSlow, 1);
     for second in [310, 400, 600] {
-        assert_eq!(watched.ended(second, &ACCEPTED), Telling { repeat: false, ..first.clone() });
+        assert_eq!(watched.ended(second, &ACCEPTED), StatusUpdate { repeat: false, ..first.clone() });
     }
     let other = watched.ended(600, &failed(ErrorClass::Transient));
     assert!(other.repeat && message(&other).contains("6 attempts"), "{other:?}");
@@ -75,7 +75,7 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
     let again = watched.ended(900, &failed(ErrorClass::Transient));
     assert!(again.repeat && message(&again).contains("8 attempts"), "{again:?}");
     watched.holds(Reason::DeletionSlow, 1);
-    watched.progress.forget(&key());
+    watched.tracker.forget(&key());
     watched.holds(Reason::DeletionSlow, 0);
 }
 
@@ -97,17 +97,17 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
     let watched = Watched::new();
     assert_eq!(watched.patience(0), 300);
     assert_eq!(watched.patience(298), 10, "a look that takes less than that is not stuck");
-    let pass = Pass::new(at(0));
-    pass.at(Step::Delete);
-    let stuck = || watched.progress.stuck(&key(), at(0), &pass, at(310));
-    let telling = stuck();
+    let step = CurrentStep::new(at(0));
+    step.set(Step::Delete);
+    let stuck = || watched.tracker.stuck(&key(), at(0), &step, at(310));
+    let update = stuck();
     assert!(
-        telling.repeat
-            && message(&telling).contains(
+        update.repeat
+            && message(&update).contains(
                 "the operator waits for the cloud to delete the VM, or for a free place for this call, since "
             )
     );
-    assert!(message(&telling).contains("(attempt 1)"), "{telling:?}");
+    assert!(message(&update).contains("(attempt 1)"), "{update:?}");
     assert_eq!(watched.patience(310), 300);
     assert!(watched.ended(311, &failed(ErrorClass::Transient)).repeat, "now it is known why");
     assert!(!watched.ended(320, &failed(ErrorClass::Transient)).repeat);
@@ -116,7 +116,7 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
 }
 
 #[test]
-fn the_time_for_which_a_pod_keeps_its_machine_does_not_count() {
+fn the_time_for_which_a_pod_keeps_its_vm_does_not_count() {
     let watched = Watched::new();
     let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));
     assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
@@ -130,7 +130,7 @@ fn an_api_server_that_fails_is_told_of_when_the_deletion_is_slow() {
     let watched = Watched::new();
     let failed = |second| {
         let error = ApiError::TimedOut;
-        watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
+        watched.tracker.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
     };
     assert_eq!(failed(10), None, "what was told before stays");
     assert!(message(&failed(301).unwrap()).contains(": 2 attempts"));
@@ -143,24 +143,24 @@ fn what_the_api_server_says_of_others_is_no_part_of_a_condition() {
     let status = kube::core::Status::failure(text, "Forbidden").with_code(403);
     let error = ApiError::Failed(kube::Error::Api(status.boxed()));
     let watched = Watched::new();
-    let telling =
-        watched.progress.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(301)).unwrap();
-    assert!(message(&telling).ends_with(": the API server answered with the status 403"), "{telling:?}");
-    assert!(telling.condition.unwrap().message.for_log().contains(text));
+    let update =
+        watched.tracker.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(301)).unwrap();
+    assert!(message(&update).ends_with(": the API server answered with the status 403"), "{update:?}");
+    assert!(update.condition.unwrap().message.for_log().contains(text));
 }
 
 #[test]
 fn what_lives_is_never_slow_and_leaves_nothing_behind() {
     let watched = Watched::new();
-    let ambiguous = Decision::Keep(crate::peerpod::decide::Refusal::Ambiguous);
+    let ambiguous = Decision::Keep(crate::peerpod::decide::Blocked::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = Outcome::Decided(decision);
-        watched.progress.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().condition
+        watched.tracker.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().condition
     };
     assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
     watched.holds(Reason::AmbiguousSiblings, 1);
     assert_eq!(ended(&Decision::Nothing), None);
     watched.holds(Reason::AmbiguousSiblings, 0);
-    assert!(watched.progress.table().is_empty());
-    assert_eq!(watched.progress.table().capacity(), 0);
+    assert!(watched.tracker.table().is_empty());
+    assert_eq!(watched.tracker.table().capacity(), 0);
 }

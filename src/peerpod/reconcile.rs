@@ -1,4 +1,4 @@
-//! One look at one PeerPod *(client required)*: observe, decide, apply, report, and when to look again.
+//! One reconcile of one PeerPod *(client required)*: observe, decide, apply, report, and when to reconcile again.
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
@@ -9,10 +9,11 @@ use operator_kit::{api_call::ApiError, finalizer::Written};
 use tracing::{info, warn};
 
 use super::{
-    Context, apply, conditions,
+    apply, conditions,
+    controller::Context,
     decide::{self, Decision, Facts, Release, Wait, decide},
+    deletion_tracker::{CurrentStep, Outcome, StatusUpdate, Step},
     index, object, observe,
-    progress::{Outcome, Pass, Step, Telling},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -20,31 +21,36 @@ use crate::{
 };
 
 impl Context {
-    /// One look: how it ended, for the metric, and what comes next.
-    pub(super) async fn look(&self, peerpod: &PeerPod) -> (&'static str, Action) {
-        let pass = Pass::new(Timestamp::now());
+    /// Reconciles once. Returns the result for the metric, and when to reconcile again.
+    pub(super) async fn reconcile(&self, peerpod: &PeerPod) -> (&'static str, Action) {
+        let step = CurrentStep::new(Timestamp::now());
         // Boxed, as every wrapper around a future this large would hold it twice.
-        let act = Box::pin(self.act(peerpod, &pass));
-        let error = match self.watched(peerpod, &pass, act).await {
+        let act = Box::pin(self.act(peerpod, &step));
+        let error = match self.report_while_slow(peerpod, &step, act).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
-        let again = self.pauses.failed(&index::key(peerpod));
-        Box::pin(self.tell(peerpod, &Outcome::Failed(&error), again)).await;
+        let again = self.requeue_policy.failed(&index::key(peerpod));
+        Box::pin(self.report_outcome(peerpod, &Outcome::Failed(&error), again)).await;
         ("error", Action::requeue(again))
     }
 
-    /// Does `work`, and tells where it stands when it makes a deletion slow.
-    async fn watched<T>(&self, peerpod: &PeerPod, pass: &Pass, work: impl Future<Output = T> + Unpin) -> T {
+    /// Does `work`. When the deletion becomes slow meanwhile, reports what the work waits for.
+    async fn report_while_slow<T>(
+        &self,
+        peerpod: &PeerPod,
+        step: &CurrentStep,
+        work: impl Future<Output = T> + Unpin,
+    ) -> T {
         let Some(deleted) = deleted(peerpod) else { return work.await };
         let key = index::key(peerpod);
         let watch = async {
             loop {
-                tokio::time::sleep(self.progress.patience(&key, deleted, Timestamp::now())).await;
-                // What needs somebody's help says so, and goes on doing so while the cloud is asked again.
+                tokio::time::sleep(self.deletion_tracker.patience(&key, deleted, Timestamp::now())).await;
+                // A stalled PeerPod keeps its condition while the operator asks the cloud again.
                 if !conditions::is_stalled(&self.latest(peerpod)) {
-                    let telling = self.progress.stuck(&key, deleted, pass, Timestamp::now());
-                    Box::pin(self.report(peerpod, &telling)).await;
+                    let update = self.deletion_tracker.stuck(&key, deleted, step, Timestamp::now());
+                    Box::pin(self.report(peerpod, &update)).await;
                 }
             }
         };
@@ -57,24 +63,24 @@ impl Context {
         }
     }
 
-    async fn act(&self, peerpod: &PeerPod, pass: &Pass) -> Result<Action, ApiError> {
+    async fn act(&self, peerpod: &PeerPod, step: &CurrentStep) -> Result<Action, ApiError> {
         if !self.observer.clouds.are_known() {
-            // A change of what is known brings it back.
+            // A change of the known clouds requeues it.
             return Ok(Action::await_change());
         }
-        // One provider from the first look to the last: settings that change meanwhile must not let another cloud say
-        // that the machine is gone.
+        // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
+        // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
-        let facts = self.observer.observe(peerpod, &provider, pass).await?;
+        let facts = self.observer.observe(peerpod, &provider, step).await?;
         if decide::contradicted(&facts) {
             self.index.doubt(peerpod);
         }
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
-            decision = delete(peerpod, &provider, own, facts.clone(), pass).await;
+            decision = delete(peerpod, &provider, own, facts.clone(), step).await;
         }
-        self.conclude(peerpod, &facts, decision, pass).await
+        self.conclude(peerpod, &facts, decision, step).await
     }
 
     async fn conclude(
@@ -82,17 +88,17 @@ impl Context {
         peerpod: &PeerPod,
         facts: &Facts,
         decision: Decision,
-        pass: &Pass,
+        step: &CurrentStep,
     ) -> Result<Action, ApiError> {
         self.metrics.decided(decision.as_str());
         let key = index::key(peerpod);
         match &decision {
-            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.owners.expect(peerpod),
+            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.pod_watch.expect(peerpod),
             _ => {
-                if let Some(others) = self.owners.settled(peerpod) {
-                    self.nudges.add(others);
-                    // Others that name the machine may have been refused for the sake of its Pod.
-                    self.nudges.add(self.index.going_beside(peerpod));
+                if let Some(others) = self.pod_watch.settled(peerpod) {
+                    self.requeues.add(others);
+                    // Other PeerPods that name the VM may have been refused because of its Pod.
+                    self.requeues.add(self.index.going_beside(peerpod));
                 }
             }
         }
@@ -105,16 +111,16 @@ impl Context {
                 return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
             }
             Decision::Release(release) => {
-                pass.at(Step::Release);
+                step.set(Step::Release);
                 return self.release(peerpod, facts, *release).await;
             }
             _ => {}
         }
-        let again = self.pauses.after(&key, &decision, self.index.unsettled());
+        let again = self.requeue_policy.after(&key, &decision, self.index.unsettled());
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
         }
-        self.tell(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
+        self.report_outcome(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
         Ok(again.map_or_else(Action::await_change, Action::requeue))
     }
 
@@ -137,37 +143,37 @@ impl Context {
         Ok(self.after_write(&index::key(peerpod), written))
     }
 
-    /// After a write the watch brings whatever comes next. An outdated object comes the same way; the timer is for a watch
-    /// that hangs.
+    /// After a write the watch delivers the next state, also of an object that was outdated. The timer is for a watch that
+    /// hangs.
     fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
         match written {
             Written::Done | Written::Gone => {
-                self.pauses.settled(key);
-                self.progress.forget(key);
+                self.requeue_policy.settled(key);
+                self.deletion_tracker.forget(key);
                 Action::await_change()
             }
-            Written::Outdated => Action::requeue(self.pauses.failed(key)),
+            Written::Outdated => Action::requeue(self.requeue_policy.failed(key)),
         }
     }
 
-    /// Tells people how a look ended.
-    async fn tell(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
+    /// Reports how a reconcile ended.
+    async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
         let now = Timestamp::now();
-        let telling = self.progress.ended(&index::key(peerpod), deleted(peerpod), outcome, again, now);
-        if let Some(telling) = telling {
-            self.report(peerpod, &telling).await;
+        let update = self.deletion_tracker.ended(&index::key(peerpod), deleted(peerpod), outcome, again, now);
+        if let Some(update) = update {
+            self.report(peerpod, &update).await;
         }
     }
 
-    /// Whether people can be told does not decide when to go on; it is tried again with the next look.
-    async fn report(&self, peerpod: &PeerPod, telling: &Telling) {
+    /// A failed report does not delay the next reconcile, which reports again.
+    async fn report(&self, peerpod: &PeerPod, update: &StatusUpdate) {
         let kept_for_pod = self.index.is_doubted(peerpod);
-        if let Err(error) = self.reporter.report(&self.latest(peerpod), telling, kept_for_pod).await {
+        if let Err(error) = self.reporter.report(&self.latest(peerpod), update, kept_for_pod).await {
             warn!(%error, "writing the status failed");
         }
     }
 
-    /// The PeerPod as it is known now: a long look may itself have written its status.
+    /// The PeerPod as the store has it now: a long reconcile may have written its status.
     fn latest(&self, peerpod: &PeerPod) -> Arc<PeerPod> {
         let known = self.observer.store.get(&index::key(peerpod));
         known
@@ -176,23 +182,23 @@ impl Context {
     }
 }
 
-/// When the deletion was asked for that the finalizer holds up; `None` where nothing waits for this operator.
+/// The deletionTimestamp, while the finalizer delays the deletion; `None` where nothing waits for this operator.
 fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     deleted.filter(|_| object::has_finalizer(peerpod))
 }
 
-/// The one effect on a cloud, and what follows from what the cloud says afterwards. A machine that is gone by now is
-/// deleted; only another look shows that it is absent.
+/// Deletes the VM, the only effect on a cloud, then asks for the VM again and decides on the answer. NotFound for the deletion
+/// is success, but only the second answer shows that the VM is absent.
 async fn delete(
     peerpod: &PeerPod,
     provider: &Result<Arc<dyn Provider>, Error>,
     own: &OwnVm,
     facts: Facts,
-    pass: &Pass,
+    step: &CurrentStep,
 ) -> Decision {
     info!(decision = "delete", machine = own.vm().name, "deleting the VM");
-    pass.at(Step::Delete);
+    step.set(Step::Delete);
     let deleted = match provider {
         Ok(provider) => provider.delete(own).await,
         Err(unavailable) => Err(unavailable.clone()),
@@ -200,9 +206,9 @@ async fn delete(
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
         _ => {
-            pass.at(Step::Gone);
-            let machine = observe::machine_of(peerpod, provider).await;
-            decide(Facts { machine, deletion_accepted: true, ..facts })
+            step.set(Step::Gone);
+            let vm = observe::vm_state_of(peerpod, provider).await;
+            decide(Facts { vm, deletion_accepted: true, ..facts })
         }
     }
 }
@@ -212,19 +218,19 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        decide::{Refusal, tests::dangling},
+        decide::{Blocked, tests::dangling},
         observe::tests::{answers, failing},
         *,
     };
     use crate::provider::{Vm, guard};
 
-    /// What follows from the deletion of a dangling machine by this cloud.
+    /// The decision after this cloud was asked to delete a dangling VM.
     async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
         let facts = dangling();
         let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };
         let spec = json!({ "cloudProvider": "aws", "instanceID": own.vm().id.as_str() });
         let peerpod = PeerPod::new("web", serde_json::from_value(spec).unwrap());
-        delete(&peerpod, provider, &own, facts, &Pass::new(Timestamp::now())).await
+        delete(&peerpod, provider, &own, facts, &CurrentStep::new(Timestamp::now())).await
     }
 
     #[tokio::test]
@@ -235,7 +241,7 @@ mod tests {
                 class => decide::unanswered(Error::new(class, "as told")),
             };
             assert_eq!(after(&provider).await, expected);
-            // Whatever it would say of the machine.
+            // Whatever the cloud would answer about the VM.
             let error = Error::new(class, "as told");
             let gone = Error::new(ErrorClass::NotFound, "");
             assert_eq!(after(&Ok(answers(Err(error), Err(gone)))).await, expected);
@@ -243,23 +249,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_an_accepted_deletion_only_a_machine_that_is_seen_to_be_absent_is_released() {
+    async fn after_an_accepted_deletion_only_a_vm_that_is_seen_to_be_absent_is_released() {
         let Decision::Delete(own) = decide(dangling()) else { panic!("there is nothing to delete") };
         let vm = own.vm();
-        let goes = Decision::Wait(Wait::MachineGoes);
+        let goes = Decision::Wait(Wait::VmDeletion);
         let gone = || Error::new(ErrorClass::NotFound, "");
         let busy = Error::new(ErrorClass::Transient, "busy");
         let another = Vm { name: "database".to_owned(), ..vm.clone() };
-        let refusal = Refusal::NotOwn(guard::prove(another.clone(), "web-0").unwrap_err());
+        let blocked = Blocked::NotOwn(guard::prove(another.clone(), "web-0").unwrap_err());
         for (shown, expected) in [
             (Err(gone()), Decision::Release(Release::Absent)),
             (Ok(vm.clone()), goes.clone()),
             (Err(busy.clone()), Decision::Retry(busy)),
-            (Ok(another), Decision::Refuse(refusal)),
+            (Ok(another), Decision::Refuse(blocked)),
         ] {
             assert_eq!(after(&Ok(answers(Ok(()), shown))).await, expected);
         }
-        // Gone when it was to be deleted, and there again.
+        // The deletion finds no VM, and the next question finds one.
         assert_eq!(after(&Ok(answers(Err(gone()), Ok(vm.clone())))).await, goes);
     }
 }

@@ -15,15 +15,15 @@ use crate::api::v1alpha1::PeerPod;
 /// PeerPods that want another look. Each waits at most once, and once more while it is handed out, so there are never
 /// many more than there are PeerPods.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nudges(Arc<NudgesInner>);
+pub(super) struct Requeues(Arc<RequeuesInner>);
 
 #[derive(Debug, Default)]
-struct NudgesInner {
+struct RequeuesInner {
     waiting: Mutex<HashSet<Key>>,
     arrived: Notify,
 }
 
-impl Nudges {
+impl Requeues {
     /// Asks for another look at each of these.
     pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) {
         let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,14 +36,14 @@ impl Nudges {
 
     /// Those that are asked for, as they come, without end.
     pub(super) fn stream(self) -> impl Stream<Item = ObjectRef<PeerPod>> + Send {
-        stream::unfold(self, |nudges| async move {
+        stream::unfold(self, |requeues| async move {
             loop {
                 // One that is added in between leaves its permit, so the wait below ends at once.
-                let waiting = nudges.take();
+                let waiting = requeues.take();
                 if !waiting.is_empty() {
-                    return Some((stream::iter(waiting).map(|key| (*key).clone()), nudges));
+                    return Some((stream::iter(waiting).map(|key| (*key).clone()), requeues));
                 }
-                nudges.0.arrived.notified().await;
+                requeues.0.arrived.notified().await;
             }
         })
         .flatten()
@@ -59,12 +59,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_nudge_given_twice_comes_once() {
-        let nudges = Nudges::default();
+    async fn a_requeue_that_is_asked_for_twice_happens_once() {
+        let requeues = Requeues::default();
         let one = Key::from(ObjectRef::new("a").within("shop"));
-        nudges.add([one.clone(), one.clone()]);
-        nudges.add([one]);
-        let mut stream = Box::pin(nudges.stream());
+        requeues.add([one.clone(), one.clone()]);
+        requeues.add([one]);
+        let mut stream = Box::pin(requeues.stream());
         assert_eq!(stream.next().await.unwrap().name, "a");
         assert!(futures::poll!(stream.next()).is_pending());
     }

@@ -1,0 +1,258 @@
+//! The watches of the PeerPod controller, and the controller that they feed *(client required)*.
+
+use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use kube::{
+    Api, Client,
+    runtime::{
+        Controller, WatchStreamExt,
+        controller::{self, Action},
+        reflector, watcher,
+    },
+};
+use operator_kit::{
+    Leadership, Permission,
+    projection::{MOST, Part, Projection, reading},
+    status::Publisher,
+    watch::{paged, retry_crd_watch},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, info, info_span};
+
+use super::{
+    conditions::Reason,
+    decide::Decision,
+    deletion_tracker::DeletionTracker,
+    grace_periods::GracePeriods,
+    index::{self, Change, Index},
+    object::owner,
+    observe::Observer,
+    pod,
+    pod_watch::PodWatch,
+    report::Reporter,
+    requeue::Requeues,
+    requeue_policy::RequeuePolicy,
+};
+use crate::{
+    api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
+    metrics::Metrics,
+    provider::{Clouds, Limits},
+};
+
+/// The controller's name, in `--controllers` and in metrics.
+pub const NAME: &str = "peerpod";
+
+/// What the controller may do in the cluster, and what for.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(
+        "confidentialcontainers.org",
+        &["peerpods"],
+        &["list", "watch", "patch", "delete", RELEASE_VERB],
+    ),
+    Permission::new("confidentialcontainers.org", &["peerpods/status"], &["patch"]),
+    Permission::new("", &["pods"], &["get", "list", "watch"]),
+    Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
+];
+
+/// The most reconciles that run at once. The number is higher than the number of calls that one cloud gets, so hung calls never
+/// occupy all of them, and low enough that thousands of PeerPods at start need little memory.
+const CONCURRENCY: u16 = 256;
+const _: () = assert!(Limits::MOST_CALLS + Limits::MOST_CALLS / 2 < CONCURRENCY);
+
+/// The fields of a PeerPod that the controller reads.
+static PEERPOD: Projection = Projection {
+    metadata: &[
+        ("annotations", Part::Only(&[(RELEASE_ANNOTATION, Part::All)])),
+        ("finalizers", Part::All),
+        ("ownerReferences", Part::All),
+    ],
+    rest: &[("spec", Part::All), ("status", Part::All)],
+    most: MOST,
+};
+
+/// What one reconcile needs.
+pub(super) struct Context {
+    pub(super) observer: Observer,
+    pub(super) reporter: Reporter,
+    pub(super) pod_watch: PodWatch,
+    pub(super) requeues: Requeues,
+    pub(super) index: Arc<Index>,
+    pub(super) requeue_policy: RequeuePolicy,
+    pub(super) deletion_tracker: DeletionTracker,
+    leadership: Leadership,
+    pub(super) metrics: Metrics,
+}
+
+/// Runs the controller until `shutdown`, then waits for the running reconciles. Calls `synced` once, when the watch has listed
+/// every PeerPod.
+///
+/// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops the
+/// running reconciles. When leadership begins again, it reconciles every PeerPod that needs it. It reports a deletion that takes
+/// longer than `slow_after`.
+pub async fn run(
+    client: Client,
+    clouds: Clouds,
+    leadership: Leadership,
+    metrics: Metrics,
+    slow_after: Duration,
+    synced: impl FnOnce() + Send + 'static,
+    shutdown: CancellationToken,
+) {
+    metrics
+        .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
+    let index = Arc::new(Index::default());
+    let requeues = Requeues::default();
+    let (store, writer) = reflector::store();
+    let circumstances = stream::select(clouds.changes(), leadership.changes());
+    let context = Arc::new(Context {
+        observer: Observer {
+            client: reading(&client, &pod::POD),
+            clouds,
+            index: index.clone(),
+            store: store.clone(),
+            grace_periods: GracePeriods::default(),
+        },
+        reporter: Reporter { publisher: Publisher::new(&client, &PEERPOD, FIELD_MANAGER, "Reaping") },
+        pod_watch: PodWatch::new(requeues.clone()),
+        requeues: requeues.clone(),
+        index: index.clone(),
+        requeue_policy: RequeuePolicy::default(),
+        deletion_tracker: DeletionTracker::new(slow_after, metrics.clone()),
+        leadership,
+        metrics,
+    });
+
+    let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
+    let (observer, related) = (context.clone(), requeues.clone());
+    let watch = watcher::watcher(api, paged());
+    let peerpods = retry_crd_watch::<PeerPod, _>(CRDS, watch).modify(trim).reflect(writer).try_filter_map(
+        move |event| {
+            let Change { matters, others } = index.apply(&event);
+            related.add(others);
+            observer.seen(&event);
+            ready(Ok(match event {
+                watcher::Event::Apply(peerpod) if matters => Some(peerpod),
+                _ => None,
+            }))
+        },
+    );
+
+    let peerpods_seen = store.clone();
+    let all_seen = async move {
+        if peerpods_seen.wait_until_ready().await.is_ok() {
+            info!(peerpods = peerpods_seen.len(), "the operator has listed every PeerPod");
+            synced();
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let index = context.index.clone();
+    let resync = circumstances.flat_map(move |()| stream::iter(index.to_resync()).map(|key| (*key).clone()));
+    let controller = Controller::for_stream(peerpods, store)
+        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .reconcile_on(requeues.stream())
+        .reconcile_on(resync)
+        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .run(reconcile, |_, never, _| match *never {}, context.clone())
+        .for_each(|_| ready(()));
+    let pod_watch = context.pod_watch.run(client);
+    futures::pin_mut!(all_seen, controller, pod_watch);
+    futures::select_biased! {
+        () = controller.fuse() => {}
+        never = all_seen.fuse() => match never {},
+        never = pod_watch.fuse() => match never {},
+    }
+}
+
+/// Keeps no more than what decisions read: of all pod_watch the Pod that counts.
+fn trim(peerpod: &mut PeerPod) {
+    peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
+}
+
+async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Action, Infallible> {
+    let span = info_span!(
+        "reconcile",
+        namespace = peerpod.metadata.namespace,
+        peerpod = peerpod.metadata.name,
+        cloud = peerpod.cloud_provider(),
+        instance = peerpod.instance_id(),
+    );
+    let started = std::time::Instant::now();
+    context.index.reconcile_started(&index::key(&peerpod), &context.metrics);
+    let work = context.reconcile(&peerpod).instrument(span);
+    let Some((result, action)) = context.leadership.while_leading(work).await else {
+        // This process does not lead, so it waits for nothing. A new term reconciles the PeerPod again.
+        context.pod_watch.settled(&peerpod);
+        context.deletion_tracker.forget(&index::key(&peerpod));
+        return Ok(Action::await_change());
+    };
+    context.metrics.reconciled(NAME, result, started.elapsed());
+    if !context.index.contains(&index::key(&peerpod)) {
+        // The PeerPod was removed during this reconcile, so no later event clears what the reconcile stored.
+        context.forget(&peerpod);
+    }
+    Ok(action)
+}
+
+impl Context {
+    /// Forgets PeerPods that were removed, and counts the others.
+    fn seen(&self, event: &watcher::Event<PeerPod>) {
+        match event {
+            watcher::Event::Delete(gone) => self.forget(gone),
+            // No event shows what was removed while the watch was down.
+            watcher::Event::InitDone => {
+                self.requeue_policy.retain(|key| self.index.contains(key));
+                self.pod_watch.retain(|key| self.index.contains(key));
+                self.deletion_tracker.retain(|key| self.index.contains(key));
+                self.observer.grace_periods.retain(|key| self.index.contains(key));
+            }
+            watcher::Event::Init | watcher::Event::InitApply(_) => return,
+            watcher::Event::Apply(_) => {}
+        }
+        self.index.publish(&self.metrics);
+    }
+
+    fn forget(&self, gone: &PeerPod) {
+        self.requeue_policy.settled(&index::key(gone));
+        self.pod_watch.settled(gone);
+        self.deletion_tracker.forget(&index::key(gone));
+        self.observer.grace_periods.forget(&index::key(gone));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_kit::testing::read_and_projected;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_projection_keeps_what_decisions_read() {
+        let pod = |name: &str, controller| json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": name, "controller": controller });
+        let set = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "s" });
+        let condition = json!({
+            "type": "Stalled", "status": "True", "reason": "r", "message": "m", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let mut written = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+                "finalizers": ["peer.pod/finalizer", "x/y"], "annotations": { (RELEASE_ANNOTATION): "abandon", "fat": "x" },
+                "ownerReferences": [set, pod("first", false), pod("own", true)],
+                "labels": { "fat": "x" }, "managedFields": [{ "manager": "m", "fieldsV1": { "f:spec": {} } }],
+            },
+            "spec": { "cloudProvider": "libvirt", "instanceID": "i" },
+            "status": { "conditions": [condition], "observedGeneration": 2 },
+        });
+        let [_, mut kept] = read_and_projected::<PeerPod>(&PEERPOD, &written);
+        trim(&mut kept);
+        let metadata = written["metadata"].as_object_mut().unwrap();
+        metadata.retain(|name, _| !["labels", "managedFields"].contains(&name.as_str()));
+        metadata["annotations"] = json!({ (RELEASE_ANNOTATION): "abandon" });
+        metadata["ownerReferences"] = json!([pod("own", true)]);
+        assert_eq!(json!(kept), written);
+    }
+}
