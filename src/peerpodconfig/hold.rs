@@ -97,8 +97,8 @@ impl Context {
         objects: bool,
     ) -> Result<Option<(String, Duration)>, PassError> {
         let unseen = || Some(("the operator is still reading nodes".to_owned(), NOT_YET_SEEN));
-        let Some(claims) = self.claims().await else { return Ok(unseen()) };
-        let Some(pass) = self.capacity.pass(&claims).await? else { return Ok(unseen()) };
+        let Some(requests) = self.node_requests().await else { return Ok(unseen()) };
+        let Some(pass) = self.capacity.pass(&requests).await? else { return Ok(unseen()) };
         let summary = pass.summaries.iter().find(|summary| summary.name == name);
         let pending = summary.map_or(0, |it| it.pending.len());
         let again = pass.again.unwrap_or(AGAIN);

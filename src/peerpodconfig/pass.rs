@@ -123,12 +123,12 @@ impl Context {
     }
 
     async fn look_after(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        let Some(claims) = self.claims().await else { return Ok(Action::requeue(NOT_YET_SEEN)) };
-        let pass = self.capacity.pass(&claims).await;
+        let Some(requests) = self.node_requests().await else { return Ok(Action::requeue(NOT_YET_SEEN)) };
+        let pass = self.capacity.pass(&requests).await;
         let name = config.name_any();
         let summary = match &pass {
             Ok(pass) => pass.as_ref().map(|pass| pass.summaries.clone()),
-            Err(_) => self.capacity.survey(&claims),
+            Err(_) => self.capacity.survey(&requests),
         };
         let Some(summaries) = summary else { return Ok(Action::requeue(NOT_YET_SEEN)) };
         let Some(summary) = summaries.into_iter().find(|summary| summary.name == name) else {

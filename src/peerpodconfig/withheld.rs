@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use super::{
     Context,
     build::{CONFIG_LABEL, Names},
-    capacity::{Claim, Summary},
+    capacity::{NodeRequest, Summary},
     conditions::{ConditionType, Finding, Reason},
     observe::Sources,
     settings,
@@ -17,20 +17,20 @@ use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
     /// What all configurations ask of the nodes; `None` until all nodes and DaemonSets have been seen.
-    pub(super) async fn claims(&self) -> Option<Vec<Claim>> {
+    pub(super) async fn node_requests(&self) -> Option<Vec<NodeRequest>> {
         // Before that, every DaemonSet would be taken for missing.
         self.daemon_sets.wait_until_ready().now_or_never()?.ok()?;
         let here = self.here();
-        let mut claims: Vec<_> = here.iter().map(|config| Claim::of(config)).collect();
+        let mut requests: Vec<_> = here.iter().map(|config| NodeRequest::of(config)).collect();
         let mut survey = None;
         for (index, config) in here.iter().enumerate() {
             // What runs already goes on.
             let current = self.current_daemon_set(&Names::of(config).adaptor);
-            if claims[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
+            if requests[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
                 continue;
             }
             if survey.is_none() {
-                survey = self.capacity.survey(&claims);
+                survey = self.capacity.survey(&requests);
             }
             let summary = &survey.as_ref()?[index];
             let obstacle = match (&current, self.observer.settings(config).await) {
@@ -44,9 +44,9 @@ impl Context {
                 },
                 (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
             };
-            claims[index].withheld = obstacle;
+            requests[index].withheld = obstacle;
         }
-        Some(claims)
+        Some(requests)
     }
 
     /// What is in the way of a configuration's cloud-api-adaptor.

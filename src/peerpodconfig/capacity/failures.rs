@@ -66,7 +66,7 @@ impl Failures {
     }
 
     /// Whether a node may not be written to yet.
-    pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
+    pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
         let until = match self.table.get(node) {
             Some(failure) => self.rest().unwrap_or(failure.until),
             None if self.untried.contains(node) => self.rest().unwrap_or(now),
@@ -148,17 +148,17 @@ mod tests {
         let (mut failures, now) = (Failures::default(), Instant::now());
         let [a, b] = ["a", "b"].map(Arc::<str>::from);
         failures.failed(&a, "no".into(), now);
-        assert!(failures.holds(&a, now) && !failures.holds(&b, now));
+        assert!(failures.delays(&a, now) && !failures.delays(&b, now));
         assert!(failures.again(now).is_some_and(|again| !again.is_zero() && again <= backoff::BASE));
-        assert!(!failures.holds(&a, now + backoff::BASE));
+        assert!(!failures.delays(&a, now + backoff::BASE));
         for _ in 0..20 {
             failures.failed(&a, "no".into(), now);
         }
-        assert!(!failures.holds(&a, now + LONGEST));
+        assert!(!failures.delays(&a, now + LONGEST));
         failures.failed(&b, "neither".into(), now);
         assert_eq!(failures.all(), [(a.clone(), "no".to_owned()), (b.clone(), "neither".to_owned())]);
         failures.succeeded(&a);
-        assert_eq!((failures.holds(&a, now), failures.backoff.failures(&a)), (false, 0));
+        assert_eq!((failures.delays(&a, now), failures.backoff.failures(&a)), (false, 0));
         failures.retain(&[write("b"), write("c")]);
         assert_eq!(failures.all().len(), 1);
         failures.retain(&[write("a")]);
@@ -177,12 +177,12 @@ mod tests {
         assert_eq!(failures.rest, None);
         let (mut now, mut passes) = (start, 0);
         while now < start + Duration::from_secs(3600) {
-            for node in failing.iter().filter(|node| !failures.holds(node, now)).collect::<Vec<_>>() {
+            for node in failing.iter().filter(|node| !failures.delays(node, now)).collect::<Vec<_>>() {
                 failures.failed(node, "no".into(), now);
             }
             failures.ended([untried.clone()], now);
-            assert!(nodes.iter().all(|node| failures.holds(node, now)));
-            assert!(!failures.holds(&"sound".into(), now));
+            assert!(nodes.iter().all(|node| failures.delays(node, now)));
+            assert!(!failures.delays(&"sound".into(), now));
             let rest = failures.rest;
             // One that fails meanwhile makes none of them wait longer.
             failures.failed(&other, "no".into(), now);
@@ -192,7 +192,7 @@ mod tests {
             passes += 1;
         }
         assert!((60..140).contains(&passes), "{passes}");
-        assert!(!failures.holds(untried, now));
+        assert!(!failures.delays(untried, now));
         // As soon as one can be written to, the others need not wait for long.
         failures.succeeded(untried);
         failures.ended([], now);

@@ -14,15 +14,15 @@
 //! brings that, and the next pass puts it right: at once for the first time, and ever more slowly where somebody goes on
 //! undoing it.
 
-mod claim;
+mod conflict_backoff;
 mod count;
 mod failures;
-mod holds;
 pub mod limit;
-mod memory;
 mod node;
+mod node_request;
 mod nodes;
 pub mod plan;
+mod recount;
 pub mod selection;
 pub mod spread;
 mod summary;
@@ -46,14 +46,14 @@ use tokio::{sync::Mutex, time::Instant};
 
 use self::{
     count::PodView,
-    memory::{Memory, UNEVEN},
     plan::{InUse, NodeWrite, Plan, plan},
+    recount::{Recount, UNEVEN},
     write::Writer,
 };
 
 pub use self::{
-    claim::{BadResource, Claim},
     node::{Level, MARK, Node},
+    node_request::{BadResource, NodeRequest},
     nodes::Nodes,
     summary::{CapacityFinding, Summary},
     write::Written,
@@ -85,13 +85,13 @@ pub struct Capacity {
 /// What passes leave to each other.
 struct Turn {
     writer: Writer,
-    memory: Memory,
+    recount: Recount,
 }
 
 /// What a pass did, and how everybody stands after it.
 #[derive(Debug)]
 pub struct Pass {
-    /// One for each claim, in their order.
+    /// One for each request, in their order.
     pub summaries: Vec<Summary>,
     /// What became of the writes.
     pub written: Written,
@@ -111,7 +111,7 @@ impl Capacity {
         let pods = Api::all(reading(client, &count::POD));
         let client = reading(client, &node::NODE);
         let (nodes, changes) = Nodes::watch(client.clone());
-        let turn = Turn { writer: Writer::new(client), memory: Memory::default() };
+        let turn = Turn { writer: Writer::new(client), recount: Recount::default() };
         (Self { pods, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
     }
 
@@ -125,16 +125,16 @@ impl Capacity {
         &self.nodes
     }
 
-    /// Which nodes each claim selects, and which of them an older one has, in the order of the claims. `None` until all
+    /// Which nodes each request selects, and which of them an older one has, in the order of the requests. `None` until all
     /// nodes have been seen.
-    pub fn survey(&self, claims: &[Claim]) -> Option<Vec<Summary>> {
-        Some(plan::survey(claims, &self.nodes.snapshot()?))
+    pub fn survey(&self, requests: &[NodeRequest]) -> Option<Vec<Summary>> {
+        Some(plan::survey(requests, &self.nodes.snapshot()?))
     }
 
-    /// Makes all nodes as these claims want them, which must be those of all configurations that are honoured, also of
+    /// Makes all nodes as these requests want them, which must be those of all configurations that are honoured, also of
     /// those that are being deleted. `None`, and nothing written, until all nodes have been seen.
-    pub async fn pass(&self, claims: &[Claim]) -> Result<Option<Pass>, CountError> {
-        let Turn { writer, memory } = &mut *self.turn.lock().await;
+    pub async fn pass(&self, requests: &[NodeRequest]) -> Result<Option<Pass>, CountError> {
+        let Turn { writer, recount } = &mut *self.turn.lock().await;
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {
@@ -142,33 +142,35 @@ impl Capacity {
             let late = Timestamp::now() - HAND_OVER;
             let written = nodes.iter().filter(|node| node.written().is_some_and(|time| time > late));
             let advertise = written.filter(|node| node.mark().is_some());
-            memory.look_again(advertise.map(|node| node.name().clone()), now);
+            recount.schedule(advertise.map(|node| node.name().clone()), now);
         }
-        let (mut in_use, due) = (memory.all(now), memory.due(now));
-        let mut planned = plan(claims, &nodes, &in_use);
+        let (mut in_use, due) = (recount.all(now), recount.due(now));
+        let mut planned = plan(requests, &nodes, &in_use);
         if !(planned.is_settled() && due.is_empty()) {
-            let waits = |node: &Arc<str>| writer.holds(node, now);
-            in_use = memory.recent(waits, now);
+            let waits = |node: &Arc<str>| writer.delays(node, now);
+            in_use = recount.recent(waits, now);
             let refused = |write: &NodeWrite| writer.refuses(write, now);
-            let Some(counted) = self.count(claims, due, refused, &mut in_use).await? else { return Ok(None) };
+            let Some(counted) = self.count(requests, due, refused, &mut in_use).await? else {
+                return Ok(None);
+            };
             planned = counted;
-            memory.take(&in_use, waits, now);
+            recount.take(&in_use, waits, now);
         }
         let (mut summaries, moved) = (planned.summaries, !planned.writes.is_empty());
         let written = writer.write(&self.nodes, planned.writes, now).await;
         if moved {
             let reached: HashSet<_> = written.reached.iter().collect();
             planned.lowered.retain(|node| reached.contains(node));
-            memory.look_again(planned.lowered, Instant::now());
+            recount.schedule(planned.lowered, Instant::now());
             if let Some(nodes) = self.nodes.snapshot() {
-                summaries = plan(claims, &nodes, &in_use).summaries;
+                summaries = plan(requests, &nodes, &in_use).summaries;
             }
             for summary in &mut summaries {
                 summary.hindered(&written);
             }
         }
         let uneven = summaries.iter().any(|summary| summary.uneven).then_some(UNEVEN);
-        let again = [written.again, uneven, memory.next_look(Instant::now())].into_iter().flatten().min();
+        let again = [written.again, uneven, recount.next(Instant::now())].into_iter().flatten().min();
         Ok(Some(Pass { summaries, written, again }))
     }
 
@@ -176,18 +178,18 @@ impl Capacity {
     /// counted for a write that is `refused`, as it must wait.
     async fn count(
         &self,
-        claims: &[Claim],
+        requests: &[NodeRequest],
         mut uncounted: Vec<Arc<str>>,
         refused: impl Fn(&NodeWrite) -> bool,
         in_use: &mut InUse,
     ) -> Result<Option<Plan>, CountError> {
-        let resources: BTreeSet<_> = claims.iter().map(|claim| claim.resource.as_str()).collect();
+        let resources: BTreeSet<_> = requests.iter().map(|request| request.resource.as_str()).collect();
         for round in 0.. {
             if !uncounted.is_empty() {
                 count::count(&self.pods, &uncounted, round > ROUNDS, &resources, in_use).await?;
             }
             let Some(nodes) = self.nodes.snapshot() else { break };
-            let planned = plan(claims, &nodes, in_use);
+            let planned = plan(requests, &nodes, in_use);
             let admitted = planned.writes.iter().filter(|write| !refused(write));
             let admitted: HashSet<_> = admitted.map(|write| &write.node).collect();
             uncounted = planned.uncounted.iter().filter(|node| admitted.contains(node)).cloned().collect();

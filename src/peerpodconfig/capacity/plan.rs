@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    claim::Claim,
     node::{Level, Node},
-    spread::{Place, spread},
+    node_request::NodeRequest,
+    spread::{NodeCapacity, spread},
     summary::Summary,
 };
 use crate::api::v1alpha1::Distribution;
@@ -33,7 +33,7 @@ pub struct Plan {
     /// One write for each node that is not as it should be: first those that take VMs away, then those that give some, each
     /// in an order of no meaning.
     pub writes: Vec<NodeWrite>,
-    /// How each configuration stands, in the order of the claims.
+    /// How each configuration stands, in the order of the requests.
     pub summaries: Vec<Summary>,
     /// Nodes of which it must be known how many peer pods run there before anything is written.
     pub uncounted: Vec<Arc<str>>,
@@ -96,9 +96,9 @@ impl InUse {
     }
 }
 
-/// What a node should advertise of its claim's resource.
+/// What a node should advertise of its request's resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aim {
+enum DesiredCapacity {
     /// So many, or nothing, whoever advertises some.
     Share(Option<u32>),
     /// Nothing, whoever advertises some and whatever runs there.
@@ -109,50 +109,50 @@ enum Aim {
     Keep,
 }
 
-/// Makes the plan from all claims and all nodes. Nothing may be written while there are
+/// Makes the plan from all requests and all nodes. Nothing may be written while there are
 /// [uncounted](Plan::uncounted) nodes among those to be written to: count their peer pods and plan again. Which are asked for
 /// is a matter of the nodes whose number would change; where nothing is to be done, none is.
-pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
-    let mut summaries: Vec<_> = claims.iter().map(Summary::of).collect();
-    let owners = owners(claims, nodes, &mut summaries);
-    let mut aims = vec![Aim::Withdraw; nodes.len()];
+pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
+    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
+    let owners = owners(requests, nodes, &mut summaries);
+    let mut all_desired = vec![DesiredCapacity::Withdraw; nodes.len()];
     let mut uncounted = BTreeSet::new();
-    for (index, claim) in claims.iter().enumerate() {
+    for (index, request) in requests.iter().enumerate() {
         let owned: Vec<_> = (0..nodes.len()).filter(|&node| owners[node] == Some(index)).collect();
         let summary = &mut summaries[index];
-        for (&node, aim) in owned.iter().zip(aims_of(claim, &owned, nodes, in_use, summary)) {
-            aims[node] = aim;
-            let level = nodes[node].level(&claim.resource);
-            if aim != Aim::Withdraw {
+        for (&node, desired) in owned.iter().zip(desired_of(request, &owned, nodes, in_use, summary)) {
+            all_desired[node] = desired;
+            let level = nodes[node].level(&request.resource);
+            if desired != DesiredCapacity::Withdraw {
                 summary.advertised += u64::from(level.allocatable.unwrap_or(0));
             }
-            if needs_count(aim, level) && !in_use.is_counted(nodes[node].name()) {
+            if needs_count(desired, level) && !in_use.is_counted(nodes[node].name()) {
                 uncounted.insert(nodes[node].name().clone());
             }
         }
     }
     // A selector that cannot be read any more may mean any node that cloud-api-adaptor runs on by what it was before. Where
     // none was deployed by it, it never had any.
-    let unclear: BTreeSet<_> = claims
+    let unclear: BTreeSet<_> = requests
         .iter()
-        .filter(|claim| !claim.deleted && claim.withheld.is_none() && claim.selection.is_err())
-        .map(|claim| claim.resource.as_str())
+        .filter(|request| !request.deleted && request.withheld.is_none() && request.selection.is_err())
+        .map(|request| request.resource.as_str())
         .collect();
     let mut writes = Vec::new();
     let mut lowered = Vec::new();
-    for ((node, &owner), aim) in nodes.iter().zip(&owners).zip(aims) {
-        let claim = owner.map(|index| &claims[index]);
-        let is_unclear = match claim {
-            Some(claim) => claim.bad_resource().is_some(),
+    for ((node, &owner), desired) in nodes.iter().zip(&owners).zip(all_desired) {
+        let request = owner.map(|index| &requests[index]);
+        let is_unclear = match request {
+            Some(request) => request.bad_resource().is_some(),
             None => node.mark().is_some_and(|mark| unclear.contains(mark)),
         };
         if is_unclear {
             continue;
         }
-        if let Some(write) = write(node, claim.map(|claim| claim.resource.as_str()), aim) {
+        if let Some(write) = write(node, request.map(|request| request.resource.as_str()), desired) {
             let gives = write.resources.iter().any(|(name, vms)| *vms > node.level(name).allocatable);
-            for (index, (summary, claim)) in summaries.iter_mut().zip(claims).enumerate() {
-                let is_removed = write.resources.get(&claim.resource) == Some(&None);
+            for (index, (summary, request)) in summaries.iter_mut().zip(requests).enumerate() {
+                let is_removed = write.resources.get(&request.resource) == Some(&None);
                 if owner == Some(index) || is_removed {
                     summary.pending.push(node.name().clone());
                 }
@@ -177,72 +177,72 @@ pub fn plan(claims: &[Claim], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
     }
 }
 
-/// Which nodes each claim selects, and which of them an older one has, in the order of the claims.
-pub fn survey(claims: &[Claim], nodes: &[Arc<Node>]) -> Vec<Summary> {
-    let mut summaries: Vec<_> = claims.iter().map(Summary::of).collect();
-    owners(claims, nodes, &mut summaries);
+/// Which nodes each request selects, and which of them an older one has, in the order of the requests.
+pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
+    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
+    owners(requests, nodes, &mut summaries);
     summaries
 }
 
-/// The claim that has each node: of those that select it, the oldest.
-fn owners(claims: &[Claim], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
-    let mut order: Vec<_> = (0..claims.len()).filter(|&index| !claims[index].deleted).collect();
-    order.sort_by_key(|&index| claims[index].precedence());
+/// The request that has each node: of those that select it, the oldest.
+fn owners(requests: &[NodeRequest], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
+    let mut order: Vec<_> = (0..requests.len()).filter(|&index| !requests[index].deleted).collect();
+    order.sort_by_key(|&index| requests[index].precedence());
     let selections: Vec<_> =
-        order.iter().filter_map(|&index| Some((index, claims[index].selection.as_ref().ok()?))).collect();
+        order.iter().filter_map(|&index| Some((index, requests[index].selection.as_ref().ok()?))).collect();
     let owner = |node: &Arc<Node>| {
         let mut selecting =
             selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
         let (owner, _) = *selecting.next()?;
-        summaries[owner].selects(node, &claims[owner]);
-        summaries[owner].marked += usize::from(node.mark() == Some(claims[owner].resource.as_str()));
+        summaries[owner].selects(node, &requests[owner]);
+        summaries[owner].marked += usize::from(node.mark() == Some(requests[owner].resource.as_str()));
         for (younger, _) in selecting {
-            summaries[*younger].selects(node, &claims[*younger]);
-            *summaries[*younger].overlaps.entry(claims[owner].name.clone()).or_default() += 1;
+            summaries[*younger].selects(node, &requests[*younger]);
+            *summaries[*younger].overlaps.entry(requests[owner].name.clone()).or_default() += 1;
         }
         Some(owner)
     };
     nodes.iter().map(owner).collect()
 }
 
-/// The aim of each node that a claim has.
-fn aims_of(
-    claim: &Claim,
+/// The desired of each node that a request has.
+fn desired_of(
+    request: &NodeRequest,
     owned: &[usize],
     nodes: &[Arc<Node>],
     in_use: &InUse,
     summary: &mut Summary,
-) -> Vec<Aim> {
-    let limit = match claim.limit {
-        _ if claim.bad_resource().is_some() => return vec![Aim::Keep; owned.len()],
-        _ if claim.withheld.is_some() => return vec![Aim::Withdraw; owned.len()],
-        Err(_) => return vec![Aim::Keep; owned.len()],
-        Ok(None) => return vec![Aim::Withdraw; owned.len()],
+) -> Vec<DesiredCapacity> {
+    let limit = match request.limit {
+        _ if request.bad_resource().is_some() => return vec![DesiredCapacity::Keep; owned.len()],
+        _ if request.withheld.is_some() => return vec![DesiredCapacity::Withdraw; owned.len()],
+        Err(_) => return vec![DesiredCapacity::Keep; owned.len()],
+        Ok(None) => return vec![DesiredCapacity::Withdraw; owned.len()],
         // No peer pod is to start any more. Those that run do not mind a resource that is not there.
-        Ok(Some(0)) => return vec![Aim::Nothing; owned.len()],
+        Ok(Some(0)) => return vec![DesiredCapacity::Nothing; owned.len()],
         Ok(Some(limit)) => limit,
     };
-    let place = |&node: &usize| Place {
+    let capacity_of = |&node: &usize| NodeCapacity {
         name: nodes[node].name(),
-        current: nodes[node].level(&claim.resource).capacity.unwrap_or(0),
-        in_use: in_use.of(nodes[node].name(), &claim.resource),
+        current: nodes[node].level(&request.resource).capacity.unwrap_or(0),
+        in_use: in_use.of(nodes[node].name(), &request.resource),
     };
-    let is_closed = |node: &&usize| claim.kept_off(&nodes[**node]).is_some();
-    let places: Vec<_> = owned.iter().filter(|node| !is_closed(node)).map(place).collect();
+    let is_closed = |node: &&usize| request.kept_off(&nodes[**node]).is_some();
+    let capacities: Vec<_> = owned.iter().filter(|node| !is_closed(node)).map(capacity_of).collect();
     // Where no cloud-api-adaptor is to run, what runs keeps its room.
-    let closed: Vec<_> = owned.iter().filter(is_closed).map(|node| place(node).in_use).collect();
+    let closed: Vec<_> = owned.iter().filter(is_closed).map(|node| capacity_of(node).in_use).collect();
     let closed_in_use: u64 = closed.iter().copied().map(u64::from).sum();
-    let shares: Vec<_> = match claim.distribution {
+    let shares: Vec<_> = match request.distribution {
         Distribution::Total => {
             let left = u64::from(limit).saturating_sub(closed_in_use);
-            let spread = spread(u32::try_from(left).unwrap_or(limit), &places);
+            let spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
             summary.beyond = spread.beyond + closed_in_use.saturating_sub(limit.into());
             spread.shares
         }
         Distribution::PerNode => {
-            let in_use = places.iter().map(|place| place.in_use).chain(closed.iter().copied());
+            let in_use = capacities.iter().map(|it| it.in_use).chain(closed.iter().copied());
             summary.beyond = in_use.map(|in_use| u64::from(in_use.saturating_sub(limit))).sum();
-            places.iter().map(|place| place.in_use.max(limit)).collect()
+            capacities.iter().map(|it| it.in_use.max(limit)).collect()
         }
     };
     let (least, most) = (shares.iter().min(), shares.iter().max());
@@ -255,23 +255,23 @@ fn aims_of(
     let mut share = |node| if is_closed(&node) { closed.next() } else { shares.next() };
     // A kubelet that restarts refuses running Pods where the resource is there and too small; where it is not, it does not
     // look. So there is no share of 0.
-    owned.iter().map(|node| Aim::Share(share(node).filter(|share| *share > 0))).collect()
+    owned.iter().map(|node| DesiredCapacity::Share(share(node).filter(|share| *share > 0))).collect()
 }
 
 /// Whether more peer pods may run on a node than it is to advertise. That cannot be where it advertises no fewer than it
 /// did: only as many were scheduled. But whoever reset a node did not ask what runs there.
-fn needs_count(aim: Aim, level: Level) -> bool {
-    match aim {
-        Aim::Share(share) => {
+fn needs_count(desired: DesiredCapacity, level: Level) -> bool {
+    match desired {
+        DesiredCapacity::Share(share) => {
             let reset = level.capacity.unwrap_or(0) == 0;
             level != Level::of(share) && if reset { share.is_some() } else { share < level.capacity }
         }
-        Aim::Nothing | Aim::Withdraw | Aim::Keep => false,
+        DesiredCapacity::Nothing | DesiredCapacity::Withdraw | DesiredCapacity::Keep => false,
     }
 }
 
-/// What makes a node as it should be, unless it is. `resource` is that of its claim.
-fn write(node: &Node, resource: Option<&str>, aim: Aim) -> Option<NodeWrite> {
+/// What makes a node as it should be, unless it is. `resource` is that of its request.
+fn write(node: &Node, resource: Option<&str>, desired: DesiredCapacity) -> Option<NodeWrite> {
     let marked = node.mark();
     let mut resources = BTreeMap::new();
     if let Some(former) = marked.filter(|mark| Some(*mark) != resource) {
@@ -281,12 +281,12 @@ fn write(node: &Node, resource: Option<&str>, aim: Aim) -> Option<NodeWrite> {
     if let Some(resource) = resource {
         let is_ours = marked == Some(resource);
         let level = node.level(resource);
-        let share = match aim {
-            Aim::Share(share) => Some(share),
-            Aim::Nothing => Some(None),
-            Aim::Withdraw => is_ours.then_some(None),
+        let share = match desired {
+            DesiredCapacity::Share(share) => Some(share),
+            DesiredCapacity::Nothing => Some(None),
+            DesiredCapacity::Withdraw => is_ours.then_some(None),
             // Nothing is better than a resource that is there and too small.
-            Aim::Keep => (is_ours && level.capacity == Some(0)).then_some(None),
+            DesiredCapacity::Keep => (is_ours && level.capacity == Some(0)).then_some(None),
         };
         mark = match share {
             Some(share) => share.map(|_| resource.to_owned()),

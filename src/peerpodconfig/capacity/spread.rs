@@ -2,7 +2,7 @@
 
 /// A node that takes part in a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct NodeCapacity<'a> {
     /// Its name, which decides where nothing else does.
     pub name: &'a str,
     /// How many VMs it advertises now; 0 where it advertises none.
@@ -14,7 +14,7 @@ pub struct Place<'a> {
 /// A distribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// The share of each place, in the order of the places.
+    /// The share of each node, in the order of the nodes.
     pub shares: Vec<u32>,
     /// How many peer pods run beyond the limit: by so much the shares sum to more than it.
     pub beyond: u64,
@@ -27,22 +27,21 @@ pub struct Spread {
 ///   is no room.
 /// - Of any two shares one is larger by 2 or more only if that many peer pods run there.
 /// - Among all such distributions it is one that moves the fewest VMs from what is advertised now, and of those one that
-///   changes the fewest nodes. What is left to choose, names decide; the order of `places` decides nothing.
+///   changes the fewest nodes. What is left to choose, names decide; the order of `nodes` decides nothing.
 ///
 /// It takes O(n log n) for n nodes.
-pub fn spread(limit: u32, places: &[Place<'_>]) -> Spread {
-    let needed = total(places, 0);
-    if places.is_empty() || needed > u64::from(limit) {
-        let shares = places.iter().map(|place| place.in_use).collect();
+pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
+    let needed = total(nodes, 0);
+    if nodes.is_empty() || needed > u64::from(limit) {
+        let shares = nodes.iter().map(|node| node.in_use).collect();
         return Spread { shares, beyond: needed.saturating_sub(limit.into()) };
     }
-    let level = level(limit, places);
-    let mut shares: Vec<_> = places.iter().map(|place| place.in_use.max(level)).collect();
+    let level = level(limit, nodes);
+    let mut shares: Vec<_> = nodes.iter().map(|node| node.in_use.max(level)).collect();
     // Fewer than may have one more, or the level would be higher.
-    let left = u64::from(limit) - total(places, level);
-    let mut takers: Vec<_> = (0..places.len()).filter(|&index| places[index].in_use <= level).collect();
-    takers
-        .sort_unstable_by_key(|&index| (cost_of_one_more(level, places[index].current), places[index].name));
+    let left = u64::from(limit) - total(nodes, level);
+    let mut takers: Vec<_> = (0..nodes.len()).filter(|&index| nodes[index].in_use <= level).collect();
+    takers.sort_unstable_by_key(|&index| (cost_of_one_more(level, nodes[index].current), nodes[index].name));
     for (_, index) in (0..left).zip(takers) {
         shares[index] += 1;
     }
@@ -50,16 +49,16 @@ pub fn spread(limit: u32, places: &[Place<'_>]) -> Spread {
 }
 
 /// The sum of the shares when every node has `level`, or as many as run there.
-fn total(places: &[Place<'_>], level: u32) -> u64 {
-    places.iter().map(|place| u64::from(place.in_use.max(level))).sum()
+fn total(nodes: &[NodeCapacity<'_>], level: u32) -> u64 {
+    nodes.iter().map(|node| u64::from(node.in_use.max(level))).sum()
 }
 
 /// The most that every node can have. There is a node, and `limit` is enough for level 0.
-fn level(limit: u32, places: &[Place<'_>]) -> u32 {
+fn level(limit: u32, nodes: &[NodeCapacity<'_>]) -> u32 {
     let (mut enough, mut most) = (0, limit);
     while enough < most {
         let middle = enough + (most - enough).div_ceil(2);
-        if total(places, middle) <= u64::from(limit) {
+        if total(nodes, middle) <= u64::from(limit) {
             enough = middle;
         } else {
             most = middle - 1;

@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    claim::{BadResource, Claim},
     limit::BadLimit,
     node::Node,
+    node_request::{BadResource, NodeRequest},
     selection::{BadSelector, Selection},
     write::Written,
 };
@@ -68,15 +68,15 @@ pub struct CapacityFinding {
 }
 
 impl Summary {
-    /// That of a claim that selects no node yet.
-    pub fn of(claim: &Claim) -> Self {
+    /// That of a request that selects no node yet.
+    pub fn of(request: &NodeRequest) -> Self {
         Self {
-            name: claim.name.clone(),
-            limit: claim.limit.clone(),
-            distribution: claim.distribution,
-            selection: claim.selection.clone(),
-            resource: claim.bad_resource(),
-            withheld: claim.withheld.clone(),
+            name: request.name.clone(),
+            limit: request.limit.clone(),
+            distribution: request.distribution,
+            selection: request.selection.clone(),
+            resource: request.bad_resource(),
+            withheld: request.withheld.clone(),
             nodes: 0,
             overlaps: BTreeMap::new(),
             marked: 0,
@@ -93,10 +93,10 @@ impl Summary {
         }
     }
 
-    /// Takes over a node that its claim selects.
-    pub(super) fn selects(&mut self, node: &Node, claim: &Claim) {
+    /// Takes over a node that its request selects.
+    pub(super) fn selects(&mut self, node: &Node, request: &NodeRequest) {
         self.nodes += 1;
-        if let Some(taint) = claim.kept_off(node) {
+        if let Some(taint) = request.kept_off(node) {
             self.tainted.push((node.name().clone(), taint.clone()));
         } else if !node.is_ready() {
             self.lost.push(node.name().clone());

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
+    conflict_backoff::ConflictBackoff,
     failures::{self, Failures},
-    holds::Holds,
     node::{MARK, NodeView},
     nodes::Nodes,
     plan::NodeWrite,
@@ -55,30 +55,30 @@ pub struct Written {
 #[derive(Debug)]
 pub(super) struct Writer {
     nodes: Api<NodeView>,
-    holds: Holds,
+    conflicts: ConflictBackoff,
     failures: Failures,
 }
 
 impl Writer {
     pub(super) fn new(client: Client) -> Self {
-        Self { nodes: Api::all(client), holds: Holds::default(), failures: Failures::default() }
+        Self { nodes: Api::all(client), conflicts: ConflictBackoff::default(), failures: Failures::default() }
     }
 
     /// Whether this has to wait, so that it will not be written.
     pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
-        self.failures.holds(&write.node, now) || self.holds.refuses(write, now)
+        self.failures.delays(&write.node, now) || self.conflicts.refuses(write, now)
     }
 
     /// Whether a node waits for something to be written to it.
-    pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
-        self.failures.holds(node, now) || self.holds.holds(node, now)
+    pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
+        self.failures.delays(node, now) || self.conflicts.delays(node, now)
     }
 
     /// Writes what had [not to wait](Self::refuses) `now`, in this order but several at once, and tells the nodes what they
     /// are then.
     pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>, now: Instant) -> Written {
         let mut outcome = Written::default();
-        let admitted = admit(&mut self.failures, &self.holds, writes, now, &mut outcome);
+        let admitted = admit(&mut self.failures, &self.conflicts, writes, now, &mut outcome);
         let mut left = admitted.into_iter();
         let mut running = stream::FuturesUnordered::new();
         let (mut failures, mut in_a_row) = (0, 0);
@@ -99,14 +99,14 @@ impl Writer {
                     in_a_row = 0;
                 }
                 Err(error) if is_outdated(&write.node, &error) => {
-                    self.holds.not_written(&write.node);
+                    self.conflicts.not_written(&write.node);
                     self.failures.succeeded(&write.node);
                     outcome.outdated += 1;
                     in_a_row = 0;
                 }
                 Err(error) => {
                     warn!(node = %write.node, %error, "writing the node's number of VMs failed");
-                    self.holds.not_written(&write.node);
+                    self.conflicts.not_written(&write.node);
                     self.failures.failed(&write.node, error.to_string(), Instant::now());
                     failures += 1;
                     in_a_row += 1;
@@ -118,7 +118,7 @@ impl Writer {
         }
         let untried: Vec<_> = left.map(|write| write.node).collect();
         for node in &untried {
-            self.holds.not_written(node);
+            self.conflicts.not_written(node);
         }
         outcome.untried = untried.len();
         if failures > 0 {
@@ -134,20 +134,20 @@ impl Writer {
 /// contest.
 fn admit(
     failures: &mut Failures,
-    holds: &Holds,
+    conflicts: &ConflictBackoff,
     mut writes: Vec<NodeWrite>,
     now: Instant,
     outcome: &mut Written,
 ) -> Vec<NodeWrite> {
-    holds.sweep(now);
+    conflicts.forget_old(now);
     // Asked before any failure is forgotten, as it was when peer pods were counted: whoever had to wait was not counted.
     let waiting: HashSet<_> =
-        writes.iter().map(|write| write.node.clone()).filter(|node| failures.holds(node, now)).collect();
+        writes.iter().map(|write| write.node.clone()).filter(|node| failures.delays(node, now)).collect();
     failures.retain(&writes);
     writes.retain(|write| !waiting.contains(&write.node));
     writes.retain(|write| {
-        let Err(hold) = holds.admit(write, now) else { return true };
-        outcome.again = Some(outcome.again.map_or(hold, |first| first.min(hold)));
+        let Err(wait) = conflicts.admit(write, now) else { return true };
+        outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
         outcome.contested.push(write.node.clone());
         false
     });
@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn who_waits_does_so_for_the_whole_pass_though_others_are_forgotten_meanwhile() {
-        let (mut failures, holds, now) = (Failures::default(), Holds::default(), Instant::now());
+        let (mut failures, conflicts, now) =
+            (Failures::default(), ConflictBackoff::default(), Instant::now());
         let write = |node: usize| NodeWrite {
             node: node.to_string().into(),
             uid: node.to_string().into(),
@@ -196,11 +197,11 @@ mod tests {
         let all: Vec<_> = (0..failures::MANY).map(write).collect();
         failures.failed(&all[0].node, "no".into(), now);
         failures.ended(all[1..].iter().map(|write| write.node.clone()), now);
-        assert!(all.iter().all(|write| failures.holds(&write.node, now)));
+        assert!(all.iter().all(|write| failures.delays(&write.node, now)));
         let fewer = all[1..].to_vec();
         let mut outcome = Written::default();
-        assert_eq!(admit(&mut failures, &holds, fewer.clone(), now, &mut outcome), []);
-        assert_eq!(admit(&mut failures, &holds, fewer.clone(), now, &mut outcome), fewer);
+        assert_eq!(admit(&mut failures, &conflicts, fewer.clone(), now, &mut outcome), []);
+        assert_eq!(admit(&mut failures, &conflicts, fewer.clone(), now, &mut outcome), fewer);
     }
 
     #[test]

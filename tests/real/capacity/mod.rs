@@ -17,7 +17,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE,
-    peerpodconfig::capacity::{Capacity, Claim, MARK, Nodes, PERMISSIONS, Summary},
+    peerpodconfig::capacity::{Capacity, MARK, NodeRequest, Nodes, PERMISSIONS, Summary},
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -49,7 +49,7 @@ struct Stage<'a> {
     nodes: Api<Node>,
     /// The nodes as who advertises sees them.
     known: Nodes,
-    claims: watch::Sender<Vec<Claim>>,
+    requests: watch::Sender<Vec<NodeRequest>>,
     summaries: watch::Receiver<Vec<Summary>>,
     /// Ends with the stage.
     _tasks: JoinSet<()>,
@@ -61,7 +61,7 @@ impl<'a> Stage<'a> {
     async fn new(testbed: &'a Testbed) -> Result<Self> {
         let (capacity, changes) = Capacity::watch(&client(testbed).await?);
         let known = capacity.nodes().clone();
-        let (claims, mut wanted) = watch::channel(Vec::new());
+        let (requests, mut wanted) = watch::channel(Vec::new());
         let (told, summaries) = watch::channel(Vec::new());
         let news = Arc::new(Notify::new());
         let mut tasks = JoinSet::new();
@@ -79,8 +79,8 @@ impl<'a> Stage<'a> {
                     open = wanted.changed() => if open.is_err() { return },
                     () = later => {}
                 }
-                let claims = wanted.borrow_and_update().clone();
-                let pass = capacity.pass(&claims).await.expect("Pods can be listed");
+                let requests = wanted.borrow_and_update().clone();
+                let pass = capacity.pass(&requests).await.expect("Pods can be listed");
                 again = pass.as_ref().and_then(|pass| pass.again);
                 if let Some(pass) = pass {
                     told.send_replace(pass.summaries);
@@ -89,7 +89,7 @@ impl<'a> Stage<'a> {
         });
         let nodes = Api::all(testbed.client());
         let written = writes(testbed)?.len();
-        Ok(Self { testbed, nodes, known, claims, summaries, _tasks: tasks, written })
+        Ok(Self { testbed, nodes, known, requests, summaries, _tasks: tasks, written })
     }
 
     /// Adds a worker that no kubelet runs on, so it is never ready. Returns when who advertises has seen it.
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
 
     /// Asks for these VMs.
     fn want(&self, specs: &[Value]) -> Result<()> {
-        self.claims.send_replace(specs.iter().map(claim).collect::<Result<_>>()?);
+        self.requests.send_replace(specs.iter().map(node_request).collect::<Result<_>>()?);
         Ok(())
     }
 
@@ -224,14 +224,14 @@ fn requests(testbed: &Testbed) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
-fn claim(spec: &Value) -> Result<Claim> {
+fn node_request(spec: &Value) -> Result<NodeRequest> {
     let config = serde_json::from_value(json!({
         "apiVersion": "confidentialcontainers.org/v1alpha1",
         "kind": "PeerPodConfig",
         "metadata": { "name": "config", "deletionTimestamp": spec["deleted"] },
         "spec": spec,
     }))?;
-    Ok(Claim::of(&config))
+    Ok(NodeRequest::of(&config))
 }
 
 /// What a node has of the resource, in capacity and allocatable.

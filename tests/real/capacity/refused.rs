@@ -11,7 +11,7 @@ use peerpod_operator::peerpodconfig::{
 use serde_json::json;
 use testbed::wait::DEADLINE;
 
-use super::{LIST, SOON, Stage, claim, client};
+use super::{LIST, SOON, Stage, client, node_request};
 use crate::support::{
     refusal::{refuse_writes_to_nodes, take_writes_to_nodes},
     without_operator,
@@ -69,16 +69,20 @@ fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()>
             changes.next().await.context("the first list")?;
             stage.leave("twin").await?;
             stage.join("twin").await?;
-            let pass =
-                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            let pass = capacity
+                .pass(&[node_request(&json!({ "limit": 3 }))?])
+                .await?
+                .context("all nodes were seen")?;
             let written = pass.written;
             ensure!(
                 (written.written, written.outdated) == (0, 1) && written.failed.is_empty(),
                 "{written:?}"
             );
             stage.leave("twin").await?;
-            let pass =
-                capacity.pass(&[claim(&json!({ "limit": 3 }))?]).await?.context("all nodes were seen")?;
+            let pass = capacity
+                .pass(&[node_request(&json!({ "limit": 3 }))?])
+                .await?
+                .context("all nodes were seen")?;
             ensure!(pass.written.outdated == 1, "{:?}", pass.written);
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::api::v1alpha1::PeerPodConfig;
 
 const VM: &str = "kata.peerpods.io/vm";
 
-fn claim(name: &str, spec: &Value) -> Claim {
+fn request(name: &str, spec: &Value) -> NodeRequest {
     let config: PeerPodConfig = serde_json::from_value(json!({
         "apiVersion": "confidentialcontainers.org/v1alpha1",
         "kind": "PeerPodConfig",
@@ -26,25 +26,25 @@ fn claim(name: &str, spec: &Value) -> Claim {
         "spec": spec,
     }))
     .unwrap();
-    Claim::of(&config)
+    NodeRequest::of(&config)
 }
 
-fn limit(limit: &Value) -> Claim {
-    claim("config", &json!({ "limit": limit }))
+fn limit(limit: &Value) -> NodeRequest {
+    request("config", &json!({ "limit": limit }))
 }
 
-fn deleted(claim: Claim) -> Claim {
-    Claim { deleted: true, ..claim }
+fn deleted(request: NodeRequest) -> NodeRequest {
+    NodeRequest { deleted: true, ..request }
 }
 
 #[test]
 fn ten_over_three_nodes_and_then_nothing_more_is_written() {
     let mut cluster = Cluster::workers(3);
-    let claims = [limit(&json!(10))];
-    let plan = cluster.pass(&claims);
+    let requests = [limit(&json!(10))];
+    let plan = cluster.pass(&requests);
     assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (3, 3));
     assert_eq!(cluster.shares(), [4, 3, 3]);
-    let plan = cluster.pass(&claims);
+    let plan = cluster.pass(&requests);
     assert!(plan.writes.is_empty() && plan.uncounted.is_empty());
     let summary = &plan.summaries[0];
     assert_eq!((summary.nodes, summary.advertised, summary.pending.len()), (3, 10, 0));
@@ -55,61 +55,61 @@ fn ten_over_three_nodes_and_then_nothing_more_is_written() {
 #[test]
 fn a_node_that_joins_leaves_or_is_recreated_costs_the_fewest_writes() {
     let mut cluster = Cluster::workers(5);
-    let claims = [limit(&json!(10))];
-    cluster.pass(&claims);
+    let requests = [limit(&json!(10))];
+    cluster.pass(&requests);
     cluster.0.insert("late".into(), Facts::worker());
     // What is taken away goes first.
-    let writes = cluster.pass(&claims).writes;
+    let writes = cluster.pass(&requests).writes;
     assert_eq!((writes.len(), &*writes[0].node, &*writes[1].node), (2, "node-4", "late"));
     assert_eq!(cluster.shares(), [1, 2, 2, 2, 2, 1]);
     cluster.0.remove("late");
-    assert_eq!(cluster.pass(&claims).writes.len(), 1);
+    assert_eq!(cluster.pass(&requests).writes.len(), 1);
     *cluster.of("node-2") = Facts::worker();
-    assert_eq!(cluster.pass(&claims).writes.len(), 1);
+    assert_eq!(cluster.pass(&requests).writes.len(), 1);
     assert_eq!(cluster.shares(), [2; 5]);
 }
 
 #[test]
 fn a_node_that_was_reset_or_stripped_is_put_right() {
-    let claims = [limit(&json!(10))];
+    let requests = [limit(&json!(10))];
     for reset in [Some(0), None, Some(99)] {
         let mut cluster = Cluster::workers(3);
-        cluster.pass(&claims);
+        cluster.pass(&requests);
         let advertised = cluster.shares();
         let resources = &mut cluster.of("node-1").resources;
         resources.clear();
         resources.extend(reset.map(|vms| (VM.to_owned(), vms)));
-        assert_eq!(cluster.pass(&claims).writes.len(), 1, "{reset:?}");
+        assert_eq!(cluster.pass(&requests).writes.len(), 1, "{reset:?}");
         assert_eq!(cluster.shares(), advertised);
     }
     // A kubelet has not yet followed.
     let mut cluster = Cluster::workers(1);
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     let fields = json!({ "capacity": { VM: "10" }, "allocatable": {}, "mark": VM, "labels": cluster.of("node-0").labels });
     let node = Node::new(&view("node-0", &fields), &mut Texts::default());
-    assert_eq!(plan(&claims, &[node.into()], &InUse::default()).uncounted, []);
+    assert_eq!(plan(&requests, &[node.into()], &InUse::default()).uncounted, []);
     let node = Node::new(&view("node-0", &fields), &mut Texts::default());
-    assert_eq!(plan(&claims, &[node.into()], &InUse::default()).writes.len(), 1);
+    assert_eq!(plan(&requests, &[node.into()], &InUse::default()).writes.len(), 1);
 }
 
 #[test]
 fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other() {
     let mut cluster = Cluster::workers(2);
     cluster.0.insert("foreign".into(), Facts { labels: BTreeMap::new(), ..Facts::advertises(VM, 7) });
-    let claims = [limit(&json!(10))];
-    cluster.pass(&claims);
+    let requests = [limit(&json!(10))];
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [7, 5, 5]);
     cluster.of("node-0").labels.clear();
-    assert_eq!(cluster.pass(&claims).writes.len(), 2);
+    assert_eq!(cluster.pass(&requests).writes.len(), 2);
     assert_eq!(cluster.shares(), [7, 0, 10]);
     assert_eq!(cluster.of("node-0"), &Facts::default());
-    let plan = cluster.pass(&[deleted(claims[0].clone())]);
+    let plan = cluster.pass(&[deleted(requests[0].clone())]);
     assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (1, 1));
-    let plan = cluster.pass(&[deleted(claims[0].clone())]);
+    let plan = cluster.pass(&[deleted(requests[0].clone())]);
     assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (0, 0));
     assert_eq!(cluster.shares(), [7, 0, 0]);
     // The same without any configuration: one that went while nobody watched.
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     cluster.pass(&[]);
     assert_eq!(cluster.shares(), [7, 0, 0]);
 }
@@ -119,26 +119,26 @@ fn what_somebody_else_advertised_on_selected_nodes_is_taken_over() {
     let mut cluster = Cluster::workers(2);
     *cluster.of("node-0") = Facts::advertises(VM, 5);
     *cluster.of("node-1") = Facts::advertises(VM, 10);
-    let claims = [limit(&json!(10))];
-    assert_eq!(cluster.pass(&claims).writes.len(), 2, "the mark alone is a write");
+    let requests = [limit(&json!(10))];
+    assert_eq!(cluster.pass(&requests).writes.len(), 2, "the mark alone is a write");
     assert_eq!(cluster.shares(), [5, 5]);
-    cluster.pass(&[deleted(claims[0].clone())]);
+    cluster.pass(&[deleted(requests[0].clone())]);
     assert_eq!(cluster.shares(), [0, 0]);
 }
 
 #[test]
 fn another_resource_takes_the_place_of_the_former_by_one_write() {
     let mut cluster = Cluster::workers(2);
-    let mut claims = [limit(&json!(10))];
-    cluster.pass(&claims);
-    claims[0].resource = "example.org/vm".into();
-    assert_eq!(cluster.pass(&claims).writes.len(), 2);
+    let mut requests = [limit(&json!(10))];
+    cluster.pass(&requests);
+    requests[0].resource = "example.org/vm".into();
+    assert_eq!(cluster.pass(&requests).writes.len(), 2);
     for facts in cluster.0.values() {
         assert_eq!(facts.resources, [("example.org/vm".to_owned(), 5)].into());
         assert_eq!(facts.mark.as_deref(), Some("example.org/vm"));
     }
-    claims[0].resource = "memory".into();
-    let plan = cluster.pass(&claims);
+    requests[0].resource = "memory".into();
+    let plan = cluster.pass(&requests);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.summaries[0].capacity().reason.as_str(), "InvalidResource");
 }
@@ -148,13 +148,13 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
     let mut cluster = Cluster::workers(3);
     cluster.of("node-2").labels.insert("zone".into(), "x".into());
     let at = |seconds| Some(jiff::Timestamp::from_second(seconds).unwrap());
-    let all = Claim { created: at(2), ..claim("all", &json!({ "limit": 4 })) };
-    let zone = claim("zone", &json!({ "limit": 9, "nodeSelector": { "zone": "x" } }));
-    let zone = Claim { created: at(1), ..zone };
-    for claims in [[all.clone(), zone.clone()], [zone.clone(), all.clone()]] {
-        cluster.pass(&claims);
+    let all = NodeRequest { created: at(2), ..request("all", &json!({ "limit": 4 })) };
+    let zone = request("zone", &json!({ "limit": 9, "nodeSelector": { "zone": "x" } }));
+    let zone = NodeRequest { created: at(1), ..zone };
+    for requests in [[all.clone(), zone.clone()], [zone.clone(), all.clone()]] {
+        cluster.pass(&requests);
         assert_eq!(cluster.shares(), [2, 2, 9]);
-        let summaries = cluster.pass(&claims).summaries;
+        let summaries = cluster.pass(&requests).summaries;
         let summary = summaries.iter().find(|summary| summary.name == "all").unwrap();
         assert_eq!((summary.nodes, summary.advertised), (3, 4));
         let conflict = summary.conflict().unwrap();
@@ -165,7 +165,7 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
     let plan = cluster.pass(&[all.clone(), deleted(zone.clone())]);
     assert_eq!(cluster.shares(), [2, 1, 1]);
     assert_eq!(plan.summaries[1].pending.len(), 0, "none of its nodes is left to be cleared");
-    let twin = Claim { created: at(2), ..claim("twin", &json!({ "limit": 1 })) };
+    let twin = NodeRequest { created: at(2), ..request("twin", &json!({ "limit": 1 })) };
     let summaries = cluster.pass(&[twin, all]).summaries;
     assert_eq!(summaries[0].capacity().reason.as_str(), "AllTaken");
 }
@@ -173,9 +173,9 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
 #[test]
 fn every_limit_has_its_meaning() {
     let reason = |cluster: &mut Cluster, value: Value| {
-        let claims = [limit(&value)];
-        cluster.pass(&claims);
-        let finding = cluster.pass(&claims).summaries[0].capacity();
+        let requests = [limit(&value)];
+        cluster.pass(&requests);
+        let finding = cluster.pass(&requests).summaries[0].capacity();
         (cluster.shares(), finding.reason.as_str(), finding.reason.status())
     };
     let mut cluster = Cluster::workers(3);
@@ -200,14 +200,14 @@ fn every_limit_has_its_meaning() {
 #[test]
 fn a_limit_for_each_node_is_that_of_each() {
     let mut cluster = Cluster::workers(3);
-    let claims = [claim("config", &json!({ "limit": 4, "distribution": "PerNode" }))];
-    cluster.pass(&claims);
+    let requests = [request("config", &json!({ "limit": 4, "distribution": "PerNode" }))];
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [4, 4, 4]);
     cluster.of("node-1").runs = 4;
-    let claims = [claim("config", &json!({ "limit": 3, "distribution": "PerNode" }))];
-    cluster.pass(&claims);
+    let requests = [request("config", &json!({ "limit": 3, "distribution": "PerNode" }))];
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [3, 4, 3]);
-    let summary = &cluster.pass(&claims).summaries[0];
+    let summary = &cluster.pass(&requests).summaries[0];
     assert_eq!((summary.beyond, summary.uneven, summary.capacity().reason.as_str()), (1, true, "MoreInUse"));
 }
 
@@ -241,9 +241,9 @@ fn what_keeps_nodes_from_being_written_to_is_told() {
 fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
     let mut cluster = Cluster::workers(3);
     *cluster.of("node-0") = Facts::advertises(VM, 7);
-    let claims = [Claim { withheld: Some("another runs there".into()), ..limit(&json!(9)) }];
+    let requests = [NodeRequest { withheld: Some("another runs there".into()), ..limit(&json!(9)) }];
     let before = cluster.clone();
-    let summary = cluster.pass(&claims).summaries.remove(0);
+    let summary = cluster.pass(&requests).summaries.remove(0);
     assert_eq!((&cluster, summary.nodes, summary.advertised), (&before, 3, 0));
     let told = summary.capacity();
     assert_eq!((told.reason.as_str(), told.reason.status()), ("NoAdaptor", false));
@@ -251,42 +251,42 @@ fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
     // It is there, and then it goes.
     cluster.pass(&[limit(&json!(9))]);
     assert_eq!(cluster.shares(), [3, 3, 3]);
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [0, 0, 0]);
 }
 
 #[test]
 fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     let mut cluster = Cluster::workers(3);
-    let claims = [limit(&json!(9))];
-    cluster.pass(&claims);
+    let requests = [limit(&json!(9))];
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [3, 3, 3]);
     cluster.of("node-1").tainted = true;
     cluster.of("node-1").runs = 1;
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [4, 1, 4]);
-    let summary = &cluster.pass(&claims).summaries[0];
+    let summary = &cluster.pass(&requests).summaries[0];
     assert_eq!((summary.nodes, summary.closed, summary.uneven), (3, 1, true));
     let told = summary.capacity();
     assert_eq!(told.reason.as_str(), "Advertised");
     assert!(told.message.contains("node-1 with for=db:NoSchedule"), "{}", told.message);
     cluster.of("node-1").runs = 0;
-    let each = claim("config", &json!({ "limit": 2, "distribution": "PerNode" }));
-    for (claims, expected) in [(&claims[..], [5, 0, 4]), (&[each], [2, 0, 2])] {
-        cluster.pass(claims);
+    let each = request("config", &json!({ "limit": 2, "distribution": "PerNode" }));
+    for (requests, expected) in [(&requests[..], [5, 0, 4]), (&[each], [2, 0, 2])] {
+        cluster.pass(requests);
         assert_eq!(cluster.shares(), expected);
     }
     let tolerant =
         json!({ "limit": 9, "adaptor": { "tolerations": [{ "key": "for", "operator": "Exists" }] } });
-    cluster.pass(&[claim("config", &tolerant)]);
+    cluster.pass(&[request("config", &tolerant)]);
     assert_eq!(cluster.shares(), [3, 3, 3]);
     for node in cluster.0.values_mut() {
         node.tainted = true;
     }
     cluster.of("node-0").runs = 11;
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [11, 0, 0]);
-    let summary = &cluster.pass(&claims).summaries[0];
+    let summary = &cluster.pass(&requests).summaries[0];
     assert_eq!((summary.beyond, summary.capacity().reason.as_str()), (2, "AllTainted"));
 }
 
@@ -296,7 +296,7 @@ fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
     let good = limit(&json!(4));
     cluster.pass(std::slice::from_ref(&good));
     let selector = json!({ "matchExpressions": [{ "key": "a", "operator": "Near" }] });
-    let bad = claim("config", &json!({ "limit": 9, "labelSelector": selector }));
+    let bad = request("config", &json!({ "limit": 9, "labelSelector": selector }));
     let plan = cluster.pass(std::slice::from_ref(&bad));
     assert!(plan.writes.is_empty());
     assert_eq!(plan.summaries[0].capacity().reason.as_str(), "InvalidSelector");
@@ -311,17 +311,21 @@ fn a_selector_that_cannot_be_read_and_never_deployed_anything_keeps_no_node_of_a
     let mut cluster = Cluster::workers(2);
     let good = limit(&json!(4));
     let selector = json!({ "matchExpressions": [{ "key": "a", "operator": "Near" }] });
-    let bad = claim("other", &json!({ "limit": 9, "labelSelector": selector }));
-    let bad = Claim { withheld: Some("the selector cannot be read".into()), ..bad };
-    let claims = [good.clone(), bad.clone()];
-    cluster.pass(&claims);
+    let bad = request("other", &json!({ "limit": 9, "labelSelector": selector }));
+    let bad = NodeRequest { withheld: Some("the selector cannot be read".into()), ..bad };
+    let requests = [good.clone(), bad.clone()];
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [2, 2]);
     // Its share goes to the other one, so it must not keep it.
     cluster.of("node-0").labels.clear();
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [0, 4]);
-    let claims = [deleted(good), bad];
-    assert_eq!(cluster.pass(&claims).summaries[0].pending.len(), 1, "it is held until its nodes are cleared");
+    let requests = [deleted(good), bad];
+    assert_eq!(
+        cluster.pass(&requests).summaries[0].pending.len(),
+        1,
+        "it is held until its nodes are cleared"
+    );
     assert_eq!(cluster.shares(), [0, 0]);
-    assert!(cluster.pass(&claims).writes.is_empty());
+    assert!(cluster.pass(&requests).writes.is_empty());
 }

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn shares(limit: u32, places: &[(u32, u32)]) -> Vec<u32> {
-    spread(limit, &named(places, &names(places.len()))).shares
+fn shares(limit: u32, nodes: &[(u32, u32)]) -> Vec<u32> {
+    spread(limit, &named(nodes, &names(nodes.len()))).shares
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -11,14 +11,14 @@ fn names(count: usize) -> Vec<String> {
 }
 
 /// Places from what each advertises now and what runs there.
-fn named<'a>(places: &[(u32, u32)], names: &'a [String]) -> Vec<Place<'a>> {
-    places.iter().zip(names).map(|(&(current, in_use), name)| Place { name, current, in_use }).collect()
+fn named<'a>(nodes: &[(u32, u32)], names: &'a [String]) -> Vec<NodeCapacity<'a>> {
+    nodes.iter().zip(names).map(|(&(current, in_use), name)| NodeCapacity { name, current, in_use }).collect()
 }
 
 /// Whether these shares keep all promises but that of the fewest moves.
-fn is_fair(limit: u32, places: &[(u32, u32)], shares: &[u32]) -> bool {
-    let at_least = places.iter().zip(shares).all(|((_, in_use), share)| share >= in_use);
-    let even = places.iter().zip(shares).all(|((_, in_use), share)| {
+fn is_fair(limit: u32, nodes: &[(u32, u32)], shares: &[u32]) -> bool {
+    let at_least = nodes.iter().zip(shares).all(|((_, in_use), share)| share >= in_use);
+    let even = nodes.iter().zip(shares).all(|((_, in_use), share)| {
         share == in_use || shares.iter().all(|other| *share <= other.saturating_add(1))
     });
     at_least && even && sum(shares) == u64::from(limit)
@@ -29,8 +29,8 @@ fn sum(shares: &[u32]) -> u64 {
 }
 
 /// How many VMs move, and how many nodes change.
-fn cost(places: &[(u32, u32)], shares: &[u32]) -> (u64, usize) {
-    let moves = places.iter().zip(shares).map(|((current, _), share)| current.abs_diff(*share));
+fn cost(nodes: &[(u32, u32)], shares: &[u32]) -> (u64, usize) {
+    let moves = nodes.iter().zip(shares).map(|((current, _), share)| current.abs_diff(*share));
     let changes = moves.clone().filter(|&moved| moved > 0).count();
     (moves.map(u64::from).sum(), changes)
 }
@@ -44,7 +44,7 @@ fn all(limit: u32, count: usize) -> Vec<Vec<u32>> {
 }
 
 /// Nodes with what they advertise and what runs there, which is often the limit of what can be.
-fn places(most: u32, nodes: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
+fn capacities(most: u32, nodes: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
     let in_use = prop_oneof![3 => Just(0), 1 => 0..=most];
     prop::collection::vec((0..=most, in_use), 0..=nodes)
 }
@@ -83,37 +83,37 @@ fn five_thousand_nodes_and_the_largest_numbers_are_no_matter() {
 
 proptest! {
     #[test]
-    fn shares_are_fair_and_sum_to_the_limit(limit in 0_u32..200, places in places(30, 20)) {
-        let names = names(places.len());
-        let spread = spread(limit, &named(&places, &names));
-        let in_use: Vec<_> = places.iter().map(|(_, in_use)| *in_use).collect();
+    fn shares_are_fair_and_sum_to_the_limit(limit in 0_u32..200, nodes in capacities(30, 20)) {
+        let names = names(nodes.len());
+        let spread = spread(limit, &named(&nodes, &names));
+        let in_use: Vec<_> = nodes.iter().map(|(_, in_use)| *in_use).collect();
         prop_assert_eq!(spread.beyond, sum(&in_use).saturating_sub(limit.into()));
         if spread.beyond > 0 {
             prop_assert_eq!(spread.shares, in_use);
-        } else if !places.is_empty() {
-            prop_assert!(is_fair(limit, &places, &spread.shares), "{:?}", spread.shares);
+        } else if !nodes.is_empty() {
+            prop_assert!(is_fair(limit, &nodes, &spread.shares), "{:?}", spread.shares);
         }
     }
 
     #[test]
-    fn no_fair_distribution_moves_fewer_or_changes_fewer_nodes(limit in 0_u32..10, places in places(3, 4)) {
-        let given = shares(limit, &places);
-        let fair = all(limit, places.len()).into_iter().filter(|shares| is_fair(limit, &places, shares));
-        if let Some(least) = fair.map(|shares| cost(&places, &shares)).min() {
-            prop_assert_eq!(cost(&places, &given), least, "{:?}", given);
+    fn no_fair_distribution_moves_fewer_or_changes_fewer_nodes(limit in 0_u32..10, nodes in capacities(3, 4)) {
+        let given = shares(limit, &nodes);
+        let fair = all(limit, nodes.len()).into_iter().filter(|shares| is_fair(limit, &nodes, shares));
+        if let Some(least) = fair.map(|shares| cost(&nodes, &shares)).min() {
+            prop_assert_eq!(cost(&nodes, &given), least, "{:?}", given);
         }
     }
 
     #[test]
     fn the_order_of_the_nodes_decides_nothing(
         limit in 0_u32..100,
-        (places, order) in places(9, 8).prop_flat_map(|places| {
-            let order = Just((0..places.len()).collect::<Vec<_>>()).prop_shuffle();
-            (Just(places), order)
+        (nodes, order) in capacities(9, 8).prop_flat_map(|nodes| {
+            let order = Just((0..nodes.len()).collect::<Vec<_>>()).prop_shuffle();
+            (Just(nodes), order)
         }),
     ) {
-        let names = names(places.len());
-        let in_order = named(&places, &names);
+        let names = names(nodes.len());
+        let in_order = named(&nodes, &names);
         let shuffled: Vec<_> = order.iter().map(|&index| in_order[index]).collect();
         let expected = spread(limit, &in_order).shares;
         let found = spread(limit, &shuffled).shares;
@@ -123,9 +123,9 @@ proptest! {
     }
 
     #[test]
-    fn once_done_nothing_moves_any_more(limit in 0_u32..100, places in places(9, 8)) {
-        let first = shares(limit, &places);
-        let after: Vec<_> = first.iter().zip(&places).map(|(share, (_, in_use))| (*share, *in_use)).collect();
+    fn once_done_nothing_moves_any_more(limit in 0_u32..100, nodes in capacities(9, 8)) {
+        let first = shares(limit, &nodes);
+        let after: Vec<_> = first.iter().zip(&nodes).map(|(share, (_, in_use))| (*share, *in_use)).collect();
         prop_assert_eq!(shares(limit, &after), first);
     }
 }

@@ -61,15 +61,15 @@ impl Cluster {
     }
 
     /// What a pass does; its plan.
-    pub fn pass(&mut self, claims: &[Claim]) -> Plan {
-        self.pass_after(claims, InUse::default())
+    pub fn pass(&mut self, requests: &[NodeRequest]) -> Plan {
+        self.pass_after(requests, InUse::default())
     }
 
     /// What a pass does that knows something of former ones; its plan.
-    pub fn pass_after(&mut self, claims: &[Claim], mut in_use: InUse) -> Plan {
+    pub fn pass_after(&mut self, requests: &[NodeRequest], mut in_use: InUse) -> Plan {
         let mut rounds = 0;
         let plan = loop {
-            let plan = plan(claims, &self.nodes(), &in_use);
+            let plan = plan(requests, &self.nodes(), &in_use);
             if plan.uncounted.is_empty() {
                 break plan;
             }

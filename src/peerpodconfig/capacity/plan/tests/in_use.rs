@@ -12,22 +12,22 @@ use super::{
 #[test]
 fn no_node_advertises_fewer_than_run_there() {
     let mut cluster = Cluster::workers(1);
-    let claims = [limit(&json!(10))];
-    cluster.pass(&claims);
+    let requests = [limit(&json!(10))];
+    cluster.pass(&requests);
     cluster.of("node-0").runs = 8;
     for late in ["node-1", "node-2"] {
         cluster.0.insert(late.into(), Facts::worker());
     }
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [8, 1, 1]);
-    let plan = cluster.pass(&claims);
+    let plan = cluster.pass(&requests);
     assert!(plan.writes.is_empty() && plan.summaries[0].uneven);
     // Whoever reset it did not ask what runs there.
     cluster.of("node-0").resources.insert(VM.into(), 0);
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [8, 1, 1]);
     cluster.of("node-0").runs = 0;
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [4, 3, 3]);
 }
 
@@ -35,28 +35,28 @@ fn no_node_advertises_fewer_than_run_there() {
 fn what_is_remembered_spares_questions_and_takes_no_room_away() {
     let mut cluster = Cluster::workers(3);
     let of = |vms: u32| InUse::remembered([("node-0".into(), [(VM.to_owned(), vms)].into())].into());
-    let claims = [limit(&json!(10))];
+    let requests = [limit(&json!(10))];
     *cluster.of("node-0") = Facts { runs: 8, mark: Some(VM.into()), ..Facts::advertises(VM, 8) };
-    cluster.pass(&claims);
+    cluster.pass(&requests);
     assert_eq!(cluster.shares(), [8, 1, 1]);
     assert!(
-        !plan(&claims, &cluster.nodes(), &InUse::default()).is_settled(),
+        !plan(&requests, &cluster.nodes(), &InUse::default()).is_settled(),
         "without it, node-0 is asked for"
     );
-    assert!(plan(&claims, &cluster.nodes(), &of(8)).is_settled());
+    assert!(plan(&requests, &cluster.nodes(), &of(8)).is_settled());
     // One that is to have less is asked all the same, and so has as many as run there now.
-    let planned = cluster.pass_after(&claims, of(3));
+    let planned = cluster.pass_after(&requests, of(3));
     assert!(planned.is_settled());
-    let claims = [limit(&json!(6))];
-    assert_eq!(plan(&claims, &cluster.nodes(), &of(3)).uncounted, ["node-0".into()]);
+    let requests = [limit(&json!(6))];
+    assert_eq!(plan(&requests, &cluster.nodes(), &of(3)).uncounted, ["node-0".into()]);
     cluster.of("node-0").runs = 4;
-    let planned = cluster.pass_after(&claims, of(3));
+    let planned = cluster.pass_after(&requests, of(3));
     assert_eq!((cluster.shares(), planned.lowered), (vec![4, 1, 1], vec!["node-0".into()]));
     // A peer pod that was on its way is seen by the second look.
     cluster.of("node-0").runs = 5;
     let mut second_look = InUse::default();
     second_look.add("node-0".into(), [(VM.to_owned(), 5)].into());
-    cluster.pass_after(&claims, second_look);
+    cluster.pass_after(&requests, second_look);
     assert_eq!(cluster.shares(), [5, 1, 0]);
 }
 

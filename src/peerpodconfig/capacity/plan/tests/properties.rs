@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::{
     super::*,
-    VM, claim,
+    VM,
     cluster::{Cluster, Facts},
-    deleted,
+    deleted, request,
 };
 
 fn facts() -> impl Strategy<Value = Facts> {
@@ -29,7 +29,7 @@ fn facts() -> impl Strategy<Value = Facts> {
         .prop_map(|(labels, resources, mark, tainted, runs)| Facts { labels, resources, mark, tainted, runs })
 }
 
-fn claims() -> impl Strategy<Value = Vec<Claim>> {
+fn requests() -> impl Strategy<Value = Vec<NodeRequest>> {
     let limit = prop::sample::select(vec![json!(null), json!(0), json!("7"), json!(12), json!("x")]);
     let selectors = prop::sample::select(vec![
         json!({}),
@@ -44,13 +44,13 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
         spec["distribution"] = json!(if total { "Total" } else { "PerNode" });
         spec["admission"] = json!({ "extendedResource": resource });
         let created = jiff::Timestamp::from_second(created).ok();
-        Claim { created, deleted, withheld, ..claim("", &spec) }
+        NodeRequest { created, deleted, withheld, ..request("", &spec) }
     });
-    prop::collection::vec(one, 0..4).prop_map(|mut claims| {
-        for (index, claim) in claims.iter_mut().enumerate() {
-            claim.name = format!("config-{index}");
+    prop::collection::vec(one, 0..4).prop_map(|mut requests| {
+        for (index, request) in requests.iter_mut().enumerate() {
+            request.name = format!("config-{index}");
         }
-        claims
+        requests
     })
 }
 
@@ -58,17 +58,17 @@ proptest! {
     #[test]
     fn from_any_state_one_pass_brings_peace(
         nodes in prop::collection::vec(facts(), 0..8),
-        claims in claims(),
+        requests in requests(),
     ) {
         let mut cluster = Cluster::numbered(nodes);
         let before = cluster.clone();
-        let first = cluster.pass(&claims);
+        let first = cluster.pass(&requests);
         let mut written: Vec<_> = first.writes.iter().map(|write| &write.node).collect();
         written.sort();
         written.dedup();
         prop_assert_eq!(written.len(), first.writes.len(), "a node is written once");
         let after = cluster.clone();
-        let second = cluster.pass(&claims);
+        let second = cluster.pass(&requests);
         prop_assert!(second.writes.is_empty(), "{:?}", second.writes);
         prop_assert!(second.summaries.iter().all(|summary| summary.pending.is_empty()));
         prop_assert_eq!(&cluster, &after);
@@ -78,8 +78,8 @@ proptest! {
             prop_assert!(mark.is_none_or(|mark| facts.resources.get(mark).is_some_and(|vms| *vms > 0)) || first.writes.iter().all(|write| *write.node != **name));
             for (resource, vms) in &before.0[name].resources {
                 let was_ours = before.0[name].mark.as_ref() == Some(resource);
-                let is_claimed = claims.iter().any(|claim| {
-                    !claim.deleted && claim.withheld.is_none() && claim.resource == *resource
+                let is_claimed = requests.iter().any(|request| {
+                    !request.deleted && request.withheld.is_none() && request.resource == *resource
                 });
                 prop_assert!(was_ours || is_claimed || facts.resources.get(resource) == Some(vms), "foreign");
             }
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn whatever_is_remembered_nobody_who_runs_loses_room(
         nodes in prop::collection::vec(facts(), 1..8),
-        claims in claims(),
+        requests in requests(),
         remembered in prop::collection::vec(0_u32..12, 8),
     ) {
         let mut cluster = Cluster::numbered(nodes);
@@ -97,7 +97,7 @@ proptest! {
         let remembered = cluster.0.keys().zip(remembered);
         let remembered = remembered.map(|(node, vms)| (node.as_str().into(), [(VM.to_owned(), vms)].into()));
         let in_use = InUse::remembered(remembered.collect());
-        let plan = cluster.pass_after(&claims, in_use);
+        let plan = cluster.pass_after(&requests, in_use);
         for write in &plan.writes {
             let facts = &cluster.0[&*write.node];
             let was = before.0[&*write.node].resources.get(VM).copied().unwrap_or(0);
@@ -110,12 +110,12 @@ proptest! {
     #[test]
     fn after_all_are_deleted_nothing_marked_is_left(
         nodes in prop::collection::vec(facts(), 0..8),
-        claims in claims(),
+        requests in requests(),
     ) {
         let mut cluster = Cluster::numbered(nodes);
-        cluster.pass(&claims);
+        cluster.pass(&requests);
         let marked: Vec<_> = cluster.0.iter().filter_map(|(name, facts)| Some((name.clone(), facts.mark.clone()?))).collect();
-        let gone: Vec<_> = claims.into_iter().map(deleted).collect();
+        let gone: Vec<_> = requests.into_iter().map(deleted).collect();
         cluster.pass(&gone);
         for (name, mark) in marked {
             prop_assert!(!cluster.of(&name).resources.contains_key(&mark));

@@ -21,9 +21,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// A node that nobody reset for so long starts anew.
 const PEACE: Duration = Duration::from_secs(600);
 
-/// What was written to which node. The first reset of a node is corrected at once, further ones after holds that double.
+/// What was written to which node. The first reset of a node is corrected at once, further ones after waits that double.
 #[derive(Debug)]
-pub(super) struct Holds {
+pub(super) struct ConflictBackoff {
     hasher: RandomState,
     last: Mutex<HashMap<Arc<str>, Last>>,
     backoff: Backoff<Arc<str>>,
@@ -39,18 +39,18 @@ struct Last {
 }
 
 impl Last {
-    fn hold(&self, now: Instant) -> Option<Duration> {
-        self.again.checked_duration_since(now).filter(|hold| !hold.is_zero())
+    fn wait(&self, now: Instant) -> Option<Duration> {
+        self.again.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
 }
 
-impl Default for Holds {
+impl Default for ConflictBackoff {
     fn default() -> Self {
         Self { hasher: RandomState::new(), last: Mutex::default(), backoff: Backoff::new(FIRST, LONGEST) }
     }
 }
 
-impl Holds {
+impl ConflictBackoff {
     /// Takes a write for written, unless the same was written before, others undid it, and that happens too often: then
     /// says how long it must wait. One that says something else than the last is no answer to anybody, and need not.
     pub(super) fn admit(&self, write: &NodeWrite, now: Instant) -> Result<(), Duration> {
@@ -58,8 +58,8 @@ impl Holds {
         let mut table = self.table();
         let again = match table.get(&write.node) {
             Some(last) if last.content == content => {
-                if let Some(hold) = last.hold(now) {
-                    return Err(hold);
+                if let Some(wait) = last.wait(now) {
+                    return Err(wait);
                 }
                 now + self.backoff.failed(&write.node)
             }
@@ -75,12 +75,12 @@ impl Holds {
     /// Whether this write would have to wait.
     pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
         let content = self.hasher.hash_one(write);
-        self.table().get(&write.node).is_some_and(|last| last.content == content && last.hold(now).is_some())
+        self.table().get(&write.node).is_some_and(|last| last.content == content && last.wait(now).is_some())
     }
 
     /// Whether what was written to a node last would have to wait.
-    pub(super) fn holds(&self, node: &Arc<str>, now: Instant) -> bool {
-        self.table().get(node).is_some_and(|last| last.hold(now).is_some())
+    pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
+        self.table().get(node).is_some_and(|last| last.wait(now).is_some())
     }
 
     /// It was not written after all.
@@ -89,7 +89,7 @@ impl Holds {
     }
 
     /// Forgets what was long ago.
-    pub(super) fn sweep(&self, now: Instant) {
+    pub(super) fn forget_old(&self, now: Instant) {
         let mut table = self.table();
         table.retain(|_, last| now.saturating_duration_since(last.at) < PEACE);
         self.backoff.retain(|node| table.contains_key(node));
@@ -116,52 +116,52 @@ mod tests {
 
     #[test]
     fn the_first_reset_is_corrected_at_once_and_further_ones_ever_more_slowly() {
-        let (holds, start) = (Holds::default(), Instant::now());
+        let (conflicts, start) = (ConflictBackoff::default(), Instant::now());
         let mut now = start;
         let mut written = 0;
         // Somebody resets the node every 100 ms, for an hour.
         while now < start + Duration::from_secs(3600) {
-            holds.sweep(now);
-            match holds.admit(&write("a", 3), now) {
+            conflicts.forget_old(now);
+            match conflicts.admit(&write("a", 3), now) {
                 Ok(()) => written += 1,
-                Err(hold) => assert!(hold <= LONGEST),
+                Err(wait) => assert!(wait <= LONGEST),
             }
             if now == start + Duration::from_millis(100) {
                 assert_eq!(written, 2, "the first reset");
             }
             now += Duration::from_millis(100);
         }
-        // Delays are drawn between half of the first hold and the longest so far.
+        // Delays are drawn between half of the first wait and the longest so far.
         assert!((10..80).contains(&written), "{written}");
     }
 
     #[test]
     fn other_nodes_new_decisions_and_failed_writes_do_not_wait() {
-        let (holds, now) = (Holds::default(), Instant::now());
+        let (conflicts, now) = (ConflictBackoff::default(), Instant::now());
         for _ in 0..2 {
-            holds.admit(&write("a", 3), now).unwrap();
+            conflicts.admit(&write("a", 3), now).unwrap();
         }
-        assert!(holds.admit(&write("a", 3), now).is_err());
-        assert!(holds.refuses(&write("a", 3), now) && !holds.refuses(&write("a", 4), now));
-        assert!(!holds.refuses(&write("a", 3), now + FIRST) && !holds.refuses(&write("b", 3), now));
-        assert!(holds.holds(&"a".into(), now) && !holds.holds(&"a".into(), now + FIRST));
-        holds.admit(&write("b", 3), now).unwrap();
-        holds.admit(&write("a", 4), now).unwrap();
+        assert!(conflicts.admit(&write("a", 3), now).is_err());
+        assert!(conflicts.refuses(&write("a", 3), now) && !conflicts.refuses(&write("a", 4), now));
+        assert!(!conflicts.refuses(&write("a", 3), now + FIRST) && !conflicts.refuses(&write("b", 3), now));
+        assert!(conflicts.delays(&"a".into(), now) && !conflicts.delays(&"a".into(), now + FIRST));
+        conflicts.admit(&write("b", 3), now).unwrap();
+        conflicts.admit(&write("a", 4), now).unwrap();
         for _ in 0..5 {
-            holds.admit(&write("a", 5), now).unwrap();
-            holds.not_written(&"a".into());
+            conflicts.admit(&write("a", 5), now).unwrap();
+            conflicts.not_written(&"a".into());
         }
     }
 
     #[test]
     fn after_a_time_of_peace_a_node_starts_anew() {
-        let (holds, now) = (Holds::default(), Instant::now());
-        while holds.admit(&write("a", 3), now).is_ok() {}
+        let (conflicts, now) = (ConflictBackoff::default(), Instant::now());
+        while conflicts.admit(&write("a", 3), now).is_ok() {}
         let later = now + PEACE;
-        holds.sweep(later);
-        assert!(holds.table().is_empty() && holds.backoff.failures(&"a".into()) == 0);
+        conflicts.forget_old(later);
+        assert!(conflicts.table().is_empty() && conflicts.backoff.failures(&"a".into()) == 0);
         for _ in 0..2 {
-            holds.admit(&write("a", 3), later).unwrap();
+            conflicts.admit(&write("a", 3), later).unwrap();
         }
     }
 }

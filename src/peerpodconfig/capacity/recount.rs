@@ -19,15 +19,15 @@ const RECENT: Duration = Duration::from_secs(5);
 
 /// When a node that got a smaller share is counted again. By then whoever had not seen the smaller one sees it, a scheduler
 /// as well as a kubelet: so no further Pod takes more room than there is.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+const RECOUNT_DELAY: Duration = Duration::from_secs(5);
 
 /// What passes leave to each other.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct Recount {
     /// The nodes on which peer pods were found, and when.
     counts: HashMap<Arc<str>, Counted>,
     /// Nodes to count again, and when.
-    looks: HashMap<Arc<str>, Instant>,
+    scheduled: HashMap<Arc<str>, Instant>,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Counted {
     }
 }
 
-impl Memory {
+impl Recount {
     /// All that is remembered, to see whether anything is to be done.
     pub(super) fn all(&self, now: Instant) -> InUse {
         self.of(|_, counted| counted.is_younger(UNEVEN, now))
@@ -64,11 +64,11 @@ impl Memory {
         self.counts.retain(|node, counted| counted.is_younger(UNEVEN, now) || waits(node));
         if in_use.is_complete() {
             self.counts.clear();
-            self.looks.retain(|_, due| *due > now);
+            self.scheduled.retain(|_, due| *due > now);
         }
         for (node, resources) in in_use.counted() {
-            if self.looks.get(node).is_some_and(|due| *due <= now) {
-                self.looks.remove(node);
+            if self.scheduled.get(node).is_some_and(|due| *due <= now) {
+                self.scheduled.remove(node);
             }
             // A node without peer pods is like one of which nothing is known.
             if resources.is_empty() {
@@ -80,18 +80,18 @@ impl Memory {
     }
 
     /// Has these nodes counted again.
-    pub(super) fn look_again(&mut self, nodes: impl IntoIterator<Item = Arc<str>>, now: Instant) {
-        self.looks.extend(nodes.into_iter().map(|node| (node, now + SECOND_LOOK)));
+    pub(super) fn schedule(&mut self, nodes: impl IntoIterator<Item = Arc<str>>, now: Instant) {
+        self.scheduled.extend(nodes.into_iter().map(|node| (node, now + RECOUNT_DELAY)));
     }
 
     /// The nodes that are to be counted by now.
     pub(super) fn due(&self, now: Instant) -> Vec<Arc<str>> {
-        self.looks.iter().filter(|(_, due)| **due <= now).map(|(node, _)| node.clone()).collect()
+        self.scheduled.iter().filter(|(_, due)| **due <= now).map(|(node, _)| node.clone()).collect()
     }
 
     /// When the next of them is.
-    pub(super) fn next_look(&self, now: Instant) -> Option<Duration> {
-        self.looks.values().min().map(|due| due.saturating_duration_since(now))
+    pub(super) fn next(&self, now: Instant) -> Option<Duration> {
+        self.scheduled.values().min().map(|due| due.saturating_duration_since(now))
     }
 }
 
@@ -122,37 +122,37 @@ mod tests {
 
     #[test]
     fn a_count_is_kept_as_long_as_uneven_shares_and_is_recent_for_seconds() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
-        memory.take(&counted(&[("a", 3), ("b", 0)]), nobody, start);
-        memory.take(&counted(&[("c", 1)]), nobody, start + RECENT);
-        assert_eq!(memory.recent(nobody, start + RECENT), remembered(&[("c", 1)]));
-        assert_eq!(memory.all(start + RECENT), remembered(&[("a", 3), ("c", 1)]));
-        assert_eq!(memory.all(start + UNEVEN), remembered(&[("c", 1)]));
-        memory.take(&counted(&[("c", 0)]), nobody, start + UNEVEN);
-        assert_eq!((memory.all(start), memory.counts.len()), (InUse::default(), 0));
-        memory.take(&counted(&[("a", 3)]), nobody, start);
+        let (mut recount, start) = (Recount::default(), Instant::now());
+        recount.take(&counted(&[("a", 3), ("b", 0)]), nobody, start);
+        recount.take(&counted(&[("c", 1)]), nobody, start + RECENT);
+        assert_eq!(recount.recent(nobody, start + RECENT), remembered(&[("c", 1)]));
+        assert_eq!(recount.all(start + RECENT), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(recount.all(start + UNEVEN), remembered(&[("c", 1)]));
+        recount.take(&counted(&[("c", 0)]), nobody, start + UNEVEN);
+        assert_eq!((recount.all(start), recount.counts.len()), (InUse::default(), 0));
+        recount.take(&counted(&[("a", 3)]), nobody, start);
         // Nothing is counted anew for one that waits.
         let waits = |node: &Arc<str>| **node == *"a";
         let later = start + 2 * UNEVEN;
-        memory.take(&counted(&[("c", 1)]), waits, later);
-        assert_eq!(memory.recent(waits, later), remembered(&[("a", 3), ("c", 1)]));
-        assert_eq!(memory.recent(nobody, later), remembered(&[("c", 1)]));
-        memory.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), nobody, start);
-        assert_eq!(memory.all(start), remembered(&[("b", 2)]));
+        recount.take(&counted(&[("c", 1)]), waits, later);
+        assert_eq!(recount.recent(waits, later), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(recount.recent(nobody, later), remembered(&[("c", 1)]));
+        recount.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), nobody, start);
+        assert_eq!(recount.all(start), remembered(&[("b", 2)]));
     }
 
     #[test]
     fn a_node_stays_due_until_it_was_counted() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
-        memory.look_again(["a".into(), "b".into()], start);
-        assert_eq!((memory.due(start).len(), memory.next_look(start)), (0, Some(SECOND_LOOK)));
+        let (mut recount, start) = (Recount::default(), Instant::now());
+        recount.schedule(["a".into(), "b".into()], start);
+        assert_eq!((recount.due(start).len(), recount.next(start)), (0, Some(RECOUNT_DELAY)));
         // What was counted for another reason meanwhile was counted too early.
-        memory.take(&counted(&[("a", 3)]), nobody, start);
-        let later = start + SECOND_LOOK;
-        assert_eq!((memory.due(later).len(), memory.next_look(later)), (2, Some(Duration::ZERO)));
-        memory.take(&counted(&[("a", 0)]), nobody, later);
-        assert_eq!(memory.due(later), ["b".into()]);
-        memory.take(&InUse::of_all(HashMap::new()), nobody, later);
-        assert_eq!((memory.due(later).len(), memory.next_look(later)), (0, None));
+        recount.take(&counted(&[("a", 3)]), nobody, start);
+        let later = start + RECOUNT_DELAY;
+        assert_eq!((recount.due(later).len(), recount.next(later)), (2, Some(Duration::ZERO)));
+        recount.take(&counted(&[("a", 0)]), nobody, later);
+        assert_eq!(recount.due(later), ["b".into()]);
+        recount.take(&InUse::of_all(HashMap::new()), nobody, later);
+        assert_eq!((recount.due(later).len(), recount.next(later)), (0, None));
     }
 }

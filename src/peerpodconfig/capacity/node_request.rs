@@ -16,7 +16,7 @@ use crate::api::v1alpha1::{Distribution, PeerPodConfig};
 
 /// What one configuration asks of the nodes.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct NodeRequest {
     /// The configuration's name.
     pub name: String,
     /// When it was made. Of two that select a node the older one has it.
@@ -45,7 +45,7 @@ pub struct Claim {
 )]
 pub struct BadResource(pub String);
 
-impl Claim {
+impl NodeRequest {
     /// That of this configuration.
     pub fn of(config: &PeerPodConfig) -> Self {
         let spec = &config.spec;
@@ -72,7 +72,7 @@ impl Claim {
         node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))
     }
 
-    /// Orders claims: the older one first, and where that is equal, by name.
+    /// Orders requests: the older one first, and where that is equal, by name.
     pub(super) fn precedence(&self) -> (Option<Timestamp>, &str) {
         (self.created, &self.name)
     }
