@@ -3,7 +3,7 @@
 use operator_kit::Permission;
 
 use super::{Component, rights::Rights};
-use crate::peerpodconfig::build::SERVICE_ACCOUNT;
+use crate::peerpodconfig::resources::SERVICE_ACCOUNT;
 
 /// cloud-api-adaptor's rights.
 pub const RIGHTS: Rights = Rights {

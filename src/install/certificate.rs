@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Component, Options};
 use crate::{
     api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec},
-    peerpodconfig::build::Names,
+    peerpodconfig::resources::Names,
     webhook::certificates::keeper::SECRET,
 };
 

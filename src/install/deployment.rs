@@ -13,7 +13,7 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options};
 use crate::{
     cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
-    peerpodconfig::build::{
+    peerpodconfig::resources::{
         own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
         program::OPERATOR_CONTAINER,
     },

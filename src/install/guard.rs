@@ -33,7 +33,7 @@ use crate::{
     api::v1alpha1::{
         ABANDON_VERB, FINALIZER, PeerPod, RECORD_VERB, RELEASE_ABANDON, RELEASE_ANNOTATION, RELEASE_VERB,
     },
-    peerpodconfig::build::SERVICE_ACCOUNT,
+    peerpodconfig::resources::SERVICE_ACCOUNT,
 };
 
 /// The name of the policy and of its binding.

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 use kube::api::ObjectMeta;
 
 use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
-use crate::{cli::APPLY_PERMISSION, peerpodconfig::build::own_pods};
+use crate::{cli::APPLY_PERMISSION, peerpodconfig::resources::own_pods};
 
 /// The name of the Job that drains.
 pub const DRAIN_JOB: &str = "peerpod-operator-drain";

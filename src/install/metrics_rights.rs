@@ -11,7 +11,7 @@ use super::{
     Component, NAME, Options,
     rbac::{account, reference_to},
 };
-use crate::peerpodconfig::build::webhook::SERVICE_ACCOUNT;
+use crate::peerpodconfig::resources::webhook::SERVICE_ACCOUNT;
 
 /// The role of those who serve metrics: they ask whose a token is, and what that one may do.
 pub const REVIEWER: &str = "peerpod-metrics-reviewer";

@@ -40,7 +40,7 @@ pub fn role(options: &Options) -> Role {
             &LEASE_PERMISSIONS,
             places::PERMISSIONS,
             peerpodconfig::NAMESPACE_PERMISSIONS,
-            peerpodconfig::shared::PERMISSIONS,
+            peerpodconfig::webhook_resources::PERMISSIONS,
             DRAIN_PERMISSIONS,
         ])),
     }

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 
 use super::{Component, NAME, Options};
-use crate::peerpodconfig::build::{
+use crate::peerpodconfig::resources::{
     own_pods::{self, METRICS_PORT},
     webhook,
 };

@@ -2,7 +2,7 @@
 
 use super::{Component, rights::Rights};
 use crate::{
-    peerpodconfig::build::webhook::SERVICE_ACCOUNT,
+    peerpodconfig::resources::webhook::SERVICE_ACCOUNT,
     webhook::certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS},
 };
 

@@ -10,11 +10,11 @@ use operator_kit::{api_call::ApiError, text::listed};
 use super::{
     Context,
     apply::{self, Wanted},
-    build::{self, Inputs, InstanceType, Names},
     capacity::Summary,
     conditions::{Finding, Reason},
     observe::Sources,
-    pass::{Part, PassError, name_taken},
+    reconcile::{Part, ReconcileError, name_taken},
+    resources::{self, Inputs, InstanceType, Names},
     settings,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -33,9 +33,9 @@ impl Context {
         config: &PeerPodConfig,
         summary: &Summary,
         sources: Result<Sources, ApiError>,
-    ) -> Result<Part, PassError> {
+    ) -> Result<Part, ReconcileError> {
         let sources = &sources?;
-        let mut findings: Vec<_> = self.obstacle(config, summary, sources).into_iter().collect();
+        let mut findings: Vec<_> = self.unmet_precondition(config, summary, sources).into_iter().collect();
         let is_obstructed = !findings.is_empty();
         let mounted = self.options.mounted.as_ref();
         findings.extend(mounted.and_then(|mounted| settings::not_mounted(&config.spec, mounted)));
@@ -54,7 +54,7 @@ impl Context {
         let restarts = config.spec.adaptor.restart_on_settings_change;
         let in_force = sources.settings.in_force(current.as_ref(), restarts);
         let inputs = &self.inputs(config, &in_force);
-        let mut daemon_set = build::daemon_set(inputs);
+        let mut daemon_set = resources::daemon_set(inputs);
         let since = settings::since(current.as_ref(), &sources.settings.hash, Timestamp::now());
         let older = match since {
             Some(since) => self.observer.pods_older_than(&config.name_any(), since).await?,
@@ -81,14 +81,14 @@ impl Context {
             let message = format!(
                 "the ServiceAccount {} does not exist in the namespace {}, so cloud-api-adaptor gets no \
                  Pods; apply the operator's installation again: it contains the ServiceAccount",
-                build::SERVICE_ACCOUNT,
+                resources::SERVICE_ACCOUNT,
                 self.options.namespace
             );
             part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
             part.again = Some(UNWATCHED_RESYNC);
         }
         part.findings.extend(unusable_annotations(config));
-        let remedy = build::Part::Adaptor.diagnosis(config, &self.options.namespace);
+        let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
         let hint = settings::hint(&config.spec, &sources.missing);
         let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
         part.findings.push(rollout(found.get(&name).as_ref(), summary, &remedy, instance_type(inputs)));
@@ -103,10 +103,10 @@ impl Context {
 
     /// Annotates the ServiceAccount, of which there is one for all configurations: with what all of them want together.
     /// Whether it exists.
-    pub(super) async fn annotate_service_account(&self) -> Result<bool, PassError> {
+    pub(super) async fn annotate_service_account(&self) -> Result<bool, ReconcileError> {
         let mut here = self.here();
         here.retain(|config| config.metadata.deletion_timestamp.is_none());
-        let account = build::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
+        let account = resources::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
         Ok(apply::adjust(&self.client, &self.drifts, &Wanted::of(&account)?).await?)
     }
 
@@ -115,22 +115,22 @@ impl Context {
         self.daemon_sets.get(&key).map(|found| (*found).clone())
     }
 
-    pub(super) fn foreign_adaptors(&self, config: &PeerPodConfig) -> Vec<build::Foreign> {
+    pub(super) fn unmanaged_adaptors(&self, config: &PeerPodConfig) -> Vec<resources::Unmanaged> {
         let mut candidates = self.daemon_sets.state();
-        candidates.retain(|it| build::runs_anothers_adaptor(it, config));
+        candidates.retain(|it| resources::runs_anothers_adaptor(it, config));
         // Most often there is none, and thousands of nodes need not be gone through.
         if candidates.is_empty() {
             return Vec::new();
         }
         let nodes: Vec<_> =
             self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
-        build::foreign_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
+        resources::unmanaged_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
     }
 }
 
 /// What is wrong with the annotations of the ServiceAccount, where anything is.
 fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
-    let keys: Vec<_> = build::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
+    let keys: Vec<_> = resources::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
     (!keys.is_empty()).then(|| {
         let message = format!(
             "spec.adaptor.serviceAccountAnnotations: these are no valid names of annotations, so the \
@@ -143,7 +143,7 @@ fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
 
 /// What is wrong with `instanceType`, where anything is.
 fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
-    match build::instance_type(&inputs.config.spec, inputs.settings) {
+    match resources::instance_type(&inputs.config.spec, inputs.settings) {
         InstanceType::Unset | InstanceType::Reaches(_) => None,
         InstanceType::Overruled(key) => {
             Some(format!("instanceType has no effect: the setting {key} overrules it"))
@@ -161,7 +161,7 @@ fn rollout(
     remedy: &str,
     remark: Option<String>,
 ) -> Finding {
-    let told = |reason, message: String| {
+    let finding = |reason, message: String| {
         let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
         Finding::new(reason, message + &remark)
     };
@@ -170,7 +170,7 @@ fn rollout(
         (status.observed_generation == it.metadata.generation).then_some(status)
     });
     let Some(status) = observed else {
-        return told(Reason::AdaptorStarting, "the DaemonSet is new or has changed".into());
+        return finding(Reason::AdaptorStarting, "the DaemonSet is new or has changed".into());
     };
     let [ready, updated] = [status.number_available, status.updated_number_scheduled]
         .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
@@ -179,7 +179,7 @@ fn rollout(
             Ok(selection) => selection.unmatched(),
             Err(problem) => problem.to_string(),
         };
-        return told(Reason::NoNodes, message);
+        return finding(Reason::NoNodes, message);
     }
     // How many Pods there should be is what is known of nodes, not what the status says: the DaemonSet controller goes on to
     // count a Pod that waited for a node which is not selected any more. And in a large cluster some node is always lost, for
@@ -190,15 +190,18 @@ fn rollout(
     if ready < expected || updated < expected {
         let message =
             format!("{ready} of {expected} Pods are ready, and {updated} are up to date{lost}; {remedy}");
-        return told(Reason::AdaptorStarting, message);
+        return finding(Reason::AdaptorStarting, message);
     }
     if let Some(message) = summary.kept_off() {
-        return told(Reason::NodesTainted, message);
+        return finding(Reason::NodesTainted, message);
     }
     if expected == 0 {
-        return told(Reason::NodesNotReady, format!("no selected node is ready: {}", listed(&summary.lost)));
+        return finding(
+            Reason::NodesNotReady,
+            format!("no selected node is ready: {}", listed(&summary.lost)),
+        );
     }
-    told(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{lost}"))
+    finding(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{lost}"))
 }
 
 /// What to tell of nodes that are lost, behind something else.

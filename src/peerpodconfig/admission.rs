@@ -1,8 +1,8 @@
 //! The part of a pass that is about the admission of Pods.
 
-mod entrances;
+mod messages;
+mod propagation;
 mod registration;
-mod told;
 
 use std::time::Instant;
 
@@ -14,19 +14,19 @@ use kube::{ResourceExt, api::DeleteParams};
 use operator_kit::api_call::ApiError;
 use serde_json::to_value;
 
-pub(super) use self::entrances::Entrances;
+pub(super) use self::propagation::Propagation;
 use self::{
-    entrances::{Age, TAKEN_UP},
-    told::{at_odds, is_ready, is_told, policy_state, shared_state, tls_refused},
+    messages::{at_odds, has_reason, is_ready, policy_state, shared_state, tls_refused},
+    propagation::{Age, PROPAGATION_TIME},
 };
 use super::{
     Context,
     adaptor::UNWATCHED_RESYNC,
     apply::{self, Found, Kind, Wanted},
-    build::{AdaptorSettings, Names, policy, webhook},
     conditions::{Finding, Reason},
-    pass::{Part, PassError, name_taken},
-    shared::Use,
+    reconcile::{Part, ReconcileError, name_taken},
+    resources::{AdaptorSettings, Names, policy, webhook},
+    webhook_resources::Use,
 };
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
@@ -39,7 +39,7 @@ impl Context {
         &self,
         config: &PeerPodConfig,
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<Part, PassError> {
+    ) -> Result<Part, ReconcileError> {
         // Those of cloud-api-adaptor shape none of these objects.
         let settings = AdaptorSettings::read(None, None);
         let inputs = &self.inputs(config, &settings);
@@ -47,9 +47,9 @@ impl Context {
         let served = self.policies.ask(&self.client).await?;
         let kinds = self.admission_kinds(served);
         let handed_over = self.hand_over(config, &kinds).await?;
-        if let Some(kept) = handed_over.as_ref().filter(|told| told.reason == Reason::AdmissionKept) {
+        if let Some(kept) = handed_over.as_ref().filter(|finding| finding.reason == Reason::AdmissionKept) {
             // As it is: whatever serves Pods of the former class must not be told of another one.
-            return Ok(Part { findings: vec![kept.clone()], again: Some(TAKEN_UP) });
+            return Ok(Part { findings: vec![kept.clone()], again: Some(PROPAGATION_TIME) });
         }
         // One that leaves the admission to others does not care which of them has it.
         let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
@@ -82,7 +82,7 @@ impl Context {
             Means::Webhook => self.bring_webhook(inputs, &tls, &kinds, &former).await?,
         };
         let age = self.age(config, means, &found);
-        let is_settling = !age.is_some_and(Age::is_taken_up);
+        let is_settling = !age.is_some_and(Age::is_propagated);
         let taken = name_taken(&found);
         let state = match (means, &sharing) {
             _ if taken.is_some() => Some(Finding::new(
@@ -103,18 +103,18 @@ impl Context {
         part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
         part.findings.extend(refused);
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
-        part.again = if part.findings.iter().any(|told| told.reason == Reason::AdmissionDropped) {
+        part.again = if part.findings.iter().any(|finding| finding.reason == Reason::AdmissionDropped) {
             // That is told once.
-            Some(TAKEN_UP)
+            Some(PROPAGATION_TIME)
         } else if takes_over || is_unsupported {
             None
-        } else if !found.foreign.is_empty() {
+        } else if !found.unmanaged.is_empty() {
             Some(UNWATCHED_RESYNC)
         } else {
             // Nobody tells of the older one's status, of another one's admission that is to go before there is an entrance, or
             // of API servers. All else that an admission waits for is watched, but for the dates of somebody else's
             // certificate.
-            (sharing.is_some() || is_settling).then_some(TAKEN_UP)
+            (sharing.is_some() || is_settling).then_some(PROPAGATION_TIME)
         };
         // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
         if takes_over && !former.is_empty() {
@@ -122,7 +122,7 @@ impl Context {
             apply::clear(&self.client, &name, &former, &DeleteParams::background()).await?;
         }
         if takes_over && means != Means::Webhook {
-            self.share(config, Use::Over).await?;
+            self.ensure_webhook_resources(config, Use::Over).await?;
         }
         // Whoever turns Pods into peer pods, without it there are none.
         part.findings.push(if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
@@ -142,13 +142,13 @@ impl Context {
 
     /// The age of what leads Pods to a configuration's admission, if there is such a thing.
     fn age(&self, config: &PeerPodConfig, means: Means, found: &Found) -> Option<Age> {
-        let stood = match means {
+        let was_in_force = match means {
             Means::None => false,
-            Means::Webhook => is_told(config, Reason::WebhookRunning),
-            Means::Policy => is_told(config, Reason::PolicyInForce),
+            Means::Webhook => has_reason(config, Reason::WebhookRunning),
+            Means::Policy => has_reason(config, Reason::PolicyInForce),
         };
         let there = self.here().iter().map(|config| config.name_any()).collect();
-        self.entrances.look(&config.name_any(), found, stood, &there, Instant::now())
+        self.propagation.observe(&config.name_any(), found, was_in_force, &there, Instant::now())
     }
 
     /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not known, it is

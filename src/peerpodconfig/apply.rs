@@ -19,8 +19,8 @@ use serde_json::Value;
 use tracing::info;
 
 use super::{
-    build::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
     drift::{Drifts, Key},
+    resources::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
 
@@ -87,7 +87,7 @@ pub(super) struct Found {
     /// Those of them that were made or mended just now.
     pub(super) applied: HashSet<(String, String)>,
     /// Objects of a wanted name that somebody else made, as `Kind name`. They stay as they are.
-    pub(super) foreign: Vec<String>,
+    pub(super) unmanaged: Vec<String>,
 }
 
 impl Found {
@@ -112,15 +112,15 @@ pub(super) async fn bring(
     kinds: &[Kind],
     wanted: &[Wanted],
 ) -> Result<Found, ApiError> {
-    let looks = kinds.iter().map(|kind| async move {
+    let reads = kinds.iter().map(|kind| async move {
         let mut there = labelled(client, config, kind).await?;
         let of_kind = wanted.iter().filter(|wanted| wanted.is_a(kind));
-        let looks = of_kind.map(|wanted| look(client, wanted, there.remove(&wanted.name)));
-        let states = try_join_all(looks.collect::<Vec<_>>()).await?;
+        let reads = of_kind.map(|wanted| read(client, wanted, there.remove(&wanted.name)));
+        let states = try_join_all(reads.collect::<Vec<_>>()).await?;
         Ok::<_, ApiError>((kind, states, there))
     });
     // What is there is asked for together, and what is to be done goes in the order of the kinds.
-    let looked = try_join_all(looks).await?;
+    let looked = try_join_all(reads).await?;
     let mut found = Found::default();
     for (kind, states, unwanted) in looked {
         for (wanted, state) in states {
@@ -137,7 +137,7 @@ pub(super) async fn bring(
                     }
                     None => found.objects.extend(there.map(|object| (key, *object))),
                 },
-                State::Foreign => found.foreign.push(format!("{} {}", key.0, key.1)),
+                State::Unmanaged => found.unmanaged.push(format!("{} {}", key.0, key.1)),
             }
         }
         let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
@@ -154,11 +154,11 @@ enum State {
     /// It is missing, or differs.
     Due(Option<Box<DynamicObject>>),
     /// Somebody else made one of its name.
-    Foreign,
+    Unmanaged,
 }
 
 /// `there`: the object, if it bears the configuration's label.
-async fn look<'a>(
+async fn read<'a>(
     client: &Client,
     wanted: &'a Wanted,
     there: Option<DynamicObject>,
@@ -169,7 +169,7 @@ async fn look<'a>(
         }
         Some(object) => State::Due(Some(Box::new(object))),
         None => match api_call::get_opt(&wanted.api(client), &wanted.name).await? {
-            Some(object) if !is_ours(&object) => State::Foreign,
+            Some(object) if !is_ours(&object) => State::Unmanaged,
             object => State::Due(object.map(Box::new)),
         },
     };

@@ -243,8 +243,8 @@ pub(super) fn conditions(
     std::iter::once(first)
         .chain(others.filter(|(type_, ..)| *type_ != ConditionType::Ready))
         .map(|(type_, status, finding)| {
-            let told = (finding.reason.as_str(), &*finding.message);
-            condition((type_.as_str(), status), told, before, generation, now)
+            let finding = (finding.reason.as_str(), &*finding.message);
+            condition((type_.as_str(), status), finding, before, generation, now)
         })
         .collect()
 }
@@ -301,10 +301,10 @@ mod tests {
             finding(Reason::AdaptorRunning),
         ];
         let conditions = conditions(&ready(&findings), &findings, &[], None, Timestamp::UNIX_EPOCH);
-        let told: Vec<_> =
+        let finding: Vec<_> =
             conditions.iter().map(|it| (&*it.type_, &*it.status, &*it.reason, &*it.message)).collect();
         assert_eq!(
-            told,
+            finding,
             [
                 ("Ready", "False", "AnotherAdaptor", "text"),
                 ("Conflict", "True", "AnotherAdaptor", "text; more"),

@@ -108,7 +108,7 @@ impl Drifts {
     }
 
     /// What to tell of objects that others keep changing, and when to look again.
-    pub(super) fn told(&self, config: &str, now: Instant) -> Option<(Finding, Duration)> {
+    pub(super) fn finding(&self, config: &str, now: Instant) -> Option<(Finding, Duration)> {
         let table = self.table();
         let of_config = table.iter().filter(|(key, _)| key.config.as_deref().is_none_or(|it| it == config));
         let (names, pauses): (Vec<_>, Vec<_>) = of_config
@@ -150,20 +150,25 @@ mod tests {
             if drifts.admit(&key("a"), &"content", now) {
                 writes.push(now);
             }
-            assert_eq!(drifts.told("config", now).is_some(), now >= start + 4 * SECOND, "{:?}", now - start);
+            assert_eq!(
+                drifts.finding("config", now).is_some(),
+                now >= start + 4 * SECOND,
+                "{:?}",
+                now - start
+            );
             now += SECOND;
         }
         assert_eq!(writes.len(), MOST + 11, "at once, then every five minutes");
         assert!(writes[MOST..].windows(2).all(|pair| pair[1] - pair[0] == PAUSE));
-        let (finding, again) = drifts.told("config", now).unwrap();
+        let (finding, again) = drifts.finding("config", now).unwrap();
         assert!(finding.message.contains("Service a"), "{}", finding.message);
         assert!(again <= PAUSE && again > Duration::ZERO);
-        assert!(drifts.told("other", now).is_none());
+        assert!(drifts.finding("other", now).is_none());
         // The other one gives up, and a pass finds the object as it is wanted.
         drifts.settled(&key("a"));
         let last = *writes.last().unwrap();
-        assert!(drifts.told("config", last + SECOND).is_some());
-        assert!(drifts.told("config", last + WINDOW).is_none());
+        assert!(drifts.finding("config", last + SECOND).is_some());
+        assert!(drifts.finding("config", last + WINDOW).is_none());
         for _ in 0..MOST {
             assert!(drifts.admit(&key("a"), &"content", last + WINDOW), "it starts anew");
         }
@@ -175,7 +180,7 @@ mod tests {
         while drifts.admit(&key("a"), &"content", now) {}
         assert!(drifts.admit(&key("b"), &"content", now));
         assert!(drifts.admit(&key("a"), &"another", now));
-        assert!(drifts.told("config", now).is_none(), "that is in force");
+        assert!(drifts.finding("config", now).is_none(), "that is in force");
         for _ in 0..3 * MOST {
             assert!(drifts.admit(&key("c"), &"content", now));
             drifts.not_written(&key("c"));
@@ -192,6 +197,6 @@ mod tests {
         let (drifts, now) = (Drifts::default(), Instant::now());
         let shared = Key { config: None, ..key("a") };
         while drifts.admit(&shared, &"content", now) {}
-        assert!(drifts.told("config", now).is_some() && drifts.told("other", now).is_some());
+        assert!(drifts.finding("config", now).is_some() && drifts.finding("other", now).is_some());
     }
 }

@@ -216,9 +216,9 @@ mod tests {
             config("going", "kata", "None", false, "AdmissionKept"),
             config("going", "other", "Policy", false, "AdmissionKept"),
         ] {
-            let told = at(&going, &[&sharing], 1059).unwrap();
-            assert_eq!(told.reason, Reason::AdmissionKept);
-            assert!(told.message.contains("PeerPodConfig next "), "{}", told.message);
+            let finding = at(&going, &[&sharing], 1059).unwrap();
+            assert_eq!(finding.reason, Reason::AdmissionKept);
+            assert!(finding.message.contains("PeerPodConfig next "), "{}", finding.message);
             for (other_clock, expected) in [
                 (990, Reason::AdmissionKept),
                 (1060, Reason::AdmissionDropped),

@@ -1,362 +1,57 @@
-//! The controller of [`PeerPodConfig`]s: cloud-api-adaptor on the selected nodes, the admission of peer pods, and the
-//! number of VMs that each node advertises.
+//! The controller of [`PeerPodConfig`](crate::api::v1alpha1::PeerPodConfig)s: cloud-api-adaptor on the selected nodes, the admission
+//! of peer pods, and the number of VMs that each node advertises.
 //!
-//! ```text
-//! observe.rs   reads: settings, runtime class, what others installed
-//! build/       the objects that are wanted (pure)
-//! hold.rs      the finalizer, and what is taken back before it goes
-//! handover.rs  which admission stays until another one's stands
-//! watches.rs   what of the objects that are watched asks for a pass
-//! sweep.rs     what is left of configurations that nobody took back
-//! withheld.rs  what keeps cloud-api-adaptor from being deployed
-//! capacity/    which node may run how many VMs (pure), and the writes that say so
-//! apply.rs     brings objects to what is wanted: one write for each that differs
-//! drift.rs     which of them others keep changing, so that they are left for a while (pure)
-//! conditions.rs the conditions of the status (pure)
-//! report.rs    the status and the events
-//! settings.rs  what is told of cloud-api-adaptor's settings (pure)
-//! shared.rs    what all webhooks share: the Secret of their certificate and the Lease of the one that keeps it
-//! qualified.rs Kubernetes' rule for names (pure)
-//! policies.rs  whether the API server has admission policies, and what happens to them
-//! pass.rs      one pass through all of these; adaptor.rs and admission.rs are its two halves
-//! ```
+//! | file | what it does |
+//! |---|---|
+//! | `controller.rs` | the watches, and the controller that they feed |
+//! | `watches.rs` | which changes of the watched objects request a reconcile |
+//! | `reconcile.rs` | one reconcile; `adaptor.rs` and `admission.rs` are its two halves |
+//! | `observe.rs` | reads settings, the runtime class, and what others installed |
+//! | `preconditions.rs` | why cloud-api-adaptor is not deployed |
+//! | `resources/` | the wanted objects (pure) |
+//! | `capacity/` | how many VMs each node may run (pure), and the writes to nodes |
+//! | `apply.rs` | writes each object that differs from the wanted one, once |
+//! | `drift.rs` | objects that others keep changing, which the operator leaves alone for a while (pure) |
+//! | `conditions.rs` | the conditions of the status (pure) |
+//! | `report.rs` | writes the status and the events |
+//! | `settings.rs` | conditions about cloud-api-adaptor's settings (pure) |
+//! | `webhook_resources.rs` | what all webhooks share: the Secret of their certificate and the Lease for its rotation |
+//! | `policies.rs` | whether the API server supports admission policies, and the watch of them |
+//! | `handover.rs` | which admission stays until another one is ready |
+//! | `finalizer.rs` | the finalizer, and the clean-up before its release |
+//! | `garbage_collect.rs` | removes what is left of configurations whose finalizer was removed by force |
+//! | `qualified.rs` | Kubernetes' rule for qualified names (pure) |
 //!
-//! Only configurations in the operator's own namespace are honoured: a privileged DaemonSet elsewhere would let whoever may
-//! write there escape from it. One at a time is worked on: all share the nodes.
+//! The controller honours only configurations in the operator's own namespace: the DaemonSet is privileged, so a configuration
+//! elsewhere would let its author escape from that namespace. It reconciles one configuration at a time, since all of them share
+//! the nodes.
 
 mod adaptor;
 mod admission;
 mod apply;
-pub mod build;
 pub mod capacity;
 pub mod conditions;
+mod controller;
 mod drift;
+mod finalizer;
+mod garbage_collect;
 mod handover;
-mod hold;
 mod observe;
-mod pass;
 mod policies;
+mod preconditions;
 mod qualified;
+mod reconcile;
 mod report;
+pub mod resources;
 mod settings;
-pub mod shared;
-mod sweep;
 mod watches;
-mod withheld;
+pub mod webhook_resources;
 
-use std::{convert::Infallible, future::ready, sync::Arc};
-
-use futures::{FutureExt, Stream, StreamExt, stream};
-use k8s_openapi::api::{
-    admissionregistration::v1::MutatingWebhookConfiguration,
-    apps::v1::{DaemonSet, Deployment},
-    core::v1::{ConfigMap, Secret, Service},
-    node::v1::RuntimeClass,
-    policy::v1::PodDisruptionBudget,
+use self::controller::Context;
+pub use self::{
+    controller::{NAME, NAMESPACE_PERMISSIONS, Options, PERMISSIONS, run},
+    settings::Mounted,
 };
-use kube::{
-    Api, Client, ResourceExt,
-    runtime::{
-        Controller,
-        controller::{self, Action},
-        reflector::{ObjectRef, Store},
-    },
-};
-use operator_kit::{Backoff, Leadership, Permission, projection::reading, status::Publisher};
-use tokio::sync::{Mutex, OnceCell};
-use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, info, info_span, warn};
-
-use self::{
-    build::{CONFIG_LABEL, program::Program},
-    capacity::Capacity,
-    observe::Observer,
-    report::Reporter,
-};
-use crate::{
-    api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
-    metrics::Metrics,
-};
-
-pub use self::settings::Mounted;
-
-/// The controller's name, in `--controllers` and in metrics.
-pub const NAME: &str = "peerpodconfig";
 
 /// The finalizer of a configuration: while it is there, nodes may advertise VMs for it.
 pub const FINALIZER: &str = "peerpods.confidentialcontainers.org/config";
-
-/// What the controller may do in the whole cluster, beside [`capacity::PERMISSIONS`].
-pub const PERMISSIONS: &[Permission] = &[
-    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["list", "watch", "patch"]),
-    Permission::new("confidentialcontainers.org", &["peerpodconfigs/status"], &["patch"]),
-    Permission::new("apps", &["daemonsets"], &["list", "watch"]),
-    Permission::new("node.k8s.io", &["runtimeclasses"], &["get", "list", "watch"]),
-    Permission::new(
-        "admissionregistration.k8s.io",
-        &["mutatingwebhookconfigurations"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    Permission::new(
-        "admissionregistration.k8s.io",
-        &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
-];
-
-/// What it may do in the operator's own namespace.
-pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
-    Permission::new("", &["configmaps", "secrets"], &["get", "list", "watch"]),
-    Permission::new("", &["pods"], &["get"]),
-    Permission::new("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
-    Permission::new("", &["serviceaccounts"], &["get", "patch"]).named(&[build::SERVICE_ACCOUNT]),
-    Permission::new(
-        "apps",
-        &["daemonsets", "deployments"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    // Where the operator itself is to run, and so the webhook.
-    Permission::new("apps", &["replicasets"], &["get"]),
-    Permission::new(
-        "policy",
-        &["poddisruptionbudgets"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-];
-
-/// Where the operator is, and what it deploys.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The operator's own namespace.
-    pub namespace: String,
-    /// The name of the operator's own Pod, whose image the webhook runs; `None`: it runs in none.
-    pub pod: Option<String>,
-    /// The image that the webhook runs; `None`: that of the operator's own Pod, and [`DEFAULT_IMAGE`] without one.
-    ///
-    /// [`DEFAULT_IMAGE`]: crate::names::DEFAULT_IMAGE
-    pub image: Option<String>,
-    /// cloud-api-adaptor's image where a configuration names none.
-    pub adaptor_image: String,
-    /// The Secret with the key for ssh that cloud-api-adaptor mounts.
-    pub ssh_key_secret: String,
-    /// The Secret with certificates for the connection to pod VMs that cloud-api-adaptor mounts.
-    pub tls_secret: String,
-    /// The Secret with the host keys that byom trusts, which cloud-api-adaptor mounts.
-    pub byom_host_keys_secret: String,
-    /// Whether the webhook serves its metrics with TLS and to those alone who may read them, as the operator does its own.
-    pub secure_metrics: bool,
-    /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
-    pub mounted: Option<Mounted>,
-}
-
-/// What one pass needs.
-struct Context {
-    client: Client,
-    options: Options,
-    observer: Observer,
-    reporter: Reporter,
-    configs: Store<PeerPodConfig>,
-    daemon_sets: Store<DaemonSet>,
-    capacity: Capacity,
-    /// A pass and a sweep do not go together.
-    turn: Mutex<()>,
-    policies: policies::Served,
-    shared: shared::Watched,
-    drifts: drift::Drifts,
-    entrances: admission::Entrances,
-    /// What the webhook runs, once it is known: it does not change while this process runs.
-    program: OnceCell<Program>,
-    backoff: Backoff<ObjectRef<PeerPodConfig>>,
-    leadership: Leadership,
-    metrics: Metrics,
-}
-
-impl Context {
-    /// Yields whenever this process begins to lead, or ceases to: somebody else may have led meanwhile.
-    fn led(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + use<> {
-        let context = self.clone();
-        self.leadership.changes().inspect(move |()| {
-            context.capacity.taken_over();
-            context.policies.forget();
-        })
-    }
-}
-
-/// Runs the controller until `shutdown`, then ends after the pass under way. Calls `synced` once, when every configuration
-/// and every node has been seen. Acts while this process leads.
-pub async fn run(
-    client: Client,
-    options: Options,
-    leadership: Leadership,
-    metrics: Metrics,
-    synced: impl FnOnce() + Send + 'static,
-    shutdown: CancellationToken,
-) {
-    let (capacity, nodes_changed) = Capacity::watch(&client);
-    let nodes = capacity.nodes().clone();
-    let own = options.namespace.clone();
-    let labelled = reading(&client, &watches::LABELLED);
-    let (configs, writer) = kube::runtime::reflector::store();
-    let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
-    let controller = Controller::for_stream(asking, configs.clone())
-        .with_config(controller::Config::default().concurrency(1));
-    let (daemon_sets, writer) = kube::runtime::reflector::store();
-    let daemon_sets_seen = daemon_sets.clone();
-    let policies = policies::Served::default();
-    let policy_changes = policies::changes(&labelled, &policies.told(), &own);
-    let (shared, shared_changes) = shared::Watched::watch(&client, &own);
-    let context = Arc::new(Context {
-        observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, FIELD_MANAGER, "Configuring")),
-        configs: configs.clone(),
-        daemon_sets,
-        capacity,
-        turn: Mutex::default(),
-        policies,
-        shared,
-        drifts: drift::Drifts::default(),
-        entrances: admission::Entrances::default(),
-        program: OnceCell::new(),
-        backoff: Backoff::default(),
-        leadership: leadership.clone(),
-        metrics,
-        client: client.clone(),
-        options,
-    });
-
-    let sweeping = {
-        let (context, asked) = (context.clone(), stream::select(gone, leadership.changes()));
-        // It is large, and waits most of the time.
-        Box::pin(async move { context.keep_swept(asked).await })
-    };
-    let everything = Everything { configs: configs.clone(), namespace: own.clone() };
-    let webhooks = {
-        let namespace = own.clone();
-        move |name: Option<&String>| name.map(|name| ObjectRef::new(name).within(&namespace))
-    };
-    let all_daemon_sets = {
-        let everything = everything.clone();
-        // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
-        (watches::daemon_sets(&client, writer), move |daemon_set: DaemonSet| {
-            if build::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
-        })
-    };
-    let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
-    let controller = controller
-        .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
-        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(labelled.clone(), &own)))
-        .owns_stream(watches::labelled::<Service>(Api::namespaced(labelled.clone(), &own)))
-        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(labelled.clone(), &own)))
-        .watches_stream(
-            watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
-            move |webhook| webhooks(webhook.labels().get(CONFIG_LABEL)),
-        )
-        // They are read when they are used.
-        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            cm.using(|spec| spec.config_map_name == it.name_any())
-        })
-        .watches_stream(watches::all::<Secret>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            secrets.using(|spec| spec.cloud_secret_name == it.name_any())
-        })
-        .watches_stream(watches::all::<RuntimeClass>(Api::all(labelled)), move |it| {
-            classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
-        })
-        .reconcile_on(policy_changes)
-        .reconcile_all_on(shared_changes)
-        .reconcile_all_on(stream::select(nodes_changed, context.led()))
-        .reconcile_all_on(others_ask)
-        .graceful_shutdown_on(shutdown.cancelled_owned())
-        .run(reconcile, |_, never, _| match *never {}, context)
-        .for_each(|outcome| {
-            if let Err(error) = outcome
-                && !matches!(error, controller::Error::ObjectNotFound(_))
-            {
-                warn!(%error, "a watch failed; the operator tries again");
-            }
-            ready(())
-        });
-
-    let all_seen = async move {
-        if configs.wait_until_ready().await.is_ok() {
-            nodes.wait_until_known().await;
-            if daemon_sets_seen.wait_until_ready().await.is_ok() {
-                info!(
-                    configurations = configs.len(),
-                    "the operator has listed every PeerPodConfig, node and DaemonSet"
-                );
-                synced();
-            }
-        }
-        std::future::pending::<Infallible>().await
-    };
-    futures::pin_mut!(all_seen, controller);
-    futures::select_biased! {
-        () = controller.fuse() => {}
-        never = sweeping.fuse() => match never {},
-        never = all_seen.fuse() => match never {},
-    }
-}
-
-/// All configurations that are honoured.
-#[derive(Clone)]
-struct Everything {
-    configs: Store<PeerPodConfig>,
-    namespace: String,
-}
-
-impl Everything {
-    fn all(&self) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|_| true)
-    }
-
-    /// Those that told that something is in their place.
-    fn in_conflict(&self) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|config| {
-            let conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions
-                .into_iter()
-                .any(|condition| condition.type_ == conditions::ConditionType::Conflict.as_str())
-        })
-    }
-
-    fn using(
-        &self,
-        matches: impl Fn(&crate::api::v1alpha1::PeerPodConfigSpec) -> bool,
-    ) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|config| matches(&config.spec))
-    }
-
-    fn of(&self, matches: impl Fn(&PeerPodConfig) -> bool) -> Vec<ObjectRef<PeerPodConfig>> {
-        let here = self
-            .configs
-            .state()
-            .into_iter()
-            .filter(|config| config.namespace().as_deref() == Some(&*self.namespace) && matches(config));
-        here.map(|config| ObjectRef::from_obj(&*config)).collect()
-    }
-}
-
-async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {
-    let span =
-        info_span!("reconcile", namespace = config.metadata.namespace, peerpodconfig = config.metadata.name);
-    let started = std::time::Instant::now();
-    let key = ObjectRef::from_obj(&*config);
-    let work = Box::pin(context.pass(&config).instrument(span.clone()));
-    let Some(outcome) = context.leadership.while_leading(work).await else {
-        return Ok(Action::await_change());
-    };
-    let (result, action) = match outcome {
-        Ok(action) => {
-            context.backoff.succeeded(&key);
-            ("ok", action)
-        }
-        Err(error) => {
-            let again = context.backoff.failed(&key);
-            span.in_scope(|| warn!(%error, ?again, "the reconcile failed; the operator tries again"));
-            ("error", Action::requeue(again))
-        }
-    };
-    context.metrics.reconciled(NAME, result, started.elapsed());
-    Ok(action)
-}

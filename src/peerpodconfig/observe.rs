@@ -18,7 +18,7 @@ use operator_kit::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::build::{self, AdaptorSettings, CONFIG_LABEL, webhook};
+use super::resources::{self, AdaptorSettings, CONFIG_LABEL, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     webhook::tls::{TlsError, TlsOptions},
@@ -74,7 +74,7 @@ impl Observer {
             config_map: found.is_some(),
             secret: credentials.is_some(),
             settings: AdaptorSettings::read(found.as_ref(), credentials.as_ref()),
-            missing: build::missing(found.as_ref(), credentials.as_ref()),
+            missing: resources::missing(found.as_ref(), credentials.as_ref()),
             tls: found.as_ref().map(webhook::tls_of_settings),
         })
     }

@@ -18,7 +18,7 @@ use operator_kit::{
 };
 use tokio::sync::watch;
 
-use super::build::{CONFIG_LABEL, policy};
+use super::resources::{CONFIG_LABEL, policy};
 use crate::api::v1alpha1::PeerPodConfig;
 
 /// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Whether the API server has admission policies, as far as is known.
 #[derive(Default)]
-pub(super) struct Served {
-    told: watch::Sender<bool>,
+pub(super) struct PolicySupport {
+    supported: watch::Sender<bool>,
     answers: Mutex<Answers>,
 }
 
@@ -45,11 +45,11 @@ struct Answers {
     agree: Option<Instant>,
 }
 
-impl Served {
+impl PolicySupport {
     /// Asks the API server, if it was not asked of late.
     pub(super) async fn ask(&self, client: &Client) -> Result<bool, ApiError> {
         if self.is_believed(Instant::now()) {
-            return Ok(*self.told.borrow());
+            return Ok(*self.supported.borrow());
         }
         let resources = client.list_api_group_resources(policy::GROUP_VERSION);
         let served = policy::served(&api_call::bounded(resources).await?);
@@ -73,8 +73,8 @@ impl Served {
     }
 
     /// What is told of it from now on.
-    pub(super) fn told(&self) -> watch::Receiver<bool> {
-        self.told.subscribe()
+    pub(super) fn subscribe(&self) -> watch::Receiver<bool> {
+        self.supported.subscribe()
     }
 
     fn is_believed(&self, now: Instant) -> bool {
@@ -82,7 +82,7 @@ impl Served {
     }
 
     fn learn(&self, served: bool, now: Instant) {
-        self.told.send_if_modified(|known| std::mem::replace(known, served) != served);
+        self.supported.send_if_modified(|known| std::mem::replace(known, served) != served);
         let mut answers = self.answers();
         answers.last = Some(now);
         answers.agree = served.then(|| answers.agree.unwrap_or(now));
@@ -136,33 +136,33 @@ mod tests {
 
     #[test]
     fn an_answer_is_believed_for_a_while_and_until_it_is_in_doubt() {
-        let (served, now) = (Served::default(), Instant::now());
-        assert!(!served.is_believed(now));
-        served.learn(true, now);
-        assert!(*served.told().borrow());
-        assert!(served.is_believed(now + BELIEVED / 2));
-        assert!(!served.is_believed(now + BELIEVED));
-        served.doubt();
-        assert!(!served.is_believed(now));
+        let (support, now) = (PolicySupport::default(), Instant::now());
+        assert!(!support.is_believed(now));
+        support.learn(true, now);
+        assert!(*support.subscribe().borrow());
+        assert!(support.is_believed(now + BELIEVED / 2));
+        assert!(!support.is_believed(now + BELIEVED));
+        support.doubt();
+        assert!(!support.is_believed(now));
     }
 
     #[test]
     fn all_have_policies_when_for_long_enough_no_answer_said_otherwise() {
-        let (served, start) = (Served::default(), Instant::now());
+        let (support, start) = (PolicySupport::default(), Instant::now());
         let minutes = |minutes: u64| start + Duration::from_secs(60 * minutes);
-        assert!(!served.by_all(start), "nobody was asked");
-        served.learn(true, start);
-        served.learn(true, minutes(30));
-        served.doubt();
-        assert!(!served.by_all(minutes(59)));
-        assert!(served.by_all(minutes(60)));
+        assert!(!support.by_all(start), "nobody was asked");
+        support.learn(true, start);
+        support.learn(true, minutes(30));
+        support.doubt();
+        assert!(!support.by_all(minutes(59)));
+        assert!(support.by_all(minutes(60)));
         // One that is not upgraded yet answers.
-        served.learn(false, minutes(61));
-        assert!(!served.by_all(minutes(62)));
-        served.learn(true, minutes(65));
-        assert!(!served.by_all(minutes(124)));
-        assert!(served.by_all(minutes(125)));
-        served.forget();
-        assert!(!served.by_all(minutes(125)));
+        support.learn(false, minutes(61));
+        assert!(!support.by_all(minutes(62)));
+        support.learn(true, minutes(65));
+        assert!(!support.by_all(minutes(124)));
+        assert!(support.by_all(minutes(125)));
+        support.forget();
+        assert!(!support.by_all(minutes(125)));
     }
 }

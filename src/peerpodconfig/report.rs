@@ -18,7 +18,7 @@ use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus};
 pub(super) struct Reporter {
     publisher: Publisher,
     /// When a status was last written.
-    told: Mutex<Option<Instant>>,
+    written: Mutex<Option<Instant>>,
 }
 
 /// What is to be told of one configuration.
@@ -32,18 +32,18 @@ pub(super) struct Report {
 }
 
 /// How long what was written may take until it is read back.
-pub(super) const TOLD: Duration = Duration::from_secs(5);
+pub(super) const READ_BACK: Duration = Duration::from_secs(5);
 
 impl Reporter {
     pub(super) fn new(publisher: Publisher) -> Self {
-        Self { publisher, told: Mutex::default() }
+        Self { publisher, written: Mutex::default() }
     }
 
     /// Whether a status was written of late. A pass that began before it was read back took that of before for what stands
     /// there.
-    pub(super) fn told_of_late(&self) -> bool {
-        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.is_some_and(|told| told.elapsed() < TOLD)
+    pub(super) fn wrote_recently(&self) -> bool {
+        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.is_some_and(|written| written.elapsed() < READ_BACK)
     }
 
     /// Writes the status where it changed, and an event for each reason that is new.
@@ -70,15 +70,15 @@ impl Reporter {
         }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.publisher.status(config, &status).await?;
         for condition in news {
-            self.tell(config, condition).await;
+            self.announce(config, condition).await;
         }
         Ok(())
     }
 
-    async fn tell(&self, config: &PeerPodConfig, condition: &Condition) {
+    async fn announce(&self, config: &PeerPodConfig, condition: &Condition) {
         let Condition { type_, reason, message, .. } = condition;
         let known = Reason::ALL.iter().find(|it| it.as_str() == reason);
         let event_type = known.map_or(EventType::Normal, |reason| reason.event());

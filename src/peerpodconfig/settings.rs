@@ -6,9 +6,9 @@ use kube::ResourceExt;
 use operator_kit::text::listed;
 
 use super::{
-    build::AdaptorSettings,
     conditions::{Finding, Reason},
     observe::Sources,
+    resources::AdaptorSettings,
 };
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn settings_that_the_operator_does_not_have_are_named() {
         let mounted = Mounted { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into() };
-        let told = |config_map: &str, secret: &str| {
+        let finding = |config_map: &str, secret: &str| {
             let spec = PeerPodConfigSpec {
                 cloud_secret_name: secret.to_owned(),
                 config_map_name: config_map.to_owned(),
@@ -154,19 +154,19 @@ mod tests {
             };
             not_mounted(&spec, &mounted).map(|finding| finding.message)
         };
-        assert_eq!(told("peer-pods-cm", "peer-pods-secret"), None);
-        let message = told("other", "peer-pods-secret").unwrap();
+        assert_eq!(finding("peer-pods-cm", "peer-pods-secret"), None);
+        let message = finding("other", "peer-pods-secret").unwrap();
         assert!(
             message.starts_with("configMapName is other, but the operator has peer-pods-cm mounted; the"),
             "{message}"
         );
-        let message = told("peer-pods-cm", "other").unwrap();
+        let message = finding("peer-pods-cm", "other").unwrap();
         assert!(
             message
                 .starts_with("cloudSecretName is other, but the operator has peer-pods-secret mounted; the"),
             "{message}"
         );
-        let message = told("a", "b").unwrap();
+        let message = finding("a", "b").unwrap();
         assert!(
             message.contains("configMapName is a") && message.contains("cloudSecretName is b"),
             "{message}"

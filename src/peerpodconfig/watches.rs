@@ -30,7 +30,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
 use super::{
-    build::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
+    resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
     settings,
 };
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
@@ -312,8 +312,8 @@ mod tests {
             what_is_asked(&config.unwrap())
         };
         let one = json!({ "name": "a", "uid": "u", "generation": 1, "finalizers": ["x"] });
-        let told = json!({ "nodes": 3 });
-        assert_eq!(asked(&one, &json!({})), asked(&one, &told));
+        let status = json!({ "nodes": 3 });
+        assert_eq!(asked(&one, &json!({})), asked(&one, &status));
         for (field, value) in [
             ("uid", json!("v")),
             ("generation", json!(2)),
@@ -322,7 +322,7 @@ mod tests {
         ] {
             let mut other = one.clone();
             other[field] = value;
-            assert_ne!(asked(&one, &told), asked(&other, &told), "{field}");
+            assert_ne!(asked(&one, &status), asked(&other, &status), "{field}");
         }
     }
 }

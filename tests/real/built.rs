@@ -14,7 +14,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
-    peerpodconfig::build::{
+    peerpodconfig::resources::{
         AdaptorSecrets, AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs,
         program::{Placement, Program},
         service_account, webhook,

@@ -1,7 +1,7 @@
 //! The oldest Kubernetes that is supported, as far as the API server of a newer release acts as it.
 
 use anyhow::{Result, ensure};
-use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, peerpodconfig::build::policy};
+use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, peerpodconfig::resources::policy};
 use serde_json::Value;
 use testbed::{Operator, OperatorOptions, Request, Settings};
 

@@ -13,7 +13,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{AdmissionMode, PeerPodConfig, PeerPodConfigSpec, Sizing},
-    peerpodconfig::build::{AdaptorSecrets, AdaptorSettings, Inputs, policy},
+    peerpodconfig::resources::{AdaptorSecrets, AdaptorSettings, Inputs, policy},
     webhook::{self, Options, marker::COUNTED, mutate::ANNOTATIONS},
 };
 use serde_json::{Map, Value, json};

@@ -147,7 +147,7 @@ impl RunArgs {
     /// cloud-api-adaptor's image where a PeerPodConfig names none.
     pub(crate) fn adaptor_image(&self) -> String {
         let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
-        told.unwrap_or(peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE).to_owned()
+        told.unwrap_or(peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE).to_owned()
     }
 
     /// The settings with which this operator deletes machines, if it does.

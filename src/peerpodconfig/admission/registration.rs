@@ -15,17 +15,17 @@ use super::{
     super::{
         Context, Options,
         apply::{self, Found, Kind, Wanted},
-        build::{
+        conditions::{Finding, Reason},
+        observe::trusted_authorities,
+        reconcile::ReconcileError,
+        resources::{
             Inputs, Names, Part,
             program::{Placement, Program, replica_set_of},
             webhook,
         },
-        conditions::{Finding, Reason},
-        observe::trusted_authorities,
-        pass::PassError,
-        shared::Use,
+        webhook_resources::Use,
     },
-    entrances::Age,
+    propagation::Age,
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
@@ -41,9 +41,9 @@ impl Context {
         tls: &TlsOptions,
         kinds: &[Kind],
         former: &[Kind],
-    ) -> Result<Found, PassError> {
+    ) -> Result<Found, ReconcileError> {
         let config = inputs.config;
-        self.share(config, Use::Needed).await?;
+        self.ensure_webhook_resources(config, Use::Needed).await?;
         let (name, names) = (config.name_any(), Names::of(config));
         let servers = [
             Wanted::of(&webhook::deployment(inputs, tls, self.program().await?))?,
@@ -53,7 +53,7 @@ impl Context {
         let (serving, registrations): (Vec<_>, Vec<_>) =
             kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
         let mut found = apply::bring(&self.client, &self.drifts, &name, &serving, &servers).await?;
-        let authorities = match self.shared.authorities() {
+        let authorities = match self.webhook_resources.authorities() {
             // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown. Where
             // somebody fills it without ca.crt, others may write the authorities.
             None => self.observer.trusted_authorities(&names.cluster_scoped).await?,
@@ -77,7 +77,7 @@ impl Context {
                 apply::bring(&self.client, &self.drifts, &name, &registrations, &[registration]).await?;
             found.objects.extend(registered.objects);
             found.applied.extend(registered.applied);
-            found.foreign.extend(registered.foreign);
+            found.unmanaged.extend(registered.unmanaged);
         }
         Ok(found)
     }
@@ -87,10 +87,11 @@ impl Context {
         let names = Names::of(config);
         let remedy = Part::Webhook.diagnosis(config, &self.options.namespace);
         let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
-        let authorities = registration.and_then(trusted_authorities).or_else(|| self.shared.authorities());
+        let authorities =
+            registration.and_then(trusted_authorities).or_else(|| self.webhook_resources.authorities());
         match self.refusal(config, authorities.as_ref()) {
             Some(problem) => {
-                let missing = match self.shared.authorities() {
+                let missing = match self.webhook_resources.authorities() {
                     None => "add the missing ca.crt with its authority, ",
                     Some(_) => "",
                 };
@@ -101,18 +102,18 @@ impl Context {
                 );
                 Finding::new(Reason::CertificateUnfit, message)
             }
-            None => state(found, &names, &remedy, self.shared.is_foreign(), age),
+            None => state(found, &names, &remedy, self.webhook_resources.is_unmanaged(), age),
         }
     }
 
     /// Why API servers that trust these authorities do not take the certificate in the Secret, if they do not.
     fn refusal(&self, config: &PeerPodConfig, authorities: Option<&ByteString>) -> Option<String> {
         let name = format!("{}.{}.svc", Names::of(config).webhook, self.options.namespace);
-        self.shared.refusal(&name, authorities, Timestamp::now())
+        self.webhook_resources.refusal(&name, authorities, Timestamp::now())
     }
 
     /// What the webhook runs, and where: what the operator itself does, unless told of another image.
-    async fn program(&self) -> Result<&Program, PassError> {
+    async fn program(&self) -> Result<&Program, ReconcileError> {
         let asked = async || {
             let Options { pod, image, secure_metrics, .. } = &self.options;
             let as_operator = |program| Program { secure_metrics: *secure_metrics, ..program };
@@ -126,16 +127,16 @@ impl Context {
             };
             let placement = replicas.as_ref().map(Placement::of).unwrap_or_default();
             let own = Program::of(&pod).map(|own| Program { placement, ..own });
-            Program::told(own, image.as_deref())
+            Program::with_image(own, image.as_deref())
                 .map(as_operator)
-                .ok_or_else(|| PassError::NoPod(name.clone()))
+                .ok_or_else(|| ReconcileError::NoPod(name.clone()))
         };
         self.program.get_or_try_init(asked).await
     }
 }
 
-/// `foreign`: somebody else filled the Secret.
-fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, age: Option<Age>) -> Finding {
+/// `unmanaged`: somebody else filled the Secret.
+fn state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, age: Option<Age>) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -144,7 +145,7 @@ fn state(found: &Found, names: &Names, remedy: &str, foreign: bool, age: Option<
     let starting = |message: &str| Finding::new(Reason::WebhookStarting, message);
     match (available(deployment.as_ref()), trusted) {
         (0, _) => starting(&format!("no Pod of the webhook is available yet; {remedy}")),
-        (_, false) if foreign => starting(&format!(
+        (_, false) if unmanaged => starting(&format!(
             "the operator did not create the certificate in the Secret {SECRET}, and the Secret has no \
              ca.crt; add a ca.crt with the authorities that API servers trust, or delete the Secret: the \
              webhook then creates a certificate"

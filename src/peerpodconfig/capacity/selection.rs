@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn where_no_node_is_selected_it_is_said_how_one_would_be() {
-        let told = |spec| selection(spec).unwrap().unmatched();
+        let asked = |spec| selection(spec).unwrap().unmatched();
         assert_eq!(
-            told(json!({})),
+            asked(json!({})),
             "no node matches node.kubernetes.io/worker=; label the nodes for peer pods with `kubectl label node NAME \
              node.kubernetes.io/worker=`, or change nodeSelector or labelSelector"
         );
@@ -222,28 +222,28 @@ mod tests {
             { "key": "kvm", "operator": "Exists" },
             { "key": "busy", "operator": "DoesNotExist" },
         ]);
-        let all = told(
+        let all = asked(
             json!({ "nodeSelector": { "n": "1" }, "labelSelector": { "matchExpressions": expressions } }),
         );
         assert!(all.contains("matches n=1,zone in (a,b),disk notin (old,slow),kvm,!busy;"), "{all}");
         assert!(all.contains("`kubectl label node NAME kvm= n=1 zone=a`"), "{all}");
         assert_eq!(
-            told(json!({ "labelSelector": { "matchExpressions": [expressions[3]] } })),
+            asked(json!({ "labelSelector": { "matchExpressions": [expressions[3]] } })),
             "no node matches !busy; change nodeSelector or labelSelector"
         );
-        assert_eq!(told(json!({ "nodeSelector": {} })), "there is no node");
+        assert_eq!(asked(json!({ "nodeSelector": {} })), "there is no node");
         for (operator, values, can_be) in [
             ("Exists", json!([]), true),
             ("NotIn", json!(["c"]), true),
             ("In", json!(["a", "b"]), true),
             ("In", json!(["c"]), false),
         ] {
-            let told = told(json!({
+            let asked = asked(json!({
                 "nodeSelector": { "zone": "b" },
                 "labelSelector": { "matchExpressions": [{ "key": "zone", "operator": operator, "values": values }] },
             }));
-            assert_eq!(told.contains("`kubectl label node NAME zone=b`"), can_be, "{told}");
-            assert_eq!(told.contains("kubectl label"), can_be, "{told}");
+            assert_eq!(asked.contains("`kubectl label node NAME zone=b`"), can_be, "{asked}");
+            assert_eq!(asked.contains("kubectl label"), can_be, "{asked}");
         }
     }
 

@@ -112,21 +112,21 @@ impl Summary {
 
     /// What to tell people about the VMs that its nodes advertise.
     pub fn capacity(&self) -> CapacityFinding {
-        let told = |reason, message| CapacityFinding { reason, message };
+        let finding = |reason, message| CapacityFinding { reason, message };
         let owned = self.nodes - self.overlaps.values().sum::<usize>();
         if let Some(problem) = &self.resource {
-            return told(Reason::InvalidResource, problem.to_string());
+            return finding(Reason::InvalidResource, problem.to_string());
         }
         let (selection, limit) = match (&self.selection, &self.limit) {
             (Err(problem), _) => {
-                return told(
+                return finding(
                     Reason::InvalidSelector,
                     format!("{problem}; until then the operator does not change nodes"),
                 );
             }
-            (_, Err(problem)) => return told(Reason::InvalidLimit, problem.to_string()),
+            (_, Err(problem)) => return finding(Reason::InvalidLimit, problem.to_string()),
             (Ok(_), Ok(None)) => {
-                return told(
+                return finding(
                     Reason::NoLimit,
                     "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled".into(),
                 );
@@ -134,13 +134,13 @@ impl Summary {
             (Ok(selection), Ok(Some(limit))) => (selection, *limit),
         };
         if self.nodes == 0 {
-            return told(Reason::NoneSelected, selection.unmatched());
+            return finding(Reason::NoneSelected, selection.unmatched());
         }
         if owned == 0 {
-            return told(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
+            return finding(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
         }
         if let Some(why) = &self.withheld {
-            return told(
+            return finding(
                 Reason::NoAdaptor,
                 format!("no node advertises VMs, because no cloud-api-adaptor is deployed: {why}"),
             );
@@ -148,17 +148,17 @@ impl Summary {
         if !self.pending.is_empty() {
             let (reason, why) = self.hindrance();
             let message = format!("the operator has not yet written to {} nodes{why}", self.pending.len());
-            return told(reason, message);
+            return finding(reason, message);
         }
         if limit == 0 {
-            return told(
+            return finding(
                 Reason::LimitIsZero,
                 "spec.limit is 0: no node advertises VMs; running peer pods keep running".into(),
             );
         }
         if self.closed == owned {
             let message = self.kept_off().unwrap_or_default();
-            return told(Reason::AllTainted, format!("no node may start peer pods: {message}"));
+            return finding(Reason::AllTainted, format!("no node may start peer pods: {message}"));
         }
         let mut counted = match self.distribution {
             Distribution::Total => format!("{} VMs on {owned} nodes", self.advertised),
@@ -174,11 +174,11 @@ impl Summary {
                  until these peer pods have ended",
                 self.beyond
             );
-            return told(Reason::MoreInUse, message);
+            return finding(Reason::MoreInUse, message);
         }
         match self.without {
-            0 => told(Reason::Advertised, counted),
-            without => told(
+            0 => finding(Reason::Advertised, counted),
+            without => finding(
                 Reason::FewerThanNodes,
                 format!(
                     "{counted}: {without} of these nodes advertise none, because the limit is lower than \

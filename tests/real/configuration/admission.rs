@@ -19,7 +19,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE, OLDEST_KUBERNETES,
-    peerpodconfig::build::{CONFIG_LABEL, policy},
+    peerpodconfig::resources::{CONFIG_LABEL, policy},
     webhook::certificates::keeper::SECRET,
 };
 use serde::de::DeserializeOwned;

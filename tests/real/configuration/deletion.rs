@@ -14,7 +14,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
     peerpodconfig::{
         FINALIZER,
-        build::{self, CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
+        resources::{self, CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
     },
     webhook::certificates::keeper::{LEASE, SECRET},
 };
@@ -155,7 +155,7 @@ fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobo
         stage.until("config", "Ready", "AllReady").await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let annotations = async || -> Result<BTreeMap<_, _>> {
-            Ok(accounts.get(build::SERVICE_ACCOUNT).await?.metadata.annotations.unwrap_or_default())
+            Ok(accounts.get(resources::SERVICE_ACCOUNT).await?.metadata.annotations.unwrap_or_default())
         };
         assert!(annotations().await?.contains_key("cloud.example.com/role"));
         stage.delete("config").await?;

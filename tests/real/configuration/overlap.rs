@@ -7,7 +7,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, peerpodconfig::build::CONFIG_LABEL};
+use peerpod_operator::{NAMESPACE, peerpodconfig::resources::CONFIG_LABEL};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 

@@ -10,7 +10,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
     peerpodconfig::{
         FINALIZER,
-        build::{CONFIG_LABEL, MANAGED_BY, MANAGER},
+        resources::{CONFIG_LABEL, MANAGED_BY, MANAGER},
     },
 };
 use serde_json::json;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ServiceAccount};
 use kube::{Api, api::DeleteParams};
-use peerpod_operator::{NAMESPACE, peerpodconfig::build::SERVICE_ACCOUNT};
+use peerpod_operator::{NAMESPACE, peerpodconfig::resources::SERVICE_ACCOUNT};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 

@@ -7,7 +7,7 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use libvirt_client::{ErrorCode, UndefineFlags};
-use peerpod_operator::{api::v1alpha1::PeerPod, peerpodconfig::build::SERVICE_ACCOUNT};
+use peerpod_operator::{api::v1alpha1::PeerPod, peerpodconfig::resources::SERVICE_ACCOUNT};
 use peers::libvirt::{Host, PodVm};
 use serde_json::{Value, json};
 

@@ -219,21 +219,21 @@ fn what_keeps_nodes_from_being_written_to_is_told() {
     let mut written =
         Written { contested: vec!["node-1".into(), "node-2".into(), other()], ..Written::default() };
     summary.hindered(&written);
-    let told = summary.capacity();
-    assert_eq!(told.reason.as_str(), "Contested");
+    let finding = summary.capacity();
+    assert_eq!(finding.reason.as_str(), "Contested");
     assert!(
-        told.message.contains("; another program resets 2 of them again and again, for example node-1: "),
+        finding.message.contains("; another program resets 2 of them again and again, for example node-1: "),
         "{}",
-        told.message
+        finding.message
     );
     written.failed = vec![("a".into(), "another".into()), ("node-0".into(), "forbidden".into())];
     summary.hindered(&written);
-    let told = summary.capacity();
-    assert_eq!((told.reason.as_str(), told.reason.status()), ("NodeWritesFail", false));
+    let finding = summary.capacity();
+    assert_eq!((finding.reason.as_str(), finding.reason.status()), ("NodeWritesFail", false));
     assert!(
-        told.message.contains("3 nodes") && told.message.contains("to node-0 fails: forbidden"),
+        finding.message.contains("3 nodes") && finding.message.contains("to node-0 fails: forbidden"),
         "{}",
-        told.message
+        finding.message
     );
 }
 
@@ -245,9 +245,9 @@ fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
     let before = cluster.clone();
     let summary = cluster.pass(&requests).summaries.remove(0);
     assert_eq!((&cluster, summary.nodes, summary.advertised), (&before, 3, 0));
-    let told = summary.capacity();
-    assert_eq!((told.reason.as_str(), told.reason.status()), ("NoAdaptor", false));
-    assert!(told.message.ends_with("another runs there"), "{}", told.message);
+    let finding = summary.capacity();
+    assert_eq!((finding.reason.as_str(), finding.reason.status()), ("NoAdaptor", false));
+    assert!(finding.message.ends_with("another runs there"), "{}", finding.message);
     // It is there, and then it goes.
     cluster.pass(&[limit(&json!(9))]);
     assert_eq!(cluster.shares(), [3, 3, 3]);
@@ -267,9 +267,9 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     assert_eq!(cluster.shares(), [4, 1, 4]);
     let summary = &cluster.pass(&requests).summaries[0];
     assert_eq!((summary.nodes, summary.closed, summary.uneven), (3, 1, true));
-    let told = summary.capacity();
-    assert_eq!(told.reason.as_str(), "Advertised");
-    assert!(told.message.contains("node-1 with for=db:NoSchedule"), "{}", told.message);
+    let finding = summary.capacity();
+    assert_eq!(finding.reason.as_str(), "Advertised");
+    assert!(finding.message.contains("node-1 with for=db:NoSchedule"), "{}", finding.message);
     cluster.of("node-1").runs = 0;
     let each = request("config", &json!({ "limit": 2, "distribution": "PerNode" }));
     for (requests, expected) in [(&requests[..], [5, 0, 4]), (&[each], [2, 0, 2])] {

@@ -16,7 +16,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus},
-    peerpodconfig::build::SERVICE_ACCOUNT,
+    peerpodconfig::resources::SERVICE_ACCOUNT,
 };
 use serde_json::{Value, json};
 use testbed::{FakeNodes, Operator, Options, Request, wait};

@@ -23,7 +23,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject},
     runtime::watcher::{self, Event, watcher},
 };
-use peerpod_operator::peerpodconfig::build::CONFIG_LABEL;
+use peerpod_operator::peerpodconfig::resources::CONFIG_LABEL;
 use serde_json::json;
 use testbed::{FakeNodes, Options, wait};
 use tokio::time::{sleep, timeout};

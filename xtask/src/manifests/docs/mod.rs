@@ -22,7 +22,7 @@ use peerpod_operator::{
     },
     peerpodconfig::{
         self,
-        build::policy::{Unsupported, unsupported},
+        resources::policy::{Unsupported, unsupported},
     },
     provider::ErrorClass,
     settings::{CloudProvider, Common, Key, Kind},

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn helpers_and_notes_use_the_names_of_the_installation() {
         let options = Options::default();
-        let adaptor_image = peerpod_operator::peerpodconfig::build::DEFAULT_ADAPTOR_IMAGE;
+        let adaptor_image = peerpod_operator::peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE;
         for name in [
             &options.config_map,
             &options.secret,

@@ -88,7 +88,7 @@ impl Watched {
     }
 
     /// Whether somebody else filled the Secret.
-    pub(in crate::peerpodconfig) fn is_foreign(&self) -> bool {
+    pub(in crate::peerpodconfig) fn is_unmanaged(&self) -> bool {
         matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
     }
 

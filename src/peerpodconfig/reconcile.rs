@@ -16,10 +16,10 @@ use operator_kit::api_call::ApiError;
 use super::{
     Context, FINALIZER,
     apply::{Found, Kind},
-    build::{AdaptorSecrets, AdaptorSettings, Inputs, program::OPERATOR_CONTAINER},
     capacity,
     conditions::{Finding, Reason},
-    report::{Report, TOLD},
+    report::{READ_BACK, Report},
+    resources::{AdaptorSecrets, AdaptorSettings, Inputs, program::OPERATOR_CONTAINER},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -31,7 +31,7 @@ pub(super) const NOT_YET_SEEN: Duration = Duration::from_secs(1);
 
 /// Why a pass could not be finished.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PassError {
+pub(super) enum ReconcileError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub(super) enum PassError {
     Json(#[from] serde_json::Error),
 }
 
-impl PassError {
+impl ReconcileError {
     /// What to tell of it: that the object asked for is `invalid`, in the API server's words, or that something `failed`.
     fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
         match self {
@@ -74,7 +74,7 @@ impl Part {
 #[derive(Debug, Default)]
 struct Tally {
     together: Part,
-    failed: Option<PassError>,
+    failed: Option<ReconcileError>,
 }
 
 impl Tally {
@@ -83,7 +83,7 @@ impl Tally {
         self.together.again = self.together.again.into_iter().chain(part.again).min();
     }
 
-    fn add(&mut self, part: Result<Part, PassError>, invalid: Reason, failed: Reason) {
+    fn add(&mut self, part: Result<Part, ReconcileError>, invalid: Reason, failed: Reason) {
         match part {
             Ok(part) => self.found(part),
             Err(error) => {
@@ -95,7 +95,7 @@ impl Tally {
 }
 
 impl Context {
-    pub(super) async fn pass(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+    pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let _turn = self.turn.lock().await;
         // It may have changed while this waited for its turn.
         let Some(config) = self.configs.get(&ObjectRef::from_obj(config)) else {
@@ -106,14 +106,14 @@ impl Context {
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         let here = config.namespace().as_ref() == Some(&self.options.namespace);
         let outcome = match (here, deleted, held) {
-            (true, false, true) => self.look_after(config).await,
-            (true, false, false) if self.hold(config).await? => self.look_after(config).await,
-            (true, true, true) => self.put_back(config).await,
+            (true, false, true) => self.reconcile_spec(config).await,
+            (true, false, false) if self.add_finalizer(config).await? => self.reconcile_spec(config).await,
+            (true, true, true) => self.cleanup(config).await,
             (false, ..) => self.elsewhere(config).await,
             // It is gone, or changed since it was read, which brings it back.
             (true, _, false) => Ok(Action::await_change()),
         };
-        if let Err(PassError::Api(error)) = &outcome
+        if let Err(ReconcileError::Api(error)) = &outcome
             && error.code() == Some(404)
         {
             // It may have been restarted as one that has no policies.
@@ -122,7 +122,7 @@ impl Context {
         outcome
     }
 
-    async fn look_after(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+    async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let Some(requests) = self.node_requests().await else { return Ok(Action::requeue(NOT_YET_SEEN)) };
         let pass = self.capacity.pass(&requests).await;
         let name = config.name_any();
@@ -157,16 +157,16 @@ impl Context {
         tally.add(adaptor, Reason::InvalidSpec, Reason::AdaptorFailed);
         tally.add(admission, Reason::InvalidAdmission, Reason::AdmissionFailed);
         tally.add(capacity, Reason::CountFailed, Reason::CountFailed);
-        if let Some((drift, again)) = self.drifts.told(&name, Instant::now()) {
+        if let Some((drift, again)) = self.drifts.finding(&name, Instant::now()) {
             tally.found(Part { findings: vec![drift], again: Some(again) });
         }
         let Tally { together: Part { findings, again }, failed } = tally;
         let report = Report { findings, nodes: summary.nodes, advertised };
         self.reporter.report(config, &report).await?;
-        let told = self.reporter.told_of_late().then_some(TOLD);
+        let read_back = self.reporter.wrote_recently().then_some(READ_BACK);
         match failed {
             Some(error) => Err(error),
-            None => Ok(Action::requeue(again.into_iter().chain(told).min().unwrap_or(SLOW_RESYNC))),
+            None => Ok(Action::requeue(again.into_iter().chain(read_back).min().unwrap_or(SLOW_RESYNC))),
         }
     }
 
@@ -208,8 +208,8 @@ impl Context {
 
 /// What to tell of objects whose names somebody else uses.
 pub(super) fn name_taken(found: &Found) -> Option<Finding> {
-    (!found.foreign.is_empty()).then(|| {
-        let names = found.foreign.join(", ");
+    (!found.unmanaged.is_empty()).then(|| {
+        let names = found.unmanaged.join(", ");
         Finding::new(
             Reason::NameTaken,
             format!(

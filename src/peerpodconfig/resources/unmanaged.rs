@@ -20,7 +20,7 @@ const ADAPTOR: &str = "cloud-api-adaptor";
 
 /// A DaemonSet that is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct Unmanaged {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -33,7 +33,7 @@ pub struct Foreign {
     pub for_this: bool,
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for Unmanaged {
     /// What is in the way, and how to take over.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name, nodes, of_config, for_this } = self;
@@ -80,18 +80,18 @@ impl fmt::Display for Foreign {
 ///
 /// None is adopted, not even one that was made for this configuration: its selector cannot be changed, and replacing it
 /// costs the VMs that it serves, so somebody must decide when.
-pub fn foreign_adaptors<'a>(
+pub fn unmanaged_adaptors<'a>(
     daemon_sets: impl IntoIterator<Item = &'a DaemonSet>,
     config: &PeerPodConfig,
     nodes: impl IntoIterator<Item = &'a Node>,
-) -> Vec<Foreign> {
+) -> Vec<Unmanaged> {
     let selection = NodeSelection::of(&config.spec);
     let mut selected: Vec<_> = nodes.into_iter().filter(|node| selection.matches(node.labels())).collect();
     selected.sort_by_key(|node| node.name_any());
-    let mut foreign: Vec<_> = daemon_sets
+    let mut unmanaged: Vec<_> = daemon_sets
         .into_iter()
         .filter(|it| runs_anothers_adaptor(it, config))
-        .map(|it| Foreign {
+        .map(|it| Unmanaged {
             namespace: it.namespace().unwrap_or_default(),
             name: it.name_any(),
             nodes: selected.iter().filter(|node| runs_on(it, node)).map(|node| node.name_any()).collect(),
@@ -103,8 +103,8 @@ pub fn foreign_adaptors<'a>(
         })
         .filter(|it| !it.nodes.is_empty())
         .collect();
-    foreign.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    foreign
+    unmanaged.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    unmanaged
 }
 
 fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn found(daemon_set: &Value) -> Vec<Foreign> {
+    fn found(daemon_set: &Value) -> Vec<Unmanaged> {
         let daemon_set: DaemonSet = serde_json::from_value(daemon_set.clone()).unwrap();
         let node = |name: &str, labels: Value| -> Node {
             serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } })).unwrap()
@@ -184,7 +184,7 @@ mod tests {
         let config = serde_json::from_value(json!({
             "metadata": { "name": "config", "uid": "1-2-3" }, "spec": { "nodeSelector": { "peer": "yes" } },
         }));
-        foreign_adaptors([&daemon_set], &config.unwrap(), &nodes)
+        unmanaged_adaptors([&daemon_set], &config.unwrap(), &nodes)
     }
 
     fn daemon_set(metadata: &Value, pod: &Value) -> Value {
@@ -246,11 +246,11 @@ mod tests {
 
     #[test]
     fn people_are_told_how_to_take_over() {
-        let foreign = found(&daemon_set(
+        let unmanaged = found(&daemon_set(
             &json!({ "name": "cloud-api-adaptor-daemonset", "namespace": "caa" }),
             &json!({ "containers": [] }),
         ));
-        let text = foreign[0].to_string();
+        let text = unmanaged[0].to_string();
         assert!(text.contains("caa/cloud-api-adaptor-daemonset"), "{text}");
         assert!(text.contains("2 selected nodes, a among them"), "{text}");
         assert!(

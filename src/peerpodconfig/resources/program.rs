@@ -53,7 +53,7 @@ impl Program {
 
     /// What the operator itself is, with the image that somebody named instead of its own. Whoever names one needs no Pod of
     /// the operator; `None`: there is neither.
-    pub fn told(own: Option<Self>, image: Option<&str>) -> Option<Self> {
+    pub fn with_image(own: Option<Self>, image: Option<&str>) -> Option<Self> {
         match (own, image) {
             (own, None) => own,
             (None, Some(image)) => Some(Self::public(image)),
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn an_image_that_somebody_named_takes_the_place_of_the_pods_or_does_without_one() {
         let own = Program { pull_policy: "Always".to_owned(), ..Program::public("mine") };
-        let told = Program { image: "theirs".to_owned(), ..own.clone() };
-        assert_eq!(Program::told(Some(own.clone()), None), Some(own.clone()));
-        assert_eq!(Program::told(Some(own), Some("theirs")), Some(told));
-        assert_eq!(Program::told(None, Some("theirs")), Some(Program::public("theirs")));
-        assert_eq!(Program::told(None, None), None);
+        let theirs = Program { image: "theirs".to_owned(), ..own.clone() };
+        assert_eq!(Program::with_image(Some(own.clone()), None), Some(own.clone()));
+        assert_eq!(Program::with_image(Some(own), Some("theirs")), Some(theirs));
+        assert_eq!(Program::with_image(None, Some("theirs")), Some(Program::public("theirs")));
+        assert_eq!(Program::with_image(None, None), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{
     adaptor::UNWATCHED_RESYNC,
     apply,
     conditions::{Finding, Reason},
-    pass::{NOT_YET_SEEN, Part, PassError},
+    reconcile::{NOT_YET_SEEN, Part, ReconcileError},
     report::Report,
 };
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
@@ -29,7 +29,7 @@ use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
 impl Context {
     /// Sets the finalizer. False if the configuration is gone or another one has its name: then nothing may be made for it,
     /// as nothing would take it back. Server-side apply leaves the finalizers of others alone.
-    pub(super) async fn hold(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
+    pub(super) async fn add_finalizer(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
         let patch = json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1",
             "kind": "PeerPodConfig",
@@ -45,7 +45,7 @@ impl Context {
     }
 
     /// Lets a configuration go. Where it changed since it was read the change brings it back.
-    async fn release(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+    async fn release(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         finalizer::release(&self.configs_of(config), config, FINALIZER, FIELD_MANAGER).await?;
         Ok(Action::await_change())
     }
@@ -55,8 +55,8 @@ impl Context {
     }
 
     /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
-    pub(super) async fn put_back(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
-        let (findings, outcome) = match self.take_back(config).await {
+    pub(super) async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+        let (findings, outcome) = match self.clean_up_objects(config).await {
             Ok(None) => return self.release(config).await,
             Ok(Some(Part { findings, again })) => (findings, Ok(Action::requeue(again.unwrap_or(AGAIN)))),
             Err(error) => {
@@ -69,33 +69,33 @@ impl Context {
     }
 
     /// What is left, and when to look again; `None` if nothing is.
-    async fn take_back(&self, config: &PeerPodConfig) -> Result<Option<Part>, PassError> {
+    async fn clean_up_objects(&self, config: &PeerPodConfig) -> Result<Option<Part>, ReconcileError> {
         let name = config.name_any();
         // What is not known of now stays for ever.
         self.policies.doubt();
         let mut kinds = self.admission_kinds(self.policies.ask(&self.client).await?);
         // Without its server the webhook would refuse every peer pod, so its registration goes first.
         kinds.reverse();
-        let told = self.hand_over(config, &kinds).await?;
-        let kept = told.as_ref().is_some_and(|told| told.reason == Reason::AdmissionKept);
+        let handover = self.hand_over(config, &kinds).await?;
+        let kept = handover.as_ref().is_some_and(|it| it.reason == Reason::AdmissionKept);
         let left = !kept && apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
         // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
-        let (message, again) = match self.take_back_nodes(&name, left).await? {
+        let (message, again) = match self.clean_up_nodes(&name, left).await? {
             Some((message, again)) => (message, if kept { again.min(AGAIN) } else { again }),
             None if kept => ("the operator has removed everything but the admission".to_owned(), AGAIN),
             None => return Ok(None),
         };
         let mut part = Part { again: Some(again), ..Part::of(Reason::Deleting, message) };
-        part.findings.extend(told.filter(|_| kept || left));
+        part.findings.extend(handover.filter(|_| kept || left));
         Ok(Some(part))
     }
 
     /// What of it is left on nodes, or that `objects` are, and when to look again; `None` if nothing is.
-    async fn take_back_nodes(
+    async fn clean_up_nodes(
         &self,
         name: &str,
         objects: bool,
-    ) -> Result<Option<(String, Duration)>, PassError> {
+    ) -> Result<Option<(String, Duration)>, ReconcileError> {
         let unseen = || Some(("the operator is still reading nodes".to_owned(), NOT_YET_SEEN));
         let Some(requests) = self.node_requests().await else { return Ok(unseen()) };
         let Some(pass) = self.capacity.pass(&requests).await? else { return Ok(unseen()) };
@@ -127,7 +127,7 @@ impl Context {
     /// A configuration in another namespace is not honoured. One that the operator looked after when it was in that namespace
     /// still has the finalizer, and nobody else to take it away. While it is not being deleted nothing is told of it: another
     /// operator may look after it, and the two would overwrite each other's status.
-    pub(super) async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, PassError> {
+    pub(super) async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         if held && config.metadata.deletion_timestamp.is_some() {
             return self.release(config).await;

@@ -27,7 +27,7 @@ use serde_json::json;
 use tracing::info;
 
 pub(super) use self::watched::Watched;
-use super::{Context, drift::Key, pass::PassError};
+use super::{Context, drift::Key, reconcile::ReconcileError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     webhook::certificates::{
@@ -59,10 +59,14 @@ pub(super) enum Use {
 
 impl Context {
     /// Makes the two be as a configuration needs them. Asks the API server only where they are not.
-    pub(super) async fn share(&self, config: &PeerPodConfig, use_: Use) -> Result<(), PassError> {
+    pub(super) async fn ensure_webhook_resources(
+        &self,
+        config: &PeerPodConfig,
+        use_: Use,
+    ) -> Result<(), ReconcileError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.shared.lease_is_so(&owner.uid, use_) {
+            if self.webhook_resources.lease_is_so(&owner.uid, use_) {
                 self.drifts.settled(&key::<Lease>(config, LEASE));
                 return Ok(());
             }
@@ -70,7 +74,7 @@ impl Context {
             self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await
         };
         let secret = async {
-            if self.shared.secret_is_so(&owner.uid, use_) {
+            if self.webhook_resources.secret_is_so(&owner.uid, use_) {
                 self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
@@ -85,7 +89,7 @@ impl Context {
         use_: Use,
         mut blank: K,
         is_ours: impl Fn(&K) -> bool,
-    ) -> Result<(), PassError>
+    ) -> Result<(), ReconcileError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone

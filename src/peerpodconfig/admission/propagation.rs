@@ -15,16 +15,16 @@ use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// How long API servers may take until they do what a new policy or registration says. They look for new policies every
 /// second.
-pub(super) const TAKEN_UP: Duration = Duration::from_secs(5);
+pub(super) const PROPAGATION_TIME: Duration = Duration::from_secs(5);
 
 /// The policies and registrations of all configurations, by the configuration's name.
 #[derive(Debug, Default)]
-pub(in super::super) struct Entrances(Mutex<HashMap<String, ByKindAndName>>);
+pub(in super::super) struct Propagation(Mutex<HashMap<String, ByKindAndName>>);
 
-type ByKindAndName = HashMap<(String, String), Entrance>;
+type ByKindAndName = HashMap<(String, String), Propagated>;
 
 #[derive(Clone, Debug)]
-struct Entrance {
+struct Propagated {
     uid: Option<String>,
     /// When this operator wrote it, by the API server's clock, which is good for nothing but to see that it did so again.
     written: Option<Timestamp>,
@@ -45,23 +45,23 @@ pub(super) struct Age {
 impl Age {
     /// Whether API servers know of it.
     pub(super) fn is_known(self) -> bool {
-        self.made >= TAKEN_UP
+        self.made >= PROPAGATION_TIME
     }
 
     /// Whether API servers do what it says now.
-    pub(super) fn is_taken_up(self) -> bool {
-        self.changed >= TAKEN_UP
+    pub(super) fn is_propagated(self) -> bool {
+        self.changed >= PROPAGATION_TIME
     }
 }
 
-impl Entrances {
-    /// Looks at those of one configuration; `None` where it has none. `stood`: whether it is told that they are in force, so
+impl Propagation {
+    /// Looks at those of one configuration; `None` where it has none. `was_in_force`: whether it is told that they are in force, so
     /// that those which this process has not seen yet have been long. Forgets configurations that are not `there`.
-    pub(super) fn look(
+    pub(super) fn observe(
         &self,
         config: &str,
         found: &Found,
-        stood: bool,
+        was_in_force: bool,
         there: &HashSet<String>,
         now: Instant,
     ) -> Option<Age> {
@@ -69,24 +69,24 @@ impl Entrances {
         let before = all.remove(config).unwrap_or_default();
         all.retain(|config, _| there.contains(config));
         let objects = found.objects.iter().filter(|(_, object)| object.namespace().is_none());
-        let entrances: ByKindAndName = objects
+        let entries: ByKindAndName = objects
             .map(|(key, object)| {
                 let (uid, written) = (object.uid(), written(object));
                 let (made, changed) = match before.get(key) {
                     Some(known) if known.uid != uid => (Some(now), Some(now)),
                     Some(known) if known.written != written => (known.made, Some(now)),
                     Some(known) => (known.made, known.changed),
-                    None if stood && !found.applied.contains(key) => (None, None),
+                    None if was_in_force && !found.applied.contains(key) => (None, None),
                     None => (Some(now), Some(now)),
                 };
-                (key.clone(), Entrance { uid, written, made, changed })
+                (key.clone(), Propagated { uid, written, made, changed })
             })
             .collect();
         let since =
             |then: Option<Instant>| then.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
-        let made = entrances.values().map(|entrance| since(entrance.made)).min();
-        let changed = entrances.values().map(|entrance| since(entrance.changed)).min();
-        all.insert(config.to_owned(), entrances);
+        let made = entries.values().map(|entry| since(entry.made)).min();
+        let changed = entries.values().map(|entry| since(entry.changed)).min();
+        all.insert(config.to_owned(), entries);
         Some(Age { made: made?, changed: changed? })
     }
 }
@@ -121,57 +121,57 @@ mod tests {
         found
     }
 
-    struct Clock(Entrances, Instant);
+    struct Clock(Propagation, Instant);
 
     impl Clock {
-        fn look(&self, second: u64, found: &Found, stood: bool) -> Age {
+        fn at(&self, second: u64, found: &Found, was_in_force: bool) -> Age {
             let now = self.1 + Duration::from_secs(second);
-            self.0.look("config", found, stood, &HashSet::new(), now).unwrap()
+            self.0.observe("config", found, was_in_force, &HashSet::new(), now).unwrap()
         }
     }
 
     fn clock() -> Clock {
-        Clock(Entrances::default(), Instant::now())
+        Clock(Propagation::default(), Instant::now())
     }
 
     #[test]
     fn what_was_written_is_taken_up_a_while_later_whatever_the_clock_of_the_api_server_shows() {
         for offset in [0, 1_000_000_000, 4_000_000_000] {
             let clock = clock();
-            assert!(!clock.look(0, &found("a", offset), false).is_taken_up());
-            assert!(!clock.look(4, &found("a", offset), false).is_taken_up());
-            assert!(clock.look(5, &found("a", offset), false).is_taken_up());
-            let changed = clock.look(20, &found("a", offset + 20), true);
-            assert!(changed.is_known() && !changed.is_taken_up());
-            assert!(clock.look(25, &found("a", offset + 20), true).is_taken_up());
-            let another = clock.look(30, &found("b", offset + 20), true);
-            assert!(!another.is_known() && !another.is_taken_up());
+            assert!(!clock.at(0, &found("a", offset), false).is_propagated());
+            assert!(!clock.at(4, &found("a", offset), false).is_propagated());
+            assert!(clock.at(5, &found("a", offset), false).is_propagated());
+            let changed = clock.at(20, &found("a", offset + 20), true);
+            assert!(changed.is_known() && !changed.is_propagated());
+            assert!(clock.at(25, &found("a", offset + 20), true).is_propagated());
+            let another = clock.at(30, &found("b", offset + 20), true);
+            assert!(!another.is_known() && !another.is_propagated());
         }
     }
 
     #[test]
     fn what_stood_before_this_process_began_goes_on_and_what_did_not_waits() {
-        let stood = clock().look(0, &found("a", 0), true);
-        assert!(stood.is_known() && stood.is_taken_up());
-        let mut mended = found("a", 0);
-        mended.applied.extend(mended.objects.keys().cloned().collect::<Vec<_>>());
-        assert!(!clock().look(0, &mended, true).is_taken_up());
+        let was_in_force = clock().at(0, &found("a", 0), true);
+        assert!(was_in_force.is_known() && was_in_force.is_propagated());
+        let mut changed_back = found("a", 0);
+        changed_back.applied.extend(changed_back.objects.keys().cloned().collect::<Vec<_>>());
+        assert!(!clock().at(0, &changed_back, true).is_propagated());
         let clock = clock();
-        assert!(!clock.look(0, &found("a", 0), false).is_known());
-        assert!(clock.look(5, &found("a", 0), false).is_known());
+        assert!(!clock.at(0, &found("a", 0), false).is_known());
+        assert!(clock.at(5, &found("a", 0), false).is_known());
     }
 
     #[test]
     fn nothing_is_kept_of_what_is_gone() {
-        let Clock(entrances, now) = clock();
-        let look = |config, found: &Found, there: &str| {
-            entrances.look(config, found, false, &HashSet::from([there.to_owned()]), now)
+        let Clock(propagation, now) = clock();
+        let observe = |config, found: &Found, there: &str| {
+            propagation.observe(config, found, false, &HashSet::from([there.to_owned()]), now)
         };
-        look("config", &found("a", 0), "config").unwrap();
-        look("other", &found("b", 0), "config").unwrap();
-        assert_eq!(entrances.0.lock().unwrap().len(), 2);
-        assert_eq!(look("other", &Found::default(), "other"), None);
-        let left = entrances.0.lock().unwrap();
+        observe("config", &found("a", 0), "config").unwrap();
+        observe("other", &found("b", 0), "config").unwrap();
+        assert_eq!(propagation.0.lock().unwrap().len(), 2);
+        assert_eq!(observe("other", &Found::default(), "other"), None);
+        let left = propagation.0.lock().unwrap();
         assert!(left.len() == 1 && left["other"].is_empty(), "{left:?}");
     }
 }

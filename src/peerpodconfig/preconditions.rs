@@ -7,10 +7,10 @@ use kube::{Resource, ResourceExt};
 
 use super::{
     Context,
-    build::{CONFIG_LABEL, Names},
     capacity::{NodeRequest, Summary},
     conditions::{ConditionType, Finding, Reason},
     observe::Sources,
+    resources::{CONFIG_LABEL, Names},
     settings,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -33,24 +33,24 @@ impl Context {
                 survey = self.capacity.survey(&requests);
             }
             let summary = &survey.as_ref()?[index];
-            let obstacle = match (&current, self.observer.settings(config).await) {
+            let unmet = match (&current, self.observer.settings(config).await) {
                 (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
                     let message = format!("this operator did not create the DaemonSet {}", taken.name_any());
                     Some(message)
                 }
-                (_, Ok(sources)) => match self.obstacle(config, summary, &sources) {
+                (_, Ok(sources)) => match self.unmet_precondition(config, summary, &sources) {
                     Some(finding) => Some(finding.message),
                     None => missing(config, summary),
                 },
                 (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
             };
-            requests[index].withheld = obstacle;
+            requests[index].withheld = unmet;
         }
         Some(requests)
     }
 
     /// What is in the way of a configuration's cloud-api-adaptor.
-    pub(super) fn obstacle(
+    pub(super) fn unmet_precondition(
         &self,
         config: &PeerPodConfig,
         summary: &Summary,
@@ -65,8 +65,8 @@ impl Context {
         if let Some(message) = summary.conflict() {
             return Some(Finding::new(Reason::NodesTaken, message));
         }
-        let foreign = self.foreign_adaptors(config);
-        foreign.first().map(|first| Finding::new(Reason::AnotherAdaptor, first.to_string()))
+        let unmanaged = self.unmanaged_adaptors(config);
+        unmanaged.first().map(|first| Finding::new(Reason::AnotherAdaptor, first.to_string()))
     }
 }
 

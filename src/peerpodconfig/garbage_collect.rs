@@ -18,12 +18,12 @@ use operator_kit::{
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Context, FINALIZER, apply, build::CONFIG_LABEL, pass::PassError, watches::CONFIG};
+use super::{Context, FINALIZER, apply, reconcile::ReconcileError, resources::CONFIG_LABEL, watches::CONFIG};
 use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
     /// Sweeps whenever it is `asked` to while this process leads, and again after what failed.
-    pub(super) async fn keep_swept(&self, asked: impl Stream<Item = ()>) -> Infallible {
+    pub(super) async fn collect_garbage_when_asked(&self, asked: impl Stream<Item = ()>) -> Infallible {
         let backoff = Backoff::default();
         let mut again: Option<Duration> = None;
         let mut asked = std::pin::pin!(asked);
@@ -39,7 +39,7 @@ impl Context {
                 () = wait => {}
             }
             // One that does not lead is asked again when it does.
-            again = match self.leadership.while_leading(self.sweep()).await {
+            again = match self.leadership.while_leading(self.garbage_collect()).await {
                 None => None,
                 Some(Ok(again)) => {
                     backoff.succeeded(&());
@@ -55,7 +55,7 @@ impl Context {
     }
 
     /// Removes what is left of configurations that are gone. When to look again, if nothing happens before.
-    async fn sweep(&self) -> Result<Option<Duration>, PassError> {
+    async fn garbage_collect(&self) -> Result<Option<Duration>, ReconcileError> {
         self.capacity.nodes().wait_until_known().await;
         // Meanwhile no configuration gets what is taken for left behind.
         let _turn = self.turn.lock().await;

@@ -12,7 +12,7 @@
 //! own_pods.rs    what all Pods that run this program have in common
 //! names.rs       what they are called, and whose they are
 //! differs.rs     whether writing an object would change anything
-//! foreign.rs     cloud-api-adaptors of others
+//! unmanaged.rs     cloud-api-adaptors of others
 //! ```
 //!
 //! All are written by server-side apply: a field that is not built here belongs to whoever set it, and one that is not
@@ -21,13 +21,13 @@
 mod cloud;
 mod daemon_set;
 mod differs;
-mod foreign;
 mod names;
 pub mod own_pods;
 pub mod policy;
 pub mod program;
 mod selection;
 mod settings;
+mod unmanaged;
 pub mod webhook;
 
 pub use cloud::{AdaptorSecrets, InstanceType, instance_type};
@@ -36,11 +36,11 @@ pub use daemon_set::{
     unusable_annotations,
 };
 pub use differs::differs;
-pub use foreign::{Foreign, foreign_adaptors, is_adaptor_image, runs_adaptor, runs_anothers_adaptor};
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use selection::NodeSelection;
 pub(super) use settings::BUILT_FROM_ANNOTATION;
 pub use settings::{AdaptorSettings, missing};
+pub use unmanaged::{Unmanaged, is_adaptor_image, runs_adaptor, runs_anothers_adaptor, unmanaged_adaptors};
 
 use crate::api::v1alpha1::PeerPodConfig;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 
 use super::super::{
-    build::{Inputs, policy},
     conditions::{Finding, Reason},
     handover,
+    resources::{Inputs, policy},
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
@@ -20,7 +20,7 @@ pub(super) fn is_ready(config: &PeerPodConfig) -> bool {
 }
 
 /// Whether this is told of the admission that it asks for now.
-pub(super) fn is_told(config: &PeerPodConfig, reason: Reason) -> bool {
+pub(super) fn has_reason(config: &PeerPodConfig, reason: Reason) -> bool {
     handover::admission_ready(config).is_some_and(|condition| condition.reason == reason.as_str())
 }
 
