@@ -22,8 +22,8 @@ use crate::{
         certificates::{
             Serving, expiry,
             files::Files,
-            keeper::{self, Keeper},
-            kept::Wanted,
+            managed_secret::Wanted,
+            rotation::{self, Rotation},
             secret,
         },
         metrics::{CertificateMetrics, ReviewMetrics},
@@ -54,7 +54,7 @@ pub struct WebhookArgs {
         long,
         value_name = "NAME",
         env = "PEERPOD_OPERATOR_TLS_SECRET",
-        default_value = keeper::SECRET,
+        default_value = rotation::SECRET,
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub tls_secret: String,
@@ -79,7 +79,7 @@ pub struct WebhookArgs {
         long,
         value_name = "SELECTOR",
         env = "PEERPOD_OPERATOR_CONFIGURATIONS",
-        default_value = keeper::CONFIGURATIONS,
+        default_value = rotation::CONFIGURATIONS,
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub configurations: String,
@@ -235,15 +235,15 @@ async fn managed(
         args.tls_names.clone()
     };
     let wanted = Wanted { names, lifetime: args.tls_lifetime };
-    let keeper = Keeper::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
-    let election = Election::new(client.clone(), &namespace, keeper::LEASE, &process::name())
+    let rotation = Rotation::new(client.clone(), &namespace, &secret, &args.configurations, wanted);
+    let election = Election::new(client.clone(), &namespace, rotation::LEASE, &process::name())
         .with_lease_created_by(LEASE_CREATOR);
     let (ended, stop) = (CancellationToken::new(), shutdown.clone());
-    let keeping = keeper.run(election.leadership(), shutdown.clone()).map({
+    let rotating = rotation.run(election.leadership(), shutdown.clone()).map({
         let ended = ended.clone();
         move |()| ended.cancel()
     });
     let following = secret::follow(client, namespace, secret, serving, there, stop);
     let leading = election.run(ended.clone(), ended);
-    Ok(join3(Box::pin(following), Box::pin(keeping), Box::pin(leading)).map(drop))
+    Ok(join3(Box::pin(following), Box::pin(rotating), Box::pin(leading)).map(drop))
 }

@@ -6,7 +6,7 @@ use super::{Component, Options};
 use crate::{
     api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec},
     peerpodconfig::resources::Names,
-    webhook::certificates::keeper::SECRET,
+    webhook::certificates::rotation::SECRET,
 };
 
 const NAME: &str = "peerpod-webhook";

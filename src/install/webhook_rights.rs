@@ -3,7 +3,7 @@
 use super::{Component, rights::Rights};
 use crate::{
     peerpodconfig::resources::webhook::SERVICE_ACCOUNT,
-    webhook::certificates::keeper::{CLUSTER_PERMISSIONS, PERMISSIONS},
+    webhook::certificates::rotation::{CLUSTER_PERMISSIONS, PERMISSIONS},
 };
 
 /// The webhook's rights.

@@ -31,8 +31,8 @@ use super::{Context, drift::Key, reconcile::ReconcileError};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     webhook::certificates::{
-        keeper::{LEASE, SECRET},
-        kept::{self, Kept},
+        managed_secret::{self, ManagedSecret},
+        rotation::{LEASE, SECRET},
     },
 };
 
@@ -78,7 +78,7 @@ impl Context {
                 self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
-            self.own(config, use_, kept::blank(SECRET), Kept::is_ours).await
+            self.own(config, use_, managed_secret::blank(SECRET), ManagedSecret::is_ours).await
         };
         try_join!(lease, secret).map(|_| ())
     }

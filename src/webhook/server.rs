@@ -5,7 +5,7 @@
 //! a body's length and what all bodies together hold.
 
 mod body;
-mod prompt;
+mod request_timeout;
 
 use std::{
     convert::Infallible,
@@ -40,7 +40,7 @@ use operator_kit::{
     http::Readiness,
     listener::Listener,
 };
-use prompt::Prompt;
+use request_timeout::RequestTimeout;
 
 use super::{
     metrics::ReviewMetrics,
@@ -245,7 +245,7 @@ async fn speak(
     slot: Arc<Slot>,
     stop: CancellationToken,
 ) -> hyper::Result<()> {
-    let stream = Prompt::new(stream, Arc::clone(&slot), REQUEST_TIME);
+    let stream = RequestTimeout::new(stream, Arc::clone(&slot), REQUEST_TIME);
     let service = service_fn(|request| {
         let (webhook, slot, stop) = (Arc::clone(&webhook), Arc::clone(&slot), stop.clone());
         async move {

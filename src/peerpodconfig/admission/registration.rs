@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPodConfig,
     names::DEFAULT_IMAGE,
-    webhook::{certificates::keeper::SECRET, tls::TlsOptions},
+    webhook::{certificates::rotation::SECRET, tls::TlsOptions},
 };
 
 impl Context {
@@ -61,7 +61,7 @@ impl Context {
         };
         let answers = available(found.get(&names.webhook).as_ref()) > 0
             && authorities.is_some()
-            && self.refusal(config, authorities.as_ref()).is_none();
+            && self.certificate_problem(config, authorities.as_ref()).is_none();
         // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
         // better; without any, they would run as no peer pods.
         let due = answers || {
@@ -89,7 +89,7 @@ impl Context {
         let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
         let authorities =
             registration.and_then(trusted_authorities).or_else(|| self.webhook_resources.authorities());
-        match self.refusal(config, authorities.as_ref()) {
+        match self.certificate_problem(config, authorities.as_ref()) {
             Some(problem) => {
                 let missing = match self.webhook_resources.authorities() {
                     None => "add the missing ca.crt with its authority, ",
@@ -107,9 +107,13 @@ impl Context {
     }
 
     /// Why API servers that trust these authorities do not take the certificate in the Secret, if they do not.
-    fn refusal(&self, config: &PeerPodConfig, authorities: Option<&ByteString>) -> Option<String> {
+    fn certificate_problem(
+        &self,
+        config: &PeerPodConfig,
+        authorities: Option<&ByteString>,
+    ) -> Option<String> {
         let name = format!("{}.{}.svc", Names::of(config).webhook, self.options.namespace);
-        self.webhook_resources.refusal(&name, authorities, Timestamp::now())
+        self.webhook_resources.certificate_problem(&name, authorities, Timestamp::now())
     }
 
     /// What the webhook runs, and where: what the operator itself does, unless told of another image.

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 
 use super::Use;
 use crate::webhook::certificates::{
-    keeper::{self, LEASE, SECRET},
-    kept::{CERTIFICATE, Kept},
-    refusal::refusal,
+    managed_secret::{CERTIFICATE, ManagedSecret},
+    rotation::{self, LEASE, SECRET},
+    validation::problem,
 };
 
 /// What is known of the Secret and of the Lease.
@@ -54,8 +54,8 @@ impl Watched {
         let changes = stream::select(
             changes(secrets, SECRET, secret.clone(), |secret| Seen::There {
                 owners: owners(secret),
-                ours: Kept::is_ours(secret),
-                authorities: keeper::authorities(secret).cloned(),
+                ours: ManagedSecret::is_ours(secret),
+                authorities: rotation::authorities(secret).cloned(),
                 certificate: secret.data.as_ref().and_then(|data| data.get(CERTIFICATE)).cloned(),
             }),
             // It is written every few seconds, by whoever holds it.
@@ -94,7 +94,7 @@ impl Watched {
 
     /// Why API servers that trust these authorities do not take the certificate in the Secret for a webhook that they call by
     /// this name, where somebody else made it; `None` if they do. As the end of a sentence about it.
-    pub(in crate::peerpodconfig) fn refusal(
+    pub(in crate::peerpodconfig) fn certificate_problem(
         &self,
         name: &str,
         authorities: Option<&ByteString>,
@@ -103,7 +103,7 @@ impl Watched {
         match &*self.secret.borrow() {
             Seen::There { ours: false, certificate, .. } => {
                 let certificate = certificate.as_ref().map(|it| &*it.0).unwrap_or_default();
-                refusal(certificate, authorities.map(|it| &*it.0), name, now)
+                problem(certificate, authorities.map(|it| &*it.0), name, now)
             }
             _ => None,
         }

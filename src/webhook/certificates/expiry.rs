@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use super::{Serving, facts, keeper::LONGEST_PAUSE};
+use super::{Serving, facts, rotation::LONGEST_PAUSE};
 use crate::webhook::metrics::CertificateMetrics;
 
 /// How long a certificate of a long life may be good for yet when it should have been replaced.

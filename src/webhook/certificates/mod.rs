@@ -3,7 +3,7 @@
 //! | source | who writes it |
 //! |---|---|
 //! | two [files] | whoever mounts them; read again when they change |
-//! | a Secret | somebody else, such as cert-manager; or the replica that leads, where it is [to be filled](kept::blank) |
+//! | a Secret | somebody else, such as cert-manager; or the replica that leads, where it is [to be filled](managed_secret::blank) |
 //!
 //! A new certificate is shown to whoever connects from then on; open connections go on as they are. Whoever writes it, its
 //! [expiry] is told.
@@ -11,10 +11,10 @@
 pub mod expiry;
 mod facts;
 pub mod files;
-pub mod keeper;
-pub mod kept;
-pub(crate) mod refusal;
+pub mod managed_secret;
+pub mod rotation;
 pub mod secret;
+pub(crate) mod validation;
 
 use std::{fmt, sync::Arc};
 

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{
     Serving,
-    kept::{CERTIFICATE, KEY, is_blank},
+    managed_secret::{CERTIFICATE, KEY, is_blank},
 };
 
 /// Shows the certificate in this Secret until `stop`; `there` is met when there is one. What cannot be used does not take

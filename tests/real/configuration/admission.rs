@@ -20,7 +20,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE, OLDEST_KUBERNETES,
     peerpodconfig::resources::{CONFIG_LABEL, policy},
-    webhook::certificates::keeper::SECRET,
+    webhook::certificates::rotation::SECRET,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use peerpod_operator::webhook::certificates::keeper::{LEASE, SECRET};
+use peerpod_operator::webhook::certificates::rotation::{LEASE, SECRET};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};

@@ -16,7 +16,7 @@ use peerpod_operator::{
         FINALIZER,
         resources::{self, CONFIG_LABEL, webhook::SERVICE_ACCOUNT},
     },
-    webhook::certificates::keeper::{LEASE, SECRET},
+    webhook::certificates::rotation::{LEASE, SECRET},
 };
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};

@@ -7,7 +7,7 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Secret};
 use kube::{Api, Client, Resource, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
-    webhook::certificates::keeper::{LEASE, SECRET},
+    webhook::certificates::rotation::{LEASE, SECRET},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;

@@ -10,7 +10,7 @@ use peerpod_operator::{
         Options,
         metrics_rights::{self, REVIEWER},
     },
-    webhook::certificates::keeper::SECRET,
+    webhook::certificates::rotation::SECRET,
 };
 use serde_json::json;
 use testbed::{

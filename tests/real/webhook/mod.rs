@@ -15,7 +15,7 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use peerpod_operator::webhook::certificates::{keeper::SECRET, kept::blank};
+use peerpod_operator::webhook::certificates::{managed_secret::blank, rotation::SECRET};
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 

@@ -15,7 +15,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE,
-    webhook::{certificates::keeper::SECRET, mutate::ANNOTATIONS},
+    webhook::{certificates::rotation::SECRET, mutate::ANNOTATIONS},
 };
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};

@@ -22,8 +22,8 @@ use peerpod_operator::{
     NAMESPACE,
     webhook::{
         certificates::{
-            keeper::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},
-            kept::blank,
+            managed_secret::blank,
+            rotation::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},
         },
         marker::COUNTED,
         mutate::ANNOTATIONS,

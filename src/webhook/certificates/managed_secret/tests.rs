@@ -21,16 +21,16 @@ fn after(days: u32) -> Timestamp {
     start + SignedDuration::try_from(days * DAY).unwrap()
 }
 
-fn write(kept: Option<&Kept>, wanted: &Wanted, settled: bool, now: Timestamp) -> Kept {
-    match Kept::step(kept, wanted, settled, now).unwrap() {
-        Step::Write(kept) => kept,
+fn write(managed: Option<&ManagedSecret>, wanted: &Wanted, settled: bool, now: Timestamp) -> ManagedSecret {
+    match ManagedSecret::step(managed, wanted, settled, now).unwrap() {
+        Step::Write(managed) => managed,
         Step::Wait(until) => panic!("waits until {until}"),
         Step::Settle => panic!("waits until it is trusted"),
     }
 }
 
 /// Whether a client that trusts the authorities of one takes the certificate of another.
-fn trusts(client: &Kept, server: &Kept, name: &str, now: Timestamp) -> bool {
+fn trusts(client: &ManagedSecret, server: &ManagedSecret, name: &str, now: Timestamp) -> bool {
     let mut roots = RootCertStore::empty();
     for authority in &client.authorities {
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
@@ -45,7 +45,7 @@ fn trusts(client: &Kept, server: &Kept, name: &str, now: Timestamp) -> bool {
 
 #[test]
 fn a_certificate_is_good_for_its_names_and_its_time() {
-    let kept = write(None, &wanted(&["*.ns.svc", "127.0.0.1"]), false, after(0));
+    let managed = write(None, &wanted(&["*.ns.svc", "127.0.0.1"]), false, after(0));
     for (name, days, expected) in [
         ("config-webhook.ns.svc", 0, true),
         ("127.0.0.1", 29, true),
@@ -53,9 +53,9 @@ fn a_certificate_is_good_for_its_names_and_its_time() {
         ("127.0.0.2", 0, false),
         ("webhook.other.svc", 0, false),
     ] {
-        assert_eq!(trusts(&kept, &kept, name, after(days)), expected, "{name} after {days} days");
+        assert_eq!(trusts(&managed, &managed, name, after(days)), expected, "{name} after {days} days");
     }
-    let error = Kept::step(None, &wanted(&["not a name\u{e9}"]), false, after(0)).err().unwrap();
+    let error = ManagedSecret::step(None, &wanted(&["not a name\u{e9}"]), false, after(0)).err().unwrap();
     assert!(error.to_string().contains("check the names"), "{error}");
 }
 
@@ -63,10 +63,10 @@ fn a_certificate_is_good_for_its_names_and_its_time() {
 fn at_no_step_of_a_rotation_is_a_certificate_shown_that_is_not_trusted() {
     let (wanted, name) = (wanted(&["webhook.ns.svc"]), "webhook.ns.svc");
     let first = write(None, &wanted, false, after(0));
-    assert!(Kept::step(Some(&first), &wanted, true, after(19)).unwrap() == Step::Wait(after(20)));
+    assert!(ManagedSecret::step(Some(&first), &wanted, true, after(19)).unwrap() == Step::Wait(after(20)));
     let prepared = write(Some(&first), &wanted, true, after(20));
     assert!(prepared.current == first.current, "nobody shows what is not trusted yet");
-    assert!(Kept::step(Some(&prepared), &wanted, false, after(20)).unwrap() == Step::Settle);
+    assert!(ManagedSecret::step(Some(&prepared), &wanted, false, after(20)).unwrap() == Step::Settle);
     let promoted = write(Some(&prepared), &wanted, true, after(20));
     assert!(promoted.current != first.current && promoted.next.is_none());
     // A server that has heard of the last step or not, and a client that has heard of it or not.
@@ -98,19 +98,25 @@ fn a_secret_is_read_as_it_was_written_and_a_broken_one_not_at_all() {
     let first = write(None, &wanted(&["a.ns.svc"]), false, after(0));
     let prepared = write(Some(&first), &wanted(&["a.ns.svc"]), false, after(25));
     let other = write(None, &wanted(&["a.ns.svc"]), false, after(0)).secret(&blank("name")).data.unwrap();
-    for kept in [first, prepared] {
-        let secret = kept.secret(&blank("name"));
-        assert!(Kept::is_ours(&secret));
-        assert!(Kept::read(&secret).unwrap() == kept);
+    for managed in [first, prepared] {
+        let secret = managed.secret(&blank("name"));
+        assert!(ManagedSecret::is_ours(&secret));
+        assert!(ManagedSecret::read(&secret).unwrap() == managed);
         for key in [CERTIFICATE, KEY, AUTHORITIES] {
             for replacement in [None, other.get(key)] {
                 let mut broken = secret.clone();
                 let data = broken.data.as_mut().unwrap();
                 data.remove(key);
                 data.extend(replacement.map(|replacement| (key.to_owned(), replacement.clone())));
-                assert!(Kept::read(&broken).is_none() && Kept::is_ours(&broken), "{key}");
-                let step = Kept::look(&broken, Some(&kept), &wanted(&["a.ns.svc"]), false, after(26));
-                assert!(step.unwrap() == Step::Write(kept.clone()), "what was trusted is put back: {key}");
+                assert!(ManagedSecret::read(&broken).is_none() && ManagedSecret::is_ours(&broken), "{key}");
+                let step = ManagedSecret::next_step(
+                    &broken,
+                    Some(&managed),
+                    &wanted(&["a.ns.svc"]),
+                    false,
+                    after(26),
+                );
+                assert!(step.unwrap() == Step::Write(managed.clone()), "what was trusted is put back: {key}");
             }
         }
     }
@@ -121,16 +127,18 @@ fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
     let mut empty = blank("name");
     empty.metadata.owner_references =
         Some(vec![OwnerReference { uid: "1".to_owned(), ..OwnerReference::default() }]);
-    assert!(Kept::is_ours(&empty) && Kept::read(&empty).is_none());
-    let Step::Write(kept) = Kept::look(&empty, None, &wanted(&["a.ns.svc"]), false, after(0)).unwrap() else {
+    assert!(ManagedSecret::is_ours(&empty) && ManagedSecret::read(&empty).is_none());
+    let Step::Write(managed) =
+        ManagedSecret::next_step(&empty, None, &wanted(&["a.ns.svc"]), false, after(0)).unwrap()
+    else {
         panic!("it is not filled")
     };
-    let filled = kept.secret(&empty);
-    assert!(Kept::is_ours(&filled) && Kept::read(&filled).unwrap() == kept);
+    let filled = managed.secret(&empty);
+    assert!(ManagedSecret::is_ours(&filled) && ManagedSecret::read(&filled).unwrap() == managed);
     assert_eq!(filled.metadata.owner_references, empty.metadata.owner_references);
     assert_eq!((filled.metadata.name, filled.type_), (empty.metadata.name, empty.type_));
     // An empty one of somebody else's waits for what they put in.
-    assert!(!Kept::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
+    assert!(!ManagedSecret::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
 }
 
 #[test]
@@ -139,10 +147,10 @@ fn a_secret_is_ours_only_while_it_holds_what_was_written_here() {
     let secret = written("a.ns.svc");
     let mut without = secret.clone();
     without.metadata.annotations = None;
-    assert!(Kept::is_ours(&secret) && !Kept::is_ours(&without));
+    assert!(ManagedSecret::is_ours(&secret) && !ManagedSecret::is_ours(&without));
     // Whoever applies data alone leaves the annotations of before.
     let replaced = Secret { data: written("b.ns.svc").data, ..secret };
-    assert!(!Kept::is_ours(&replaced));
+    assert!(!ManagedSecret::is_ours(&replaced));
 }
 
 #[test]
@@ -154,7 +162,9 @@ fn what_is_shown_stays_trusted_when_the_secret_is_deleted_at_any_step() {
     let again = write(Some(&promoted), &wanted, false, after(40));
     for (step, before) in [first, prepared, promoted, again].iter().enumerate() {
         let now = before.current.expires - SignedDuration::from_secs(60);
-        let Step::Write(after) = Kept::look(&blank("name"), Some(before), &wanted, true, now).unwrap() else {
+        let Step::Write(after) =
+            ManagedSecret::next_step(&blank("name"), Some(before), &wanted, true, now).unwrap()
+        else {
             panic!("step {step}: none is made")
         };
         assert!(after.current == before.current && after.next.is_some(), "step {step}");
@@ -168,7 +178,7 @@ fn what_comes_next_takes_the_place_of_what_has_expired() {
     let first = write(None, &wanted, false, after(0));
     let prepared = write(Some(&first), &wanted, false, after(29));
     assert!(prepared.current.expires == after(30), "until when the certificate that is shown is good");
-    assert!(Kept::step(Some(&prepared), &wanted, false, after(29)).unwrap() == Step::Settle);
+    assert!(ManagedSecret::step(Some(&prepared), &wanted, false, after(29)).unwrap() == Step::Settle);
     let promoted = write(Some(&prepared), &wanted, false, after(31));
     assert!(Some(&promoted.current) == prepared.next.as_ref() && promoted.current.expires == after(59));
     let fresh = write(Some(&prepared), &wanted, false, after(60));

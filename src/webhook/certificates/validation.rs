@@ -15,7 +15,7 @@ use super::facts;
 
 /// What is wrong with the first of the certificates in this PEM for an API server that calls the webhook by this name and
 /// trusts these authorities, as the end of a sentence; `None` if nothing is.
-pub(crate) fn refusal(
+pub(crate) fn problem(
     certificate: &[u8],
     authorities: Option<&[u8]>,
     name: &str,
@@ -36,13 +36,13 @@ pub(crate) fn refusal(
     if is_for_name().is_none() {
         return Some(format!("is not for {name}"));
     }
-    let is_strange = authorities.is_some_and(|authorities| is_strange(certificate, authorities, now));
-    is_strange.then(|| "is not signed by an authority that API servers trust".to_owned())
+    let is_untrusted = authorities.is_some_and(|authorities| is_untrusted(certificate, authorities, now));
+    is_untrusted.then(|| "is not signed by an authority that API servers trust".to_owned())
 }
 
 /// Whether certainly none of these authorities signed the first of the certificates, be it by way of the others. In all else
 /// API servers may judge otherwise than this library.
-fn is_strange(certificates: &[u8], authorities: &[u8], now: Timestamp) -> bool {
+fn is_untrusted(certificates: &[u8], authorities: &[u8], now: Timestamp) -> bool {
     let all = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let (Ok(certificates), Ok(authorities)) = (all(certificates), all(authorities)) else { return false };
     let Some((own, between)) = certificates.split_first() else { return false };
@@ -82,7 +82,7 @@ mod tests {
             (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
             params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
         };
-        let at = |pem: &str, time: &str| refusal(pem.as_bytes(), None, "a.ns.svc", time.parse().unwrap());
+        let at = |pem: &str, time: &str| problem(pem.as_bytes(), None, "a.ns.svc", time.parse().unwrap());
         let now = "2026-06-01T00:00:00Z";
         for good in [&["b.ns.svc", "a.ns.svc"][..], &["*.ns.svc"]] {
             assert_eq!(at(&made(good), now), None);
@@ -140,8 +140,8 @@ mod tests {
             (indirect + &between, other, false),
             (selfsigned, alone(), false),
         ] {
-            let told = refusal(certificates.as_bytes(), Some(authorities.as_bytes()), "a.ns.svc", now);
-            assert_eq!(told.is_none(), taken, "{told:?} of {certificates} by {authorities}");
+            let found = problem(certificates.as_bytes(), Some(authorities.as_bytes()), "a.ns.svc", now);
+            assert_eq!(found.is_none(), taken, "{found:?} of {certificates} by {authorities}");
         }
     }
 }

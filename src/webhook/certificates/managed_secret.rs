@@ -72,7 +72,7 @@ struct Pair {
 
 /// What a managed Secret holds.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct ManagedSecret {
     current: Pair,
     next: Option<Pair>,
     /// Certificates in PEM: of the current pair's authority, and of the next one's or the one before.
@@ -89,7 +89,7 @@ pub(super) enum Step {
     /// Nothing until the authorities have been trusted for long enough.
     Settle,
     /// It is to hold this.
-    Write(Kept),
+    Write(ManagedSecret),
 }
 
 /// Why no certificate can be made.
@@ -97,7 +97,7 @@ pub(super) enum Step {
 #[error("creating a certificate failed: {0}; check the names in it")]
 pub struct IssueError(#[from] rcgen::Error);
 
-impl Kept {
+impl ManagedSecret {
     /// Reads a Secret. `None` if it is not managed here, or not as it was written.
     pub(super) fn read(secret: &Secret) -> Option<Self> {
         let data = |key| secret.data.as_ref()?.get(key);
@@ -150,7 +150,7 @@ impl Kept {
 
     /// What to do about a Secret that is managed here. `before`: what it held last, if that is known. `settled`: all of its
     /// authorities have been trusted for long enough.
-    pub(super) fn look(
+    pub(super) fn next_step(
         secret: &Secret,
         before: Option<&Self>,
         wanted: &Wanted,
@@ -162,30 +162,35 @@ impl Kept {
             (None, Some(before)) if is_blank(secret) => Ok(Step::Write(before.prepared(wanted, now)?)),
             // Somebody broke it: what is shown is still the last good one, and is put back.
             (None, Some(before)) => Ok(Step::Write(before.clone())),
-            (kept, _) => Self::step(kept.as_ref(), wanted, settled, now),
+            (managed, _) => Self::step(managed.as_ref(), wanted, settled, now),
         }
     }
 
     /// What to do about this, or if there is nothing.
-    fn step(kept: Option<&Self>, wanted: &Wanted, settled: bool, now: Timestamp) -> Result<Step, IssueError> {
-        let good = |kept: &&Self| now < kept.next.as_ref().unwrap_or(&kept.current).expires;
-        let Some(kept) = kept.filter(good) else {
+    fn step(
+        managed: Option<&Self>,
+        wanted: &Wanted,
+        settled: bool,
+        now: Timestamp,
+    ) -> Result<Step, IssueError> {
+        let good = |managed: &&Self| now < managed.next.as_ref().unwrap_or(&managed.current).expires;
+        let Some(managed) = managed.filter(good) else {
             // What was trusted before is past its time.
             let (current, authority) = issue(wanted, now)?;
             let names = wanted.names.join(",");
             return Ok(Step::Write(Self { current, next: None, authorities: vec![authority], names }));
         };
-        if let Some(next) = &kept.next {
-            let promoted = Self { current: next.clone(), next: None, ..kept.clone() };
+        if let Some(next) = &managed.next {
+            let promoted = Self { current: next.clone(), next: None, ..managed.clone() };
             // Nobody takes what has expired, so there is nothing to wait for.
-            let due = settled || kept.current.expires <= now;
+            let due = settled || managed.current.expires <= now;
             return Ok(if due { Step::Write(promoted) } else { Step::Settle });
         }
-        let renewal = wanted.renewal(kept.current.expires);
-        if now < renewal && kept.names == wanted.names.join(",") {
+        let renewal = wanted.renewal(managed.current.expires);
+        if now < renewal && managed.names == wanted.names.join(",") {
             return Ok(Step::Wait(renewal));
         }
-        Ok(Step::Write(kept.prepared(wanted, now)?))
+        Ok(Step::Write(managed.prepared(wanted, now)?))
     }
 
     /// This with another pair to come next. A pair that was to come before was never shown, and is forgotten.

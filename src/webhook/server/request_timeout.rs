@@ -19,7 +19,7 @@ use tokio::{
 /// too long to take the answer.
 ///
 /// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
-pub(super) struct Prompt<S> {
+pub(super) struct RequestTimeout<S> {
     stream: S,
     slot: Arc<Slot>,
     within: Duration,
@@ -27,13 +27,13 @@ pub(super) struct Prompt<S> {
     timer: Pin<Box<Sleep>>,
 }
 
-impl<S> Prompt<S> {
+impl<S> RequestTimeout<S> {
     pub(super) fn new(stream: S, slot: Arc<Slot>, within: Duration) -> Self {
         Self { stream, slot, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
     }
 
     /// Ready when this time, counted from then, is over.
-    fn poll_over(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_timeout(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<io::Error> {
         let end = since + self.within;
         if self.timer.deadline() != end {
             self.timer.as_mut().reset(end);
@@ -48,7 +48,7 @@ impl<S> Prompt<S> {
             return written;
         }
         let since = self.begun.map_or(self.slot.active(), |begun| begun.max(self.slot.active()));
-        self.poll_over(since, cx).map(Err)
+        self.poll_timeout(since, cx).map(Err)
     }
 
     /// When the request began that is not answered yet.
@@ -57,7 +57,7 @@ impl<S> Prompt<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RequestTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -73,11 +73,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
             return read;
         }
         let Some(begun) = begun else { return Poll::Pending };
-        self.poll_over(begun, cx).map(Err)
+        self.poll_timeout(begun, cx).map(Err)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RequestTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.in_time(written, cx)

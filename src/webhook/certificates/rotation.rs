@@ -29,7 +29,7 @@ use operator_kit::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::kept::{AUTHORITIES, IssueError, Kept, Step, Wanted};
+use super::managed_secret::{AUTHORITIES, IssueError, ManagedSecret, Step, Wanted};
 use crate::{api::v1alpha1::FIELD_MANAGER, webhook::server::PATH};
 
 /// The Secret unless told otherwise: upstream's.
@@ -65,7 +65,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// What keeps the certificate.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct Rotation {
     client: Client,
     namespace: String,
     secret: String,
@@ -79,7 +79,7 @@ struct Known {
     /// The Secret, if there is one and it was seen.
     secret: Option<Secret>,
     /// What it held last, if it is managed here.
-    kept: Option<Kept>,
+    managed: Option<ManagedSecret>,
     /// The webhook configurations, once all were seen.
     configurations: Option<HashMap<String, MutatingWebhookConfiguration>>,
     /// Those of which not all were seen yet.
@@ -87,19 +87,19 @@ struct Known {
     /// The authorities that all configurations trust, and since when.
     trusted: Option<(ByteString, Instant)>,
     /// Whether it was said that the Secret is somebody else's.
-    foreign: bool,
+    unmanaged: bool,
 }
 
 /// Why the certificate cannot be kept.
 #[derive(Debug, thiserror::Error)]
-enum KeepError {
+enum RotationError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
     Issue(#[from] IssueError),
 }
 
-impl Keeper {
+impl Rotation {
     /// Keeps the Secret of this name in this namespace, for the webhook configurations with these labels.
     pub fn new(client: Client, namespace: &str, secret: &str, configurations: &str, wanted: Wanted) -> Self {
         let (namespace, secret) = (namespace.to_owned(), secret.to_owned());
@@ -131,7 +131,7 @@ impl Keeper {
         pin_mut!(secrets, configurations);
         let mut known = Known::default();
         loop {
-            let pause = match self.look(&mut known).await {
+            let pause = match self.step(&mut known).await {
                 Ok(pause) => pause,
                 Err(problem) => {
                     warn!(secret = self.secret, %problem, "maintaining the certificate failed; the webhook tries again");
@@ -139,26 +139,26 @@ impl Keeper {
                 }
             };
             tokio::select! {
-                () = known.hear(&mut secrets, &mut configurations) => {}
+                () = known.next_event(&mut secrets, &mut configurations) => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
     /// Does the next thing to do; tells when to look again, if nothing changes.
-    async fn look(&self, known: &mut Known) -> Result<Duration, KeepError> {
+    async fn step(&self, known: &mut Known) -> Result<Duration, RotationError> {
         let Some(secret) = known.secret.clone() else { return Ok(LONGEST_PAUSE) };
-        let foreign = !Kept::is_ours(&secret);
-        if foreign && !known.foreign {
+        let unmanaged = !ManagedSecret::is_ours(&secret);
+        if unmanaged && !known.unmanaged {
             info!(
                 secret = self.secret,
                 "the operator did not create this Secret: the webhook uses its certificate and does not \
                  renew it"
             );
         }
-        known.foreign = foreign;
-        if foreign {
-            known.kept = None;
+        known.unmanaged = unmanaged;
+        if unmanaged {
+            known.managed = None;
             return Ok(LONGEST_PAUSE);
         }
         if let Some(authorities) = authorities(&secret) {
@@ -166,18 +166,18 @@ impl Keeper {
         }
         let now = Timestamp::now();
         let settled = known.settled_in(self.wanted.settling());
-        let step = Kept::look(&secret, known.kept.as_ref(), &self.wanted, settled, now)?;
-        known.kept = Kept::read(&secret).or(known.kept.take());
+        let step = ManagedSecret::next_step(&secret, known.managed.as_ref(), &self.wanted, settled, now)?;
+        known.managed = ManagedSecret::read(&secret).or(known.managed.take());
         match step {
             Step::Wait(until) => {
                 let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
                 Ok(pause.min(LONGEST_PAUSE))
             }
             Step::Settle => Ok(known.settles_in(self.wanted.settling())),
-            Step::Write(kept) => {
-                let written = self.write(&kept, &secret).await?;
+            Step::Write(managed) => {
+                let written = self.write(&managed, &secret).await?;
                 info!(secret = self.secret, "wrote the certificate's Secret");
-                known.kept = Some(kept);
+                known.managed = Some(managed);
                 known.secret = Some(written);
                 Ok(Duration::ZERO)
             }
@@ -185,9 +185,9 @@ impl Keeper {
     }
 
     /// Replaces exactly what was read.
-    async fn write(&self, kept: &Kept, before: &Secret) -> Result<Secret, ApiError> {
+    async fn write(&self, managed: &ManagedSecret, before: &Secret) -> Result<Secret, ApiError> {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        bounded(self.secrets().replace(&self.secret, &params, &kept.secret(before))).await
+        bounded(self.secrets().replace(&self.secret, &params, &managed.secret(before))).await
     }
 
     fn secrets(&self) -> Api<Secret> {
@@ -201,7 +201,7 @@ impl Keeper {
 
 impl Known {
     /// Takes over the next thing that happens.
-    async fn hear(
+    async fn next_event(
         &mut self,
         secrets: &mut (impl Stream<Item = watcher::Result<Option<Secret>>> + Unpin),
         configurations: &mut (
