@@ -1,4 +1,4 @@
-//! The two writes that PeerPods see from here *(client required)*.
+//! The two writes to PeerPods *(client required)*.
 
 use kube::{
     Api, Client, ResourceExt,
@@ -12,19 +12,19 @@ use operator_kit::{
 
 use crate::api::v1alpha1::{FIELD_MANAGER, FINALIZER, PeerPod};
 
-/// Takes the finalizer away, if the object still is the one that was read and nobody else touched its finalizers.
+/// Removes the finalizer, if the object is still the one that was read and its finalizers are unchanged.
 pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
     finalizer::release(&api(client, peerpod), peerpod, FINALIZER, FIELD_MANAGER).await
 }
 
-/// Deletes the PeerPod object itself, if it still is what was read. Its VM follows by the usual way.
+/// Deletes the PeerPod object itself, if it is unchanged since it was read. The operator then deletes its VM as for any other.
 pub(super) async fn supersede(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
     let params = as_read(peerpod);
     let name = peerpod.name_any();
     Written::by(&name, api_call::bounded(api(client, peerpod).delete(&name, &params)).await)
 }
 
-/// The deletion of what was read, and of nothing that took its place or that changed since.
+/// Deletes exactly what was read: no successor of the same name, and no changed object.
 fn as_read(peerpod: &PeerPod) -> DeleteParams {
     let preconditions = Preconditions { uid: peerpod.uid(), resource_version: peerpod.resource_version() };
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }

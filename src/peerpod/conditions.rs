@@ -73,8 +73,8 @@ reasons! {
     DeveloperMode => Stalled, Normal;
 }
 
-/// The reason of the event about a finalizer that went on an administrator's word; no condition has it, as nothing is
-/// left that could.
+/// The reason of the event about a finalizer that an administrator's annotation released. No condition has it, because the
+/// object is removed.
 pub const ABANDONED: &str = "Abandoned";
 
 /// What [`ABANDONED`] means, for documentation.
@@ -82,7 +82,7 @@ pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of a
                                  call to the cloud.";
 
 /// The condition that stays True once the evidence of where the Pod runs was against a newer sibling. It is for the operator
-/// itself, after a restart and in its other replica, and stands beside whatever else there is to be told.
+/// itself, after a restart and in its other replica, and stays beside all other conditions.
 pub const KEPT_FOR_POD: &str = "KeptForPod";
 
 /// The reason of [`KEPT_FOR_POD`].
@@ -92,7 +92,7 @@ const POD_IS_OLDER: &str = "PodIsOlder";
 pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, so it may run on this \
      machine. No newer PeerPod replaces this one as long as the Pod lives.";
 
-/// What to tell about one decision.
+/// The condition that reports one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionUpdate {
     /// Why.
@@ -101,7 +101,7 @@ pub struct ConditionUpdate {
     pub message: Message,
 }
 
-/// What is to be told, if anything is. A decision that goes on as it should says nothing.
+/// The condition that reports a decision; `None` for a decision that needs no attention.
 pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
     let (reason, message) = match decision {
         Decision::Nothing
@@ -119,7 +119,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         ),
         Decision::Retry(error) => {
             let message = match error.class {
-                // The remaining time changes with every look; the text must not.
+                // The remaining time changes with every reconcile; the text must not.
                 ErrorClass::Throttled { .. } => {
                     "the cloud asked for fewer calls; the operator tries again later".into()
                 }
@@ -132,7 +132,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
     Some(ConditionUpdate { reason, message: within_limit(&message) })
 }
 
-/// The reason that stands for a class of errors.
+/// The reason for a class of errors.
 pub const fn reason_of(class: ErrorClass) -> Reason {
     match class {
         ErrorClass::Throttled { .. } => Reason::CloudThrottled,
@@ -148,7 +148,7 @@ fn within_limit(message: &Message) -> Message {
     message.map(|text| cut(text, MESSAGE_LIMIT))
 }
 
-/// What is to be told of a deletion that takes long, and stands as it says.
+/// The condition of a slow deletion in this state.
 pub(super) fn slow(deleted: Timestamp, state: &Message) -> ConditionUpdate {
     let message = state.map(|state| format!("the deletion of {deleted} is not done: {state}"));
     ConditionUpdate { reason: Reason::DeletionSlow, message: within_limit(&message) }
@@ -198,7 +198,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
     }
 }
 
-/// What an event says when a finalizer went on an administrator's word.
+/// The text of the event about a finalizer that an administrator's annotation released.
 pub fn abandoned(release: Release) -> Option<&'static str> {
     (release == Release::Abandoned).then_some(
         "the operator removed the finalizer because of the annotation; it did not touch the VM, if there is \
@@ -206,13 +206,13 @@ pub fn abandoned(release: Release) -> Option<&'static str> {
     )
 }
 
-/// Whether it says that it needs somebody's help.
+/// Whether its status says that a person must act.
 pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
     peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, ConditionType::Stalled.as_str()))
 }
 
 /// Whether the condition that is True has this reason.
-pub(super) fn stands_because_of(peerpod: &PeerPod, reason: Reason) -> bool {
+pub(super) fn has_reason(peerpod: &PeerPod, reason: Reason) -> bool {
     let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
     conditions.filter(|it| it.status == "True").any(|it| it.reason == reason.as_str())
 }
@@ -222,12 +222,12 @@ pub(super) fn is_kept_for_pod(peerpod: &PeerPod) -> bool {
     peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, KEPT_FOR_POD))
 }
 
-/// Whether its status says anything that may no longer hold.
+/// Whether its status has a condition that may be outdated.
 pub(super) fn says_something(peerpod: &PeerPod) -> bool {
     peerpod.status.iter().flat_map(|status| &status.conditions).any(|it| it.type_ != KEPT_FOR_POD)
 }
 
-/// The conditions that tell `update`, always both of its and in the same order, and [`KEPT_FOR_POD`]. A condition keeps its
+/// The conditions for `update`, always both types in the same order, and [`KEPT_FOR_POD`]. A condition keeps its
 /// transition time while its status stays.
 pub fn conditions(
     update: Option<&ConditionUpdate>,
@@ -239,12 +239,12 @@ pub fn conditions(
     let of_update = update.into_iter().flat_map(|update| {
         ConditionType::ALL.into_iter().map(move |type_| {
             let is_true = update.reason.condition_type() == type_;
-            let told = if is_true {
+            let text = if is_true {
                 (update.reason.as_str(), update.message.for_status())
             } else {
                 ("AsExpected", "")
             };
-            condition((type_.as_str(), is_true), told, before, generation, now)
+            condition((type_.as_str(), is_true), text, before, generation, now)
         })
     });
     let kept = kept_for_pod
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(third[1].last_transition_time, Time(at(30)));
     }
 
-    /// Every decision that carries a text of somebody else.
+    /// Every decision that carries a text from outside.
     fn decisions() -> Vec<Decision> {
         let message = || Message::new("public text", "root@host-7, bank/payroll");
         let errors = ErrorClass::ALL.map(|class| Decision::Retry(Error::new(class, message())));

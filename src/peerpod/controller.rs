@@ -164,7 +164,7 @@ pub async fn run(
     }
 }
 
-/// Keeps no more than what decisions read: of all pod_watch the Pod that counts.
+/// Drops what no decision reads: every owner but the Pod that counts.
 fn trim(peerpod: &mut PeerPod) {
     peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
 }

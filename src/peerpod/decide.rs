@@ -1,11 +1,11 @@
-//! What to do about one PeerPod. Pure *(no client)*: everything that is known goes in, one [`Decision`] comes out.
+//! Decides what to do about one PeerPod. Pure *(no client)*: all [`Facts`] are input, one [`Decision`] is the result.
 //!
 //! What always holds:
-//! - [`Decision::Release`] needs either the VM's observed absence or an administrator's word.
-//! - [`Decision::Delete`] needs a PeerPod that is being deleted, a Pod that is through (or a newer sibling that replaced
-//!   this one), a VM proven to be that Pod's, and nobody else who claims it.
-//! - A Pod that is going is waited for until its grace period and [`SLACK`] are over, never for its object: that may
-//!   itself wait for this PeerPod.
+//! - [`Decision::Release`] requires the VM's observed absence or an administrator's annotation.
+//! - [`Decision::Delete`] requires a PeerPod that is being deleted, a Pod that has ended (or a newer sibling that replaced
+//!   this PeerPod), a VM that is proven to be that Pod's, and no other PeerPod that claims the VM.
+//! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
+//!   to be removed: that object may itself wait for this PeerPod.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -14,74 +14,74 @@ use operator_kit::Message;
 
 use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
 
-/// How long after a Pod's grace period its VM is kept.
+/// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
 
 /// All that the decision depends on.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
-    /// When the PeerPod's deletion was asked for; `None` while it lives.
+    /// The PeerPod's deletionTimestamp; `None` while it is not being deleted.
     pub deleted: Option<Timestamp>,
-    /// Whether the finalizer that stands for the VM is there.
+    /// Whether the PeerPod has the finalizer that protects the VM.
     pub finalizer: bool,
-    /// Whether an administrator gave the VM up.
+    /// Whether an administrator's annotation abandons the VM.
     pub abandoned: bool,
     /// When the VM was first recorded for this Pod, to the second.
     pub recorded: Timestamp,
-    /// The name of the Pod that owns it, if one does.
+    /// The name of the Pod that owns the PeerPod, if a Pod owns it.
     pub pod: Option<String>,
-    /// How far that Pod is.
+    /// The state of that Pod.
     pub owner: Owner,
-    /// When that Pod was in its present sandbox already.
+    /// Since when that Pod is in its present sandbox, at the latest.
     pub in_sandbox: InSandbox,
     /// The recorded identifier.
     pub instance: Result<InstanceId, IdProblem>,
-    /// The other living PeerPods with the finalizer that the same Pod owns and that may be newer: the newest few first.
+    /// The other PeerPods of the same Pod that have the finalizer, are not being deleted and may be newer: the newest few first.
     pub siblings: Vec<Sibling>,
     /// A PeerPod that names the same VM and is not being deleted, or whose own Pod may still run.
     pub claimed_by: Option<Message>,
-    /// What the cloud says about the VM.
+    /// What the cloud answered about the VM.
     pub vm: VmState,
     /// Whether the settings turn on cloud-api-adaptor's developer mode, in which no VM is deleted.
     pub developer_mode: bool,
-    /// Whether the cloud accepted the VM's deletion in this very pass.
+    /// Whether the cloud accepted the VM's deletion in this reconcile.
     pub deletion_accepted: bool,
 }
 
-/// How far the owning Pod is.
+/// The state of the owning Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It does not exist (any more), or another one has its name.
+    /// It does not exist, or another Pod has its name.
     Gone,
-    /// Its containers are through: Succeeded or Failed.
+    /// Its containers have ended: Succeeded or Failed.
     Finished,
-    /// It is being deleted, and its containers have a while to end. By no clock but this process' own: that of its
-    /// deletionTimestamp may be ahead of any here, or behind.
+    /// It is being deleted, and its containers have their grace period to end. Only this process' own clock counts: the clock
+    /// of the deletionTimestamp may be ahead of it or behind it.
     Terminating {
-        /// How long they have.
+        /// The grace period.
         grace: Duration,
-        /// For how long this is known.
+        /// For how long this process has known it.
         known_for: Duration,
     },
-    /// It runs, or may do so.
+    /// It runs or may run.
     Running,
 }
 
-/// When a Pod was in its present sandbox already.
+/// Since when a Pod is in its present sandbox, at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InSandbox {
     /// Nothing shows it.
     Unknown,
-    /// Then, by whatever shows it at the earliest.
+    /// Since this time, by the earliest evidence.
     By(Timestamp),
-    /// Before every newer sibling: it was [`contradicted`] once that the Pod moved. What shows where a Pod runs may move later, as
-    /// when a container runtime loses sight of a sandbox for a moment.
+    /// Since before every newer sibling: the evidence once [`contradicted`] a move of the Pod. Later evidence does not count: a
+    /// container runtime that loses sight of a sandbox for a moment makes it look newer.
     Doubted,
 }
 
 impl Owner {
-    /// What a VM of this Pod has to wait for, if it has to.
+    /// What the deletion of this Pod's VM has to wait for, if anything.
     pub fn may_run(self) -> Option<Wait> {
         match self {
             Self::Gone | Self::Finished => None,
@@ -103,42 +103,42 @@ pub struct Sibling {
     pub vm: VmState,
 }
 
-/// What is known about the VM.
+/// What is known about a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmState {
-    /// It was not asked for, because the rest decides without it.
+    /// The cloud was not asked, because the decision does not depend on it.
     NotAsked,
-    /// The cloud says that it does not exist.
+    /// The cloud answered that it does not exist.
     Absent,
     /// It exists.
     Present(Vm),
-    /// The question could not be answered.
+    /// The cloud could not answer.
     Unanswered(Error),
 }
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// All is as it should be.
+    /// There is nothing to do.
     Nothing,
-    /// A newer sibling replaced this PeerPod: delete the object, whose VM then goes the usual way.
+    /// A newer sibling replaced this PeerPod: delete the object. The operator then deletes its VM as for any other.
     Supersede,
-    /// Keep everything, say why, look again after a while.
+    /// Keep all VMs, report why, reconcile again later.
     Keep(Blocked),
-    /// Delete the VM, then look again at once.
+    /// Delete the VM, then ask for it again at once.
     Delete(OwnVm),
-    /// Leave it as it is until then.
+    /// Change nothing until this has happened.
     Wait(Wait),
-    /// The cloud could not answer: try again by the error's class.
+    /// The cloud could not answer: try again as the error's class asks.
     Retry(Error),
-    /// Take the finalizer away.
+    /// Remove the finalizer.
     Release(Release),
-    /// Do not touch anything until somebody mends it.
+    /// Change nothing until a person corrects the problem.
     Refuse(Blocked),
 }
 
 impl Decision {
-    /// What the metric label and the log field can be, with what it means.
+    /// The values of the metric label and the log field, with their meaning.
     pub const LABELS: [(&str, &str); 9] = [
         ("nothing", "there is nothing to do"),
         ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
@@ -173,7 +173,7 @@ impl Decision {
         }
     }
 
-    /// The class of the cloud's error that led to it, if one did.
+    /// The class of the cloud's error that caused it, if an error did.
     pub const fn error_class(&self) -> Option<ErrorClass> {
         match self {
             Self::Retry(error) => Some(error.class),
@@ -183,30 +183,30 @@ impl Decision {
     }
 }
 
-/// What is waited for.
+/// What the operator waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The Pod may still run on the VM.
     PodRuns,
-    /// The Pod is ending; look again after this time at the latest.
+    /// The Pod is terminating; reconcile again after this time at the latest.
     PodEnds(Duration),
-    /// The cloud is deleting the VM; look again with growing pauses.
+    /// The cloud is deleting the VM; reconcile again with growing delays.
     VmDeletion,
 }
 
-/// Why a finalizer may go.
+/// Why the finalizer may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The VM was seen to be absent.
+    /// The VM was observed to be absent.
     Absent,
-    /// An administrator gave it up.
+    /// An administrator abandoned the VM.
     Abandoned,
 }
 
-/// Why nothing is done, and what somebody can do.
+/// Why the operator does nothing, so that the condition can say what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
-    /// No Pod owns the PeerPod, so no VM can be proven to be its.
+    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
     NoOwner,
     /// The identifier names no VM.
     BadInstance(IdProblem),
@@ -214,9 +214,9 @@ pub enum Blocked {
     NotOwn(guard::NotOwn),
     /// Another PeerPod needs the same VM.
     Claimed(Message),
-    /// This operator cannot speak to that cloud.
+    /// This operator does not support that cloud.
     NotSupported(Message),
-    /// Which of several VMs the Pod runs on cannot be told.
+    /// It is unknown which of several VMs the Pod runs on.
     Ambiguous,
     /// The settings turn on developer mode.
     DeveloperMode,
@@ -261,19 +261,19 @@ pub fn decide(facts: Facts) -> Decision {
     }
 }
 
-/// What keeps a VM for the sake of its Pod. Observation asks this first, to spare the cloud calls that would
-/// change nothing.
+/// What the VM's deletion has to wait for because of its Pod. Observation checks this first and saves cloud calls that would not
+/// change the decision.
 pub fn wait_for_pod(facts: &Facts) -> Option<Wait> {
     let wait = facts.owner.may_run()?;
     (!is_superseded(facts)).then_some(wait)
 }
 
-/// Whether a newer sibling has replaced it. No further one needs to be asked for then.
+/// Whether a newer sibling has replaced the PeerPod. Then observation asks for no further sibling.
 pub fn is_superseded(facts: &Facts) -> bool {
     sibling_order(facts) == SiblingOrder::Superseded
 }
 
-/// Whether what shows where the Pod runs is against a newer sibling. This is to be remembered as long as the Pod lives.
+/// Whether the evidence of where the Pod runs contradicts a newer sibling. The index remembers this as long as the Pod lives.
 pub fn contradicted(facts: &Facts) -> bool {
     facts.finalizer
         && facts.owner.may_run().is_some()
@@ -288,7 +288,7 @@ pub fn contradicted(facts: &Facts) -> bool {
         })
 }
 
-/// A PeerPod that nobody deletes: only its siblings matter.
+/// Decides on a PeerPod that is not being deleted: only its siblings matter.
 fn live(facts: Facts) -> Decision {
     match sibling_order(&facts) {
         SiblingOrder::Newest => Decision::Nothing,
@@ -305,7 +305,7 @@ fn live(facts: Facts) -> Decision {
     }
 }
 
-/// What follows from a question that the cloud did not answer.
+/// The decision when the cloud did not answer.
 pub fn unanswered(error: Error) -> Decision {
     match error.class {
         ErrorClass::NotSupported => Decision::Refuse(Blocked::NotSupported(error.message)),
@@ -313,7 +313,7 @@ pub fn unanswered(error: Error) -> Decision {
     }
 }
 
-/// Where a PeerPod stands among the living ones of its Pod.
+/// The position of a PeerPod among the live PeerPods of its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SiblingOrder {
     Newest,
@@ -321,12 +321,13 @@ enum SiblingOrder {
     Unclear,
 }
 
-/// Superseded only if some sibling's VM is newer for certain and proven to be this Pod's: anybody may write a PeerPod,
-/// and one that names a foreign VM, or none, has taken nobody's place. Observation adds that a VM is as old as the
-/// first record of it, and that one which a PeerPod of another Pod names, too, counts as not asked for. And nothing may show, or
-/// have shown, that the Pod stayed where it was, whatever VM somebody found for his PeerPod. Of any set of siblings at
-/// least one is not superseded: "older" never contradicts the times of the records and, within one second, follows the
-/// cloud's clock strictly.
+/// A PeerPod is superseded only if a sibling's VM is certainly newer and proven to be this Pod's. Everybody may write a PeerPod,
+/// and a sibling that names a foreign VM, or none, replaces nothing. Observation adds two rules: a VM is as old as the first
+/// record of it, and a VM that a PeerPod of another Pod names too counts as not asked for. No evidence, present or past, may show
+/// that the Pod stayed in its sandbox, whatever VM a newer PeerPod names.
+///
+/// Of any set of siblings at least one is not superseded: "older" never contradicts the times of the records and, within one
+/// second, follows the cloud's clock strictly.
 fn sibling_order(facts: &Facts) -> SiblingOrder {
     let mut result = SiblingOrder::Newest;
     for sibling in &facts.siblings {
@@ -346,8 +347,8 @@ fn sibling_order(facts: &Facts) -> SiblingOrder {
     result
 }
 
-/// Whether the Pod was in its sandbox before that sibling's VM was recorded: so it is not in the sibling's VM, which
-/// is recorded before its sandbox is ready. That it seems to have come there later proves nothing the other way round.
+/// Whether the Pod was in its sandbox before that sibling's VM was recorded. Then it does not run on the sibling's VM, which is
+/// recorded before its sandbox is ready. The opposite proves nothing: a Pod can seem to have come later than it did.
 fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     match facts.in_sandbox {
         InSandbox::Unknown => false,
@@ -362,8 +363,8 @@ fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 
-/// How this PeerPod's age compares to a sibling's, `None` where that would be a guess. A PeerPod is made after its
-/// VM, so where both clocks speak they must agree. A VM that is gone leaves the objects' clock alone.
+/// Compares this PeerPod's age to a sibling's; `None` where the answer would be a guess. A PeerPod is created after its VM, so the
+/// clocks of the cloud and of the API server must agree where both give a time. For an absent VM only the API server's counts.
 fn compare_age(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
     let by_object = facts.recorded.cmp(&sibling_recorded);
     let own_created = match &facts.vm {

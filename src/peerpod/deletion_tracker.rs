@@ -1,5 +1,5 @@
-//! How far each PeerPod is, for people *(no client)*: what was said about it, since when it could go, how often it was
-//! looked at. Nothing here decides, and nothing is lost with it but repetition.
+//! Tracks deletions for reports *(no client)*: what was reported about each, since when it could proceed, how many attempts there
+//! were. No decision depends on it. If it is lost, reports are repeated.
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
 
-/// A look that takes less is not stuck, however old the deletion is: after an outage most end by themselves at once.
+/// A reconcile that takes less is not stuck, however old the deletion is: after an outage most finish at once.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 
-/// What is remembered between two attempts. PeerPods that are as they should be have no entry.
+/// What is stored between two reconciles. PeerPods without problems have no entry.
 pub(super) struct DeletionTracker {
     slow_after: SignedDuration,
     metrics: Metrics,
@@ -30,48 +30,48 @@ pub(super) struct DeletionTracker {
 
 #[derive(Default)]
 struct Entry {
-    /// Until when, as far as is known, the Pod kept the VM.
+    /// Until when the Pod needed the VM, as far as is known.
     kept_until: Option<Timestamp>,
-    /// Looks since then.
+    /// Reconciles since then.
     attempts: u32,
-    /// What the log said last: the outcome, and the reason in the condition.
+    /// What was logged last: the outcome, and the reason in the condition.
     logged: Option<(&'static str, Option<Reason>)>,
-    /// What was told of a slow deletion.
+    /// What was reported about a slow deletion.
     reported: Option<Reported>,
     held: Option<(Reason, Counted)>,
 }
 
 struct Reported {
     at: Timestamp,
-    /// The outcome it tells of; `None` while that was never known.
+    /// The reported outcome; `None` while there was none yet.
     outcome: Option<&'static str>,
     condition: ConditionUpdate,
 }
 
-/// How a look ended.
+/// How a reconcile ended.
 pub(super) enum Outcome<'a> {
     Decided(&'a Decision),
-    /// The API server failed, so nothing was decided, or not carried out.
+    /// The API server failed, so there was no decision, or it was not applied.
     Failed(&'a ApiError),
 }
 
-/// What is to be reported.
+/// What to write to the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StatusUpdate {
-    /// What stands in the condition; `None` clears what stood there.
+    /// The condition; `None` clears it.
     pub(super) condition: Option<ConditionUpdate>,
-    /// Whether there is an event although the reason may be no new one.
+    /// Whether to send an event even if the reason is not new.
     pub(super) repeat: bool,
 }
 
 impl DeletionTracker {
-    /// Deletions that take longer than `slow_after` are told of, and again each time that this has passed.
+    /// Reports deletions that take longer than `slow_after`, and repeats the report after each further such period.
     pub(super) fn new(slow_after: Duration, metrics: Metrics) -> Self {
         let slow_after = SignedDuration::try_from(slow_after).unwrap_or(SignedDuration::MAX);
         Self { slow_after, metrics, table: Mutex::default() }
     }
 
-    /// How long a look that begins now may take until it is reported where it stands.
+    /// How long a reconcile that begins now may take before [`Self::stuck`] is due.
     pub(super) fn patience(&self, key: &ObjectRef<PeerPod>, deleted: Timestamp, now: Timestamp) -> Duration {
         let table = self.table();
         let entry = table.get(key);
@@ -82,7 +82,7 @@ impl DeletionTracker {
         Duration::try_from(left).unwrap_or_default()
     }
 
-    /// A look takes longer than that: what to tell of it.
+    /// The report about a reconcile that takes longer than that.
     pub(super) fn stuck(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -101,8 +101,7 @@ impl DeletionTracker {
         StatusUpdate { condition: Some(condition), repeat: true }
     }
 
-    /// A look ended, and the next one comes after `again` at the latest. Gives what to tell of it; `None` leaves what
-    /// was reported.
+    /// The report about a reconcile that ended; the next one starts after `again` at the latest. `None` leaves the status as it is.
     pub(super) fn ended(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -147,8 +146,7 @@ impl DeletionTracker {
         update
     }
 
-    /// What stands in a slow deletion's condition: the same text until something else is the matter, or it is time to
-    /// tell again.
+    /// The condition of a slow deletion: the same text until the outcome changes or the report is due again.
     fn still_slow(
         &self,
         entry: &mut Entry,
@@ -170,7 +168,7 @@ impl DeletionTracker {
         }
     }
 
-    /// Forgets a PeerPod that is gone, or no longer this process' business.
+    /// Forgets a PeerPod that was removed, or that this process no longer reconciles.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         remove(&mut self.table(), key);
     }
@@ -180,7 +178,7 @@ impl DeletionTracker {
         self.table().retain(|key, _| exists(key));
     }
 
-    /// When a deletion becomes slow. The time for which the Pod kept the VM does not count.
+    /// When a deletion becomes slow. The time for which the Pod needed the VM does not count.
     fn slow_at(&self, entry: Option<&Entry>, deleted: Timestamp) -> Timestamp {
         self.after(entry.and_then(|entry| entry.kept_until).map_or(deleted, |until| until.max(deleted)))
     }
@@ -195,7 +193,7 @@ impl DeletionTracker {
     }
 }
 
-/// After an outage the room that thousands of entries took is given back.
+/// Removes an entry. An empty map gives back the memory that thousands of entries took.
 fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPod>) {
     if table.remove(key).is_some() && table.is_empty() {
         *table = HashMap::new();
@@ -203,7 +201,7 @@ fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPo
 }
 
 impl Entry {
-    /// Logs by `write` what was not logged last already; each repetition is for those who debug alone.
+    /// Logs by `write` unless the last log was the same; a repetition is logged at debug level.
     fn logged(&mut self, outcome: &'static str, condition: Option<&ConditionUpdate>, write: impl FnOnce()) {
         let reason = condition.map(|condition| condition.reason);
         let slow_before = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
@@ -271,7 +269,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Where a deletion stands that goes on by itself. What needs somebody's help says so itself.
+    /// The state of a deletion that proceeds without help; `None` where a person must act, which has a condition of its own.
     fn state(&self, attempts: u32, next: Timestamp) -> Option<Message> {
         let attempts = if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
         let tried = format!("{attempts}, the next one at {next}");
@@ -297,24 +295,24 @@ impl Outcome<'_> {
     }
 }
 
-/// What a look is waiting for.
+/// What a reconcile waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// What became of the Pod.
+    /// The API server, for the Pod.
     Owner,
-    /// What the cloud knows of the VM.
+    /// The cloud, for the VM.
     Describe,
-    /// Whether another PeerPod needs the VM.
+    /// The API server, for the Pods of other PeerPods that name the VM.
     Claims,
-    /// The VM's deletion.
+    /// The cloud, to delete the VM.
     Delete,
-    /// Whether the VM is gone.
+    /// The cloud, for the VM after its deletion.
     Gone,
-    /// The release of the finalizer.
+    /// The API server, to remove the finalizer.
     Release,
 }
 
-/// Where one look is.
+/// The step that a reconcile has reached.
 pub(super) struct CurrentStep(Mutex<(Step, Timestamp)>);
 
 impl CurrentStep {
@@ -322,7 +320,7 @@ impl CurrentStep {
         Self(Mutex::new((Step::Owner, now)))
     }
 
-    /// The look waits for this from now on.
+    /// The reconcile waits for this from now on.
     pub(super) fn set(&self, step: Step) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (step, Timestamp::now());
     }

@@ -1,8 +1,8 @@
-//! Since when Pods are known to end, by this process' own monotonic clock *(no client)*.
+//! Since when this process knows that Pods are terminating, by its own monotonic clock *(no client)*.
 //!
-//! A Pod's deletionTimestamp is of the API server's clock, and nothing says how far that is from any clock here. So a VM
-//! is kept for the Pod's whole grace period from when this process first saw it: that may be late, after a restart by a whole
-//! grace period, and never early.
+//! A Pod's deletionTimestamp is by the API server's clock, which may differ from every clock here by any time. So the operator
+//! keeps a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator
+//! starts that time again: the end may be late, and is never early.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::v1alpha1::PeerPod;
 
-/// The Pods that were seen to end, by their PeerPods.
+/// The Pods that were seen terminating, by their PeerPods.
 #[derive(Default)]
 pub(super) struct GracePeriods(Mutex<HashMap<ObjectRef<PeerPod>, GracePeriod>>);
 
@@ -26,8 +26,8 @@ struct GracePeriod {
 }
 
 impl GracePeriods {
-    /// For how long this Pod of that PeerPod is known to end with this grace period. A second deletion may shorten the period,
-    /// and a kubelet gives the Pod's containers all of it anew from then on; nothing makes it longer.
+    /// For how long this process has known that the Pod terminates with this grace period. A second deletion may shorten the
+    /// period, and the kubelet then gives the containers all of the new period. Nothing makes it longer.
     pub(super) fn known_for(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -47,16 +47,16 @@ impl GracePeriods {
         }
     }
 
-    /// Forgets the Pod of a PeerPod that is gone, or whose Pod does not end.
+    /// Forgets the Pod of a PeerPod that was removed, or whose Pod is not terminating.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         let mut table = self.table();
-        // After a namespace of thousands the room that they took is given back.
+        // An empty map gives back the memory that thousands of entries took.
         if table.remove(key).is_some() && table.is_empty() {
             *table = HashMap::new();
         }
     }
 
-    /// Forgets those of all PeerPods but these.
+    /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.table().retain(|key, _| exists(key));
     }
@@ -74,7 +74,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_pod_is_known_to_end_since_it_was_first_seen_with_this_grace_period() {
+    fn a_grace_period_counts_from_when_it_was_first_seen() {
         let (grace_periods, start) = (GracePeriods::default(), Instant::now());
         let known_for = |peerpod: &str, pod, grace: u32, after: u32| {
             grace_periods.known_for(&ObjectRef::new(peerpod), pod, grace * SECOND, start + after * SECOND)

@@ -1,5 +1,5 @@
-//! Which PeerPods share a Pod or a VM. Synchronous *(no client)*; fed by the watch before anything is reconciled, so
-//! that no decision is made on half a list.
+//! Which PeerPods share a Pod or a VM. Synchronous *(no client)*. The watch updates the index before it triggers a reconcile, so
+//! no decision uses half a list.
 
 mod links;
 mod relatives;
@@ -22,7 +22,7 @@ use self::{
     relatives::{Placement, Stake},
 };
 use super::{
-    conditions::{Reason, is_kept_for_pod, says_something, stands_because_of},
+    conditions::{Reason, has_reason, is_kept_for_pod, says_something},
     object::{created, has_finalizer, owner},
 };
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;
 
-/// PeerPods by the hashes of what they share: whoever acts compares the objects themselves.
+/// PeerPods by the hashes of what they share. Code that acts on a result compares the objects themselves.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
@@ -43,37 +43,37 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct State {
     current: Links,
-    /// What a list that is still arriving has brought so far.
+    /// The part of a list that has arrived so far.
     arriving: Links,
-    /// The VMs of which it was unclear once whether their Pods run on them. What a status said of it counts even when it is
-    /// gone from there: whoever may write a status must not have a VM deleted by that.
+    /// The VMs that were in doubt once: their Pods might run on them. A status that says so counts even after it was cleared,
+    /// so the right to write a status is not enough to have a VM deleted.
     doubted: HashSet<Placement>,
 }
 
-/// The siblings of one PeerPod that may have taken its place. However many there are, the newest few are asked for: any of
-/// them can supersede it. With more than these it is looked at by a timer as long as none does.
+/// The siblings of one PeerPod that may have replaced it. The operator asks the cloud for the newest few only, however many there
+/// are: each of them can supersede the PeerPod. While none does, a timer reconciles the PeerPod.
 #[derive(Debug)]
 pub(super) struct Siblings {
     /// When its own VM was first recorded for its Pod.
     pub(super) recorded: Timestamp,
     /// The newest few VMs of its Pod that are no older than its own.
     pub(super) newest: Vec<Newer>,
-    /// When the next one of them was recorded, which is not asked for.
+    /// When the next one, which the operator does not ask for, was recorded.
     pub(super) next: Option<Timestamp>,
 }
 
-/// A VM that is no older.
+/// A VM that is not older.
 #[derive(Debug)]
 pub(super) struct Newer {
-    /// One that records it.
+    /// A PeerPod that records it.
     pub(super) key: Key,
     pub(super) recorded: Timestamp,
-    /// Whether a PeerPod of another Pod names it, too. Two Pods of one name have VMs that look alike, and whoever may write
-    /// a PeerPod could have one of them take the other's place.
+    /// Whether a PeerPod of another Pod names it too. Two Pods of the same name have VMs that look alike, so a forged PeerPod
+    /// could make one VM replace the other.
     pub(super) contested: bool,
 }
 
-/// The others that name the same VM and may need it.
+/// The other PeerPods that name the same VM and may need it.
 #[derive(Debug)]
 pub(super) struct Claimants {
     /// One that is not being deleted.
@@ -85,22 +85,22 @@ pub(super) struct Claimants {
 /// What an event of the watch changed.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Whether there may be something to do about the PeerPod that now is not done. A mere write of the status is no change,
-    /// as it would wake whoever wrote it, but for one that makes a PeerPod need a resync: the reconcile that would take the condition
-    /// back may have been before it was seen.
+    /// Whether the PeerPod needs a reconcile. A mere write of the status does not, because the operator's own write would
+    /// trigger the next one. The exception is a write that makes the PeerPod need a resync: the reconcile that would clear the
+    /// condition may have run before the write was observed.
     pub(super) matters: bool,
-    /// The other PeerPods for which that may be so.
+    /// The other PeerPods that may need a reconcile.
     pub(super) others: Vec<Key>,
 }
 
 impl Index {
-    /// Takes over what the watch saw.
+    /// Applies an event of the watch.
     pub(super) fn apply(&self, event: &Event<PeerPod>) -> Change {
         let mut guard = self.state();
         let state = &mut *guard;
         match event {
             Event::Init => state.arriving = Links::default(),
-            // Nobody may look at it yet: the store shows what was there before until the list is whole.
+            // No reconcile yet: the store shows the former state until the list is complete.
             Event::InitApply(peerpod) => {
                 let entry = self.entry(peerpod);
                 state.doubt(peerpod, entry.placement);
@@ -136,7 +136,7 @@ impl Index {
         self.state().current.entries.contains_key(key)
     }
 
-    /// The siblings that may have taken its place.
+    /// The siblings that may have replaced it.
     pub(super) fn siblings(&self, peerpod: &PeerPod) -> Siblings {
         let placement = self.placement(peerpod);
         let Links { relatives, .. } = &self.state().current;
@@ -179,18 +179,18 @@ impl Index {
         going.filter(|key| ***key != own).take(FEW).cloned().collect()
     }
 
-    /// It is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. Once so, for as long as a PeerPod
-    /// records that VM for that Pod.
+    /// Notes that it is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. This stays for as long as a
+    /// PeerPod records that VM for that Pod.
     pub(super) fn doubt(&self, peerpod: &PeerPod) {
         self.state().doubted.extend(Some(self.placement(peerpod)).filter(|placement| placement.is_whole()));
     }
 
-    /// Whether that was so.
+    /// Whether [`Self::doubt`] was called for it.
     pub(super) fn is_doubted(&self, peerpod: &PeerPod) -> bool {
         self.state().doubted.contains(&self.placement(peerpod))
     }
 
-    /// All PeerPods about which there may be something to do.
+    /// All PeerPods that may need a reconcile.
     pub(super) fn to_resync(&self) -> Vec<Key> {
         self.state().current.to_resync().collect()
     }
@@ -200,7 +200,7 @@ impl Index {
         self.state().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
     }
 
-    /// A PeerPod is looked at now.
+    /// Notes that a reconcile of the PeerPod starts.
     pub(super) fn reconcile_started(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
         let mut state = self.state();
         if let Some(cloud) = state.current.reconcile_started(key) {
@@ -208,7 +208,7 @@ impl Index {
         }
     }
 
-    /// Tells how many PeerPods there are. Under the lock, so that an older count never overtakes a newer one.
+    /// Publishes the counts of PeerPods. It holds the lock, so an older count never overwrites a newer one.
     pub(super) fn publish(&self, metrics: &Metrics) {
         let state = self.state();
         for cloud in state.current.clouds.keys() {
@@ -220,7 +220,7 @@ impl Index {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By what `relations` compares, too.
+    /// By the same fields that `relations` compares.
     fn placement(&self, peerpod: &PeerPod) -> Placement {
         let cloud = peerpod.cloud_provider();
         let pod = owner(peerpod).map(|pod| (&peerpod.metadata.namespace, cloud, &pod.uid, &pod.name));
@@ -257,8 +257,8 @@ impl Index {
             queued: needs_resync,
             deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
             said: match deleted {
-                _ if stands_because_of(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
-                None if stands_because_of(peerpod, Reason::AmbiguousSiblings) => Said::Ambiguous,
+                _ if has_reason(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
+                None if has_reason(peerpod, Reason::AmbiguousSiblings) => Said::Ambiguous,
                 _ => Said::Other,
             },
             content: self.hasher.hash_one(content),

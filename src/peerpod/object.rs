@@ -1,4 +1,4 @@
-//! What PeerPods say of themselves *(no client)*.
+//! What a PeerPod object says *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -13,17 +13,17 @@ pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
     pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
 }
 
-/// Whether the finalizer that stands for the VM is there.
+/// Whether the PeerPod has the finalizer that protects the VM.
 pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
     peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// An API server always sets it; an object without one would count as the oldest.
+/// The creationTimestamp. An API server always sets it; an object without one counts as the oldest.
 pub(super) fn created(peerpod: &PeerPod) -> Timestamp {
     peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// Whether an administrator gave the VM up. Any other word means nothing.
+/// Whether the annotation abandons the VM. Any other value means nothing.
 pub(super) fn is_abandoned(peerpod: &PeerPod) -> bool {
     peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_finalizer_stands_for_the_vm() {
+    fn only_its_own_finalizer_protects_the_vm() {
         let holds = |finalizers: &[&str]| has_finalizer(&peerpod(&json!({ "finalizers": finalizers })));
         assert!(holds(&["example.com/audit", FINALIZER]));
         assert!(!holds(&["example.com/audit"]));
@@ -70,13 +70,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_documented_word_gives_a_vm_up() {
-        let given_up = |annotations: Value| is_abandoned(&peerpod(&json!({ "annotations": annotations })));
-        assert!(given_up(json!({ "peerpods.confidentialcontainers.org/release": "abandon" })));
+    fn only_the_documented_value_abandons_a_vm() {
+        let abandoned = |annotations: Value| is_abandoned(&peerpod(&json!({ "annotations": annotations })));
+        assert!(abandoned(json!({ "peerpods.confidentialcontainers.org/release": "abandon" })));
         for word in ["", "later", "false", "Abandon", "abandon ", "abandoned"] {
-            assert!(!given_up(json!({ "peerpods.confidentialcontainers.org/release": word })), "{word:?}");
+            assert!(!abandoned(json!({ "peerpods.confidentialcontainers.org/release": word })), "{word:?}");
         }
-        assert!(!given_up(json!({ "example.com/release": "abandon" })));
-        assert!(!given_up(Value::Null));
+        assert!(!abandoned(json!({ "example.com/release": "abandon" })));
+        assert!(!abandoned(Value::Null));
     }
 }

@@ -1,4 +1,4 @@
-//! What is known about one PeerPod *(client required)*. Reads only, and only what the decision needs.
+//! Observes one PeerPod *(client required)*. It only reads, and only what the decision needs.
 
 use std::{sync::Arc, time::Instant};
 
@@ -27,10 +27,11 @@ use crate::{
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
 };
 
-/// A VM has one PeerPod. Where PeerPods of more other Pods than these name it and go, each counts as a claim unseen.
+/// The most other Pods to read. Usually a VM has one PeerPod. When deleted PeerPods of more other Pods than this name the VM, the
+/// operator reads none of these Pods and takes one as a claim.
 const MOST_PODS: usize = 15;
 
-/// Where facts come from.
+/// The sources of the facts.
 pub(super) struct Observer {
     pub(super) client: Client,
     pub(super) clouds: Clouds,
@@ -40,7 +41,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Everything that the decision on `peerpod` depends on. Fails only where the API server does.
+    /// Everything that the decision on `peerpod` depends on. Fails only when the API server fails.
     pub(super) async fn observe(
         &self,
         peerpod: &PeerPod,
@@ -102,7 +103,7 @@ impl Observer {
         Ok(facts)
     }
 
-    /// Asks for the VMs of the PeerPod and of its newer siblings, the newest first, until one is found that superseded it.
+    /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
     async fn ask(
         &self,
         peerpod: &PeerPod,
@@ -147,14 +148,14 @@ impl Observer {
         let key = key(peerpod);
         let known_for = |grace| self.grace_periods.known_for(&key, &pod.uid, grace, Instant::now());
         let state = state_of(found, &pod.uid, known_for);
-        // One that went meanwhile nobody else would forget.
+        // No later event clears the entry of a PeerPod that was removed meanwhile.
         if !matches!(state.owner, Owner::Terminating { .. }) || !self.index.contains(&key) {
             self.grace_periods.forget(&key);
         }
         Ok(state)
     }
 
-    /// Another PeerPod, in any namespace, that names the same VM and needs it: one that stays, or one of another
+    /// Another PeerPod, in any namespace, that names the same VM and needs it: one that is not being deleted, or one of another
     /// Pod that may still run.
     async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<Message>, ApiError> {
         let Claimants { living, going } = self.index.claimants(peerpod, MOST_PODS + 1);
@@ -180,7 +181,7 @@ impl Observer {
     }
 }
 
-/// What the PeerPod `other` is called in the status of `reader`, whose readers may know nothing of another namespace.
+/// The name of the PeerPod `other` in the status of `reader`. Who reads that status must not learn names of another namespace.
 fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
     let full = format!("the PeerPod {}/{}", other.namespace.as_deref().unwrap_or_default(), other.name);
     if other.namespace == reader.metadata.namespace {
@@ -190,7 +191,7 @@ fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
     }
 }
 
-/// What the cloud says about a PeerPod's VM.
+/// What the cloud answers about a PeerPod's VM.
 pub(super) async fn vm_state_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> VmState {
     let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
         return VmState::NotAsked;
@@ -214,7 +215,7 @@ pub(super) mod tests {
     use super::*;
     use crate::provider::{Finding, OwnVm, Vm};
 
-    /// A cloud that answers every call as it was told.
+    /// A cloud that gives each call a fixed answer.
     struct Answers {
         delete: Result<(), Error>,
         describe: Result<Vm, Error>,
@@ -243,7 +244,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Clouds that fail, by what their calls or the attempt to reach them end with.
+    /// Failing clouds, each with the class of its error: once from its calls, once from opening it.
     pub(in crate::peerpod) fn failing() -> impl Iterator<Item = (ErrorClass, Result<Arc<dyn Provider>, Error>)>
     {
         ErrorClass::ALL.into_iter().flat_map(|class| {

@@ -1,4 +1,4 @@
-//! What a Pod says of itself *(no client)*.
+//! Reads the state of a Pod *(no client)*.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use serde::Deserialize;
 
 use super::decide::Owner;
 
-/// The condition by which a kubelet says since when a Pod's sandbox is ready.
+/// The condition in which the kubelet reports since when a Pod's sandbox is ready.
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
-/// How long Pods have to end where nobody says otherwise. An API server always says it of one that is being deleted.
+/// The grace period of a Pod that states none. An API server always sets it when a Pod is deleted.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// What is read of a Pod. Whatever shows since when it is in its sandbox counts, so that nothing of it is left out.
+/// The fields of a Pod that the operator reads. Everything that shows since when the Pod is in its sandbox is among them.
 pub(super) static POD: Projection = Projection {
     metadata: &[("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)]))],
     rest: &[(
@@ -46,7 +46,7 @@ const CONTAINER: Members =
 
 const STARTED: Members = &[("startedAt", Part::All)];
 
-/// As much of a Pod as is read.
+/// The part of a Pod that the operator reads.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
 pub(super) struct PodView {
@@ -95,15 +95,15 @@ struct Started {
     started_at: Option<Time>,
 }
 
-/// What became of a Pod.
+/// The state of a Pod.
 pub(super) struct PodState {
     pub(super) owner: Owner,
-    /// When it was in its present sandbox already, by whatever shows it at the earliest.
+    /// Since when it is in its present sandbox, by the earliest evidence.
     pub(super) in_sandbox: Option<Timestamp>,
 }
 
-/// What became of the Pod of this uid, by the Pod that has its name. `known_for`: for how long it is known to end with this
-/// grace period, if it does.
+/// The state of the Pod with this uid, by the Pod that has its name. `known_for`: for how long this process has known that the
+/// Pod terminates with this grace period.
 pub(super) fn state_of(
     found: Option<PodView>,
     uid: &str,
@@ -126,10 +126,13 @@ pub(super) fn state_of(
     PodState { owner, in_sandbox: in_sandbox(&metadata, &status) }
 }
 
-/// When the Pod was in its present sandbox already. A sandbox that is ready was so since then, and its containers started after
-/// that; both times are of the kubelet's clock, and the former begins anew when the container runtime loses sight of a sandbox
-/// for a moment. And it was so when its status was written last, by the API server's clock. While no sandbox is ready, a
-/// container that has ended may have been in another one.
+/// Since when the Pod is in its present sandbox, at the latest.
+///
+/// - A ready sandbox is ready since the condition's transition time. The time is by the kubelet's clock, and it starts again when
+///   the container runtime loses sight of the sandbox for a moment.
+/// - Its containers started after that, by the same clock. While no sandbox is ready, a container that has ended may have run in
+///   another one, so it does not count.
+/// - A sandbox that is ready was so when the status was last written, by the API server's clock.
 fn in_sandbox(metadata: &ObjectMeta, status: &StatusView) -> Option<Timestamp> {
     let ready = status.conditions.iter().find(|it| it.type_ == SANDBOX_READY && it.status == "True");
     let since = ready.and_then(|it| it.last_transition_time.as_ref());
@@ -143,7 +146,7 @@ fn in_sandbox(metadata: &ObjectMeta, status: &StatusView) -> Option<Timestamp> {
         state.running.iter().chain(state.terminated.iter().filter(|_| ready.is_some()))
     });
     let started = started.filter_map(|it| it.started_at.as_ref());
-    // One that could not be started was so at the beginning of all time.
+    // A container that could not be started has the start time 1970-01-01.
     let times = since.into_iter().chain(written).chain(started).map(|time| time.0);
     times.filter(|time| *time > Timestamp::UNIX_EPOCH).min()
 }

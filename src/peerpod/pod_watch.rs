@@ -1,8 +1,8 @@
-//! Notices when a Pod that keeps its VM ends or goes *(client required)*.
+//! Watches the Pods that PeerPods wait for *(client required)*.
 //!
-//! Most Pods of a cluster own no PeerPod, and of those that do hardly any is waited for. So Pods are watched only while
-//! somebody waits, by metadata alone, and nothing of them is kept. A Pod that ends without being deleted does not show in
-//! its metadata; the timer of the waiting PeerPod finds that.
+//! Most Pods of a cluster own no PeerPod, and hardly any PeerPod waits for its Pod. So the operator watches Pods only while a
+//! PeerPod waits, reads their metadata alone and stores nothing of it. The metadata does not show that a Pod ended without being
+//! deleted; the timer of the waiting PeerPod finds that.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::api::v1alpha1::PeerPod;
 
-/// Who waits for which Pods.
+/// Which PeerPods wait for which Pods.
 pub(super) struct PodWatch {
     waiting: Mutex<Waiting>,
     changed: Notify,
@@ -42,7 +42,7 @@ pub(super) struct PodWatch {
 struct Waiting {
     /// The PeerPods that wait for a Pod, by its uid.
     expected: HashMap<String, HashSet<Key>>,
-    /// Whether all Pods have been listed, so that only what happens from now on is told.
+    /// Whether the watch has listed all Pods, so that it delivers only new events.
     listed: bool,
 }
 
@@ -51,10 +51,9 @@ impl PodWatch {
         Self { waiting: Mutex::default(), changed: Notify::new(), requeues }
     }
 
-    /// Asks for another look at this PeerPod when something happens to its Pod, until [`Self::settled`]. Where many wait for one
-    /// Pod, a few are looked at, and each that is settled reaches the next: what a Pod writes costs no more. What happened
-    /// since the Pod was read is not missed: the list of a watch that is to begin tells of it, and where one runs already
-    /// this PeerPod gets a look at once.
+    /// Requeues this PeerPod when its Pod changes, until [`Self::settled`]. Where many wait for one Pod, a change requeues a few,
+    /// and each of them that is settled requeues the next: so one write to a Pod has a bounded cost. No change since the Pod was
+    /// read is missed: a watch that starts lists the Pod, and with a running watch this PeerPod is requeued at once.
     pub(super) fn expect(&self, peerpod: &PeerPod) {
         let Some(owner) = owner(peerpod) else { return };
         let key = Key::from(key(peerpod));
@@ -68,7 +67,7 @@ impl PodWatch {
         self.changed.notify_one();
     }
 
-    /// This PeerPod expects nothing of its Pod any more. If it did: a few of those that still do, and that may be through, too.
+    /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
     pub(super) fn settled(&self, peerpod: &PeerPod) -> Option<Vec<Key>> {
         let owner = owner(peerpod)?;
         let Waiting { expected, .. } = &mut *self.waiting();
@@ -82,7 +81,7 @@ impl PodWatch {
         others
     }
 
-    /// Forgets PeerPods that are not there any more.
+    /// Forgets PeerPods that no longer exist.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.waiting().expected.retain(|_, keys| {
             keys.retain(|key| exists(key));
@@ -91,7 +90,7 @@ impl PodWatch {
         self.changed.notify_one();
     }
 
-    /// Watches while somebody waits.
+    /// Watches Pods while a PeerPod waits.
     pub(super) async fn run(&self, client: Client) -> Infallible {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&client, &IDENTITY_ALONE));
         loop {
@@ -122,7 +121,7 @@ impl PodWatch {
                 self.requeues.add(keys.into_iter().flatten().take(FEW).cloned());
             }
             watcher::Event::Init => *listed = false,
-            // What happened before the watch began shows in no event.
+            // No event shows what happened before the watch began.
             watcher::Event::InitDone => {
                 *listed = true;
                 self.requeues.add(expected.values().flatten().cloned());
@@ -156,8 +155,8 @@ mod tests {
         from_value(json!({ "metadata": { "uid": uid } })).unwrap()
     }
 
-    /// The names of those that were asked to be looked at since the last call.
-    fn told(requeues: &Requeues) -> Vec<String> {
+    /// The names of those that were requeued since the last call.
+    fn requeued(requeues: &Requeues) -> Vec<String> {
         let mut stream = Box::pin(requeues.clone().stream());
         let mut names: Vec<_> =
             std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|it| it.name).collect();
@@ -166,27 +165,27 @@ mod tests {
     }
 
     #[test]
-    fn those_are_looked_at_whose_pods_something_happens_to_while_they_wait() {
+    fn a_change_of_a_pod_requeues_the_peerpods_that_wait_for_it() {
         let requeues = Requeues::default();
         let watch = PodWatch::new(requeues.clone());
         let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
         watch.expect(&a);
         watch.expect(&b);
-        assert!(told(&requeues).is_empty(), "the list is to come");
+        assert!(requeued(&requeues).is_empty(), "the list is to come");
         watch.take(&Event::InitDone);
-        assert_eq!(told(&requeues), ["a", "b"]);
+        assert_eq!(requeued(&requeues), ["a", "b"]);
         watch.take(&Event::Apply(pod("pod-a")));
-        assert_eq!(told(&requeues), ["a"]);
+        assert_eq!(requeued(&requeues), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
-        assert_eq!(told(&requeues), ["b"]);
+        assert_eq!(requeued(&requeues), ["b"]);
         assert_eq!(watch.settled(&a), Some(Vec::new()));
         assert_eq!(watch.settled(&a), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
-        assert!(told(&requeues).is_empty());
+        assert!(requeued(&requeues).is_empty());
     }
 
     #[test]
-    fn of_many_that_wait_for_one_pod_a_few_are_looked_at_and_each_that_is_through_reaches_the_next() {
+    fn a_change_requeues_a_few_of_many_and_each_settled_one_requeues_the_next() {
         let requeues = Requeues::default();
         let watch = PodWatch::new(requeues.clone());
         let all: Vec<_> = (0..100).map(|number| peerpod(&number.to_string(), "pod")).collect();
@@ -194,10 +193,10 @@ mod tests {
             watch.expect(one);
         }
         watch.take(&Event::InitDone);
-        assert_eq!(told(&requeues).len(), 100);
+        assert_eq!(requeued(&requeues).len(), 100);
         let mut settled = 0;
         watch.take(&Event::Delete(pod("pod")));
-        while let names = told(&requeues)
+        while let names = requeued(&requeues)
             && !names.is_empty()
         {
             assert!(names.len() <= FEW * FEW, "{names:?}");
@@ -212,24 +211,24 @@ mod tests {
     }
 
     #[test]
-    fn one_that_begins_to_wait_while_pods_are_watched_is_looked_at_once_more() {
+    fn a_peerpod_that_begins_to_wait_during_a_watch_is_requeued_once() {
         let requeues = Requeues::default();
         let watch = PodWatch::new(requeues.clone());
         let (a, b) = (peerpod("a", "pod-a"), peerpod("b", "pod-b"));
         watch.expect(&a);
         watch.take(&Event::InitDone);
-        told(&requeues);
-        // Its Pod was read before, and may have ended since: this watch has told of that already.
+        requeued(&requeues);
+        // Its Pod was read before and may have ended since: this watch has delivered that event already.
         watch.expect(&b);
-        assert_eq!(told(&requeues), ["b"]);
+        assert_eq!(requeued(&requeues), ["b"]);
         watch.expect(&b);
-        assert!(told(&requeues).is_empty(), "it waits already");
-        // A list that begins anew tells everybody.
+        assert!(requeued(&requeues).is_empty(), "it waits already");
+        // A new list requeues all.
         watch.take(&Event::Init);
         watch.settled(&b);
         watch.expect(&b);
-        assert!(told(&requeues).is_empty());
+        assert!(requeued(&requeues).is_empty());
         watch.take(&Event::InitDone);
-        assert_eq!(told(&requeues), ["a", "b"]);
+        assert_eq!(requeued(&requeues), ["a", "b"]);
     }
 }

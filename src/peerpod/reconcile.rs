@@ -188,7 +188,7 @@ fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     deleted.filter(|_| object::has_finalizer(peerpod))
 }
 
-/// Deletes the VM, the only effect on a cloud, then asks for the VM again and decides on the answer. NotFound for the deletion
+/// Deletes the VM, the only effect on a cloud, then asks for the VM again and decides on the answer. `NotFound` for the deletion
 /// is success, but only the second answer shows that the VM is absent.
 async fn delete(
     peerpod: &PeerPod,

@@ -1,4 +1,4 @@
-//! What PeerPods are to each other, by the objects alone *(no client)*.
+//! How two PeerPods relate, by the objects alone *(no client)*.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use super::object::{has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
-/// Whether `other` is a living PeerPod with the finalizer that the same Pod owns and that names a VM of the same cloud,
-/// and is not this one.
+/// Whether `other` is another PeerPod of the same Pod that has the finalizer, is not being deleted and names a VM of the same
+/// cloud.
 pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod) -> bool {
     other.uid() != peerpod.uid()
         && other.metadata.deletion_timestamp.is_none()
@@ -17,15 +17,15 @@ pub(super) fn is_sibling(other: &PeerPod, peerpod: &PeerPod) -> bool {
         && are_of_one_pod(other, peerpod)
 }
 
-/// Whether one Pod owns both. It owns nothing in another namespace, whatever somebody wrote there; and a uid alone can be
-/// copied into an object that goes because there is no such Pod.
+/// Whether one Pod owns both. A Pod owns nothing in another namespace, whatever an owner reference there says. The uid alone is
+/// no proof: it can be copied into an object that is garbage-collected because there is no such Pod.
 pub(super) fn are_of_one_pod(other: &PeerPod, peerpod: &PeerPod) -> bool {
     let pods = owner(other).zip(owner(peerpod));
     other.namespace() == peerpod.namespace()
         && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name))
 }
 
-/// Whether `other` names the same VM, this one's `id`, and is not this one. In whichever namespace: there is one cloud.
+/// Whether `other` is another PeerPod, in any namespace, that names the same VM (this one's `id`) of the same cloud.
 pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -> bool {
     let cloud = peerpod.cloud_provider();
     other.uid() != peerpod.uid()
@@ -33,18 +33,18 @@ pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -
         && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
 }
 
-/// What a PeerPod that names the same VM has of it.
+/// The claim of a PeerPod on a VM that another PeerPod names too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Claim<'a> {
-    /// It stays, and whether its Pod runs does not matter.
+    /// It is not being deleted, and whether its Pod runs does not matter.
     Stands,
-    /// It goes, and its own Pod, which is not this one's, may still run on the VM.
+    /// It is being deleted, and its own Pod, which is not this one's, may still run on the VM.
     WhileRuns(&'a OwnerReference),
-    /// It goes, and whatever keeps this one from going would keep it, too: its Pod is this one's, or it has none.
+    /// It is being deleted, and its Pod is this one's or it has none: what delays this one delays it too.
     Void,
 }
 
-/// What `namesake` has of the VM that this PeerPod names, too.
+/// The claim of `namesake` on the VM that this PeerPod names too.
 pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
         return Claim::Stands;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stays_claims_the_vm_and_one_that_goes_does_for_its_own_pod_alone() {
+    fn a_live_peerpod_claims_the_vm_and_a_deleted_one_only_for_its_own_pod() {
         let own = peerpod(&[]);
         let with = |mut patch: Value, pods: Value| {
             patch["metadata"]["ownerReferences"] = pods;

@@ -1,5 +1,4 @@
-//! Tells people about a decision *(client required)*: condition and event. Writes only what changed, so that a state
-//! that stays costs nothing.
+//! Reports a decision *(client required)*: condition and event. It writes only changes, so an unchanged state costs nothing.
 
 use jiff::Timestamp;
 use operator_kit::{api_call::ApiError, status::Publisher};
@@ -16,8 +15,8 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Puts the condition into the status, with an event where the reason is a new one or is to be told again. `None` clears
-    /// what an earlier one left; where none ever stood, nothing is written.
+    /// Writes the condition to the status, and an event where the reason is new or is to be repeated. `None` clears an earlier
+    /// condition; without an earlier one nothing is written.
     pub(super) async fn report(
         &self,
         peerpod: &PeerPod,
@@ -33,7 +32,7 @@ impl Reporter {
         if conditions == before.conditions {
             return Ok(());
         }
-        let to_be_told = condition.filter(|condition| {
+        let to_announce = condition.filter(|condition| {
             update.repeat
                 || !before
                     .conditions
@@ -42,7 +41,7 @@ impl Reporter {
         });
         let status = PeerPodStatus { conditions, observed_generation: generation };
         self.publisher.status(peerpod, &status).await?;
-        if let Some(ConditionUpdate { reason, message }) = to_be_told {
+        if let Some(ConditionUpdate { reason, message }) = to_announce {
             self.publisher.event(peerpod, reason.event(), reason.as_str(), message.for_status()).await;
         }
         Ok(())

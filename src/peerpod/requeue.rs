@@ -1,4 +1,4 @@
-//! PeerPods that somebody asks to be looked at again *(no client)*.
+//! PeerPods that other parts of the controller requeue *(no client)*.
 
 use std::{
     collections::HashSet,
@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use super::index::Key;
 use crate::api::v1alpha1::PeerPod;
 
-/// PeerPods that want another look. Each waits at most once, and once more while it is handed out, so there are never
-/// many more than there are PeerPods.
+/// PeerPods to reconcile again. Each waits at most once, and once more while it is handed out, so there are never many more
+/// than PeerPods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requeues(Arc<RequeuesInner>);
 
@@ -24,7 +24,7 @@ struct RequeuesInner {
 }
 
 impl Requeues {
-    /// Asks for another look at each of these.
+    /// Requeues each of these.
     pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) {
         let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let before = waiting.len();
@@ -34,7 +34,7 @@ impl Requeues {
         }
     }
 
-    /// Those that are asked for, as they come, without end.
+    /// The requeued PeerPods as they arrive, without end.
     pub(super) fn stream(self) -> impl Stream<Item = ObjectRef<PeerPod>> + Send {
         stream::unfold(self, |requeues| async move {
             loop {

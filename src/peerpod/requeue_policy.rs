@@ -1,4 +1,4 @@
-//! When a PeerPod is looked at again without being told to *(no client)*.
+//! When a PeerPod is reconciled again without an event *(no client)*.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use operator_kit::Backoff;
 use super::decide::{Blocked, Decision, Wait};
 use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
 
-/// How often something that needs somebody's help is looked at without being told to.
+/// How often a PeerPod that needs a person's help is reconciled without an event.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
-/// How often refused credentials are tried again: somebody may add a key or a right at the cloud, or put another file in
-/// their place, and nothing here tells of it.
+/// How often refused credentials are tried again: a key or a right may be added at the cloud, or a file replaced, and no event
+/// shows it.
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
-/// While many wait, this much time for each of them, up to [`SLOW_RESYNC`]: all together cost little.
+/// While many wait, the delay is this much for each of them, up to [`SLOW_RESYNC`]: so all together cost little.
 const SHARE: Duration = Duration::from_millis(100);
 
-/// A cloud that asks for fewer calls and names no time gets this much.
+/// The least delay after a cloud asked for fewer calls.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a Pod that keeps a VM is looked at without being told to.
+/// How often a PeerPod that waits for its Pod is reconciled without an event.
 const POD_RESYNC: Duration = Duration::from_secs(60);
 
-/// The pauses between looks at each PeerPod.
+/// The delays between reconciles of each PeerPod.
 #[derive(Default)]
 pub(super) struct RequeuePolicy {
     failures: Backoff<ObjectRef<PeerPod>>,
-    /// Looks at VMs that the cloud is deleting. Counted apart: one that goes at last is looked at soon, however often
-    /// something failed before.
+    /// Reconciles of PeerPods whose VM the cloud is deleting. They count apart: earlier failures do not delay a deletion that
+    /// makes progress.
     going: Backoff<ObjectRef<PeerPod>>,
 }
 
 impl RequeuePolicy {
-    /// The pause after this decision, where so many PeerPods wait; `None` where a watch tells of whatever comes next.
+    /// The delay after this decision, while so many PeerPods wait; `None` where a watch delivers whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -54,11 +54,12 @@ impl RequeuePolicy {
                     Wait::VmDeletion => self.going.failed(key),
                 }
             }
-            // What claims a VM may be the Pod of a PeerPod that goes, too, and of where a Pod runs its kubelet tells.
+            // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
+            // without an event here.
             Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => {
                 self.spread(shared(POD_RESYNC, waiting))
             }
-            // Delete never comes here: it is either refused with an error or decided anew with its acceptance known.
+            // Delete does not occur: its result is an error or a new decision.
             Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
                 ErrorClass::Throttled { retry_after } => {
@@ -74,12 +75,12 @@ impl RequeuePolicy {
         })
     }
 
-    /// The pause after a call to the API server that failed, or that found the object changed.
+    /// The delay after a call to the API server that failed, or that found the object changed.
     pub(super) fn failed(&self, key: &ObjectRef<PeerPod>) -> Duration {
         self.failures.failed(key)
     }
 
-    /// Nothing is tried any more: it is done, or gone.
+    /// Forgets its failures: it is done or removed.
     pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) {
         self.failures.succeeded(key);
         self.going.succeeded(key);
@@ -91,13 +92,13 @@ impl RequeuePolicy {
         self.going.retain(exists);
     }
 
-    /// A little longer than `pause`, so that thousands that wait for the same thing do not come back at once.
+    /// A little longer than `pause`, so that thousands that wait for the same thing do not return at the same time.
     fn spread(&self, pause: Duration) -> Duration {
         pause + self.failures.jitter(pause / 4)
     }
 }
 
-/// This pause, or a longer one where so many PeerPods wait.
+/// This delay, or a longer one while many PeerPods wait.
 fn shared(pause: Duration, waiting: usize) -> Duration {
     SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(pause, SLOW_RESYNC)
 }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_looked_at_soon_but_not_by_thousands_at_once() {
+    fn waiting_peerpods_are_reconciled_soon_but_not_thousands_at_once() {
         for (waiting, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
             assert_eq!(shared(REFUSED_RESYNC, waiting).as_secs(), seconds, "{waiting}");
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_often_before_does_not_delay_a_vm_that_goes_at_last() {
+    fn earlier_failures_do_not_delay_a_deletion_that_makes_progress() {
         let waits =
             [Wait::VmDeletion, Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))].map(Decision::Wait);
         for wait in waits {
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_takes_long_to_go_is_looked_at_with_growing_pauses() {
+    fn a_slow_deletion_is_checked_with_growing_delays() {
         let policy = RequeuePolicy::default();
         let goes = || seconds(&policy, &Decision::Wait(Wait::VmDeletion));
         let all: f64 = (0..40).map(|_| goes()).sum();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_keeps_or_claims_is_looked_at_each_minute_and_what_needs_help_each_five() {
+    fn what_waits_for_a_pod_is_reconciled_each_minute_and_what_needs_help_each_five() {
         let policy = RequeuePolicy::default();
         let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
         let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));

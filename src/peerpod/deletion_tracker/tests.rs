@@ -56,7 +56,7 @@ fn message(update: &StatusUpdate) -> &str {
 const ACCEPTED: Decision = Decision::Wait(Wait::VmDeletion);
 
 #[test]
-fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_is_time() {
+fn a_slow_deletion_is_reported_again_only_when_its_outcome_changes_or_the_report_is_due() {
     let watched = Watched::new();
     assert_eq!(watched.ended(300, &ACCEPTED), StatusUpdate { condition: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
@@ -80,7 +80,7 @@ fn a_slow_deletion_says_where_it_stands_and_again_only_when_that_changes_or_it_i
 }
 
 #[test]
-fn errors_are_told_by_their_own_reason_before_and_those_that_need_help_always() {
+fn an_error_has_its_own_reason_until_the_deletion_is_slow_and_always_if_a_person_must_act() {
     let watched = Watched::new();
     let reason = |second, class| watched.ended(second, &failed(class)).condition.unwrap().reason;
     assert_eq!(reason(1, ErrorClass::Transient), Reason::CloudUnavailable);
@@ -93,10 +93,10 @@ fn errors_are_told_by_their_own_reason_before_and_those_that_need_help_always() 
 }
 
 #[test]
-fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
+fn a_stuck_reconcile_is_reported_while_it_hangs_and_once_each_time() {
     let watched = Watched::new();
     assert_eq!(watched.patience(0), 300);
-    assert_eq!(watched.patience(298), 10, "a look that takes less than that is not stuck");
+    assert_eq!(watched.patience(298), 10, "a reconcile that takes less than that is not stuck");
     let step = CurrentStep::new(at(0));
     step.set(Step::Delete);
     let stuck = || watched.tracker.stuck(&key(), at(0), &step, at(310));
@@ -116,7 +116,7 @@ fn a_look_that_hangs_is_told_of_while_it_hangs_and_once_each_time() {
 }
 
 #[test]
-fn the_time_for_which_a_pod_keeps_its_vm_does_not_count() {
+fn the_time_for_which_a_pod_needs_its_vm_does_not_count() {
     let watched = Watched::new();
     let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));
     assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
@@ -126,13 +126,13 @@ fn the_time_for_which_a_pod_keeps_its_vm_does_not_count() {
 }
 
 #[test]
-fn an_api_server_that_fails_is_told_of_when_the_deletion_is_slow() {
+fn a_failing_api_server_is_reported_when_the_deletion_is_slow() {
     let watched = Watched::new();
     let failed = |second| {
         let error = ApiError::TimedOut;
         watched.tracker.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
     };
-    assert_eq!(failed(10), None, "what was told before stays");
+    assert_eq!(failed(10), None, "the former report stays");
     assert!(message(&failed(301).unwrap()).contains(": 2 attempts"));
     assert!(!failed(302).unwrap().repeat);
 }
@@ -150,7 +150,7 @@ fn what_the_api_server_says_of_others_is_no_part_of_a_condition() {
 }
 
 #[test]
-fn what_lives_is_never_slow_and_leaves_nothing_behind() {
+fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     let watched = Watched::new();
     let ambiguous = Decision::Keep(crate::peerpod::decide::Blocked::Ambiguous);
     let ended = |decision: &Decision| {

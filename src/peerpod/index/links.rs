@@ -1,4 +1,4 @@
-//! What is known of each PeerPod, and whom a change of one concerns *(no client)*.
+//! What is known of each PeerPod, and which other PeerPods a change affects *(no client)*.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ pub(super) struct Links {
     /// What is known of each PeerPod.
     pub(super) entries: HashMap<Key, Entry>,
     pub(super) relatives: Relatives,
-    /// What each cloud has; one that had some keeps its place.
+    /// The totals of each cloud. A cloud that had PeerPods once keeps its entry.
     pub(super) clouds: BTreeMap<&'static str, Totals>,
 }
 
@@ -51,35 +51,37 @@ pub(super) struct Entry {
     /// The second in which it was made.
     pub(super) created: i64,
     pub(super) cloud: &'static str,
-    /// Whether it was not looked at since it changed.
+    /// Whether no reconcile has started since it changed.
     pub(super) queued: bool,
     /// The second in which it was deleted, where its finalizer is still there.
     pub(super) deleted: Option<i64>,
     pub(super) said: Said,
     /// Of all that decisions read of the object itself, status aside.
     pub(super) content: u64,
-    /// Whether it is being deleted, or its status says something that may no longer hold. Of the others, nothing is to be
-    /// done about one that has no newer siblings.
+    /// Whether it is being deleted, or its status has a condition that may be outdated. Any other PeerPod needs a reconcile only
+    /// if it has newer siblings.
     pub(super) needs_resync: bool,
 }
 
-/// What follows when an entry takes the place of another one.
+/// The result of replacing an entry.
 pub(super) struct Replaced {
-    /// What the former one was of.
+    /// The placement of the former entry.
     pub(super) before: Option<Placement>,
-    /// Whether there may be something to do about the new one.
+    /// Whether the new one may need a reconcile.
     pub(super) matters: bool,
-    /// A few others that this may concern.
+    /// A few others that this may affect.
     pub(super) others: Vec<Key>,
 }
 
 impl Links {
-    /// Puts an entry in the place of what there was.
+    /// Replaces the entry of a PeerPod.
     ///
-    /// Others are concerned where a VM comes, goes, or is found to be older: its own PeerPods and those of the next older VMs of
-    /// its Pod; where one of several PeerPods of a superseded VM goes: the others of them; and where the last one goes that a
-    /// deletion may have waited for: those that are being deleted. Only a few of them each time, but each that goes in turn
-    /// reaches the next.
+    /// This affects other PeerPods in three cases:
+    /// - A VM is added or removed, or turns out to be older: its own PeerPods and those of the next older VMs of its Pod.
+    /// - One of several PeerPods of a superseded VM is removed: the others of them.
+    /// - The last PeerPod is removed that a deletion may have waited for: those that are being deleted.
+    ///
+    /// Each time only a few of them are named. Each of these reaches the next when it is removed in turn.
     pub(super) fn replace(&mut self, key: &Key, new: Option<Entry>) -> Replaced {
         let old = self.entries.get(key).map(|entry| (entry.placement, entry.stake));
         let now = new.as_ref().map(|entry| (entry.placement, entry.stake));
@@ -104,7 +106,7 @@ impl Links {
                 others.extend(self.relatives.held(placement).take(FEW + 1).cloned());
             }
             if before != after {
-                // One more than are asked for: that one may have more newer siblings now than it asks for.
+                // One more than a reconcile asks for: that one may now have more newer siblings than it asks for.
                 let until = before.max(after).unwrap_or(i64::MAX);
                 let older = self.relatives.older(placement, until).take(FEW + 1);
                 others.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());
@@ -119,7 +121,7 @@ impl Links {
         Replaced { before: old.map(|(placement, _)| placement), matters, others }
     }
 
-    /// Takes over what a list brings that is not whole yet.
+    /// Adds an item of a list that is not complete yet.
     pub(super) fn arrive(&mut self, key: Key, entry: Entry) {
         self.remove(&key);
         self.insert(key, entry);
@@ -139,7 +141,7 @@ impl Links {
         self.relatives.remove(entry.placement, entry.stake, entry.created, key.clone());
     }
 
-    /// Whether the PeerPod wants a look that it did not want before; `None` if more of it than its status changed.
+    /// Whether the PeerPod newly needs a resync; `None` if more than its status changed.
     pub(super) fn refresh(&mut self, key: &Key, now: &Entry) -> Option<bool> {
         let before = self.entries.get_mut(key).filter(|before| before.content == now.content)?;
         let totals = self.clouds.get_mut(before.cloud)?;
@@ -152,7 +154,7 @@ impl Links {
         Some(matters)
     }
 
-    /// Its cloud, if the PeerPod waited for this.
+    /// Notes that a reconcile starts. Returns the PeerPod's cloud if it was queued.
     pub(super) fn reconcile_started(&mut self, key: &ObjectRef<PeerPod>) -> Option<&'static str> {
         let entry = self.entries.get_mut(key).filter(|entry| entry.queued)?;
         entry.queued = false;
@@ -166,7 +168,7 @@ impl Links {
         }
     }
 
-    /// Those that want a look, some of them several times.
+    /// Those that may need a reconcile. Some occur several times.
     pub(super) fn to_resync(&self) -> impl Iterator<Item = Key> {
         let themselves = self.entries.iter().filter(|(_, entry)| entry.needs_resync).map(|(key, _)| key);
         themselves.chain(self.relatives.rivals()).cloned()
@@ -174,7 +176,7 @@ impl Links {
 }
 
 impl Entry {
-    /// Since which second it should be gone.
+    /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
         self.deleted.filter(|_| self.said != Said::WaitsForPod)
     }
@@ -191,7 +193,7 @@ impl Totals {
         }
     }
 
-    /// Takes back what was [added](Self::add) for it, so nothing becomes less than nothing.
+    /// Subtracts what [`Self::add`] added for it, so no count underflows.
     fn remove(&mut self, entry: &Entry) {
         self.peerpods -= 1;
         self.queued -= usize::from(entry.queued);

@@ -1,18 +1,18 @@
-//! PeerPods in order: by the VM that they name, and VMs by the Pod that they are recorded for *(no client)*.
+//! PeerPods ordered by the VM that they name, and VMs ordered by the Pod that they are recorded for *(no client)*.
 //!
-//! Anybody who may create PeerPods may create thousands that name one Pod or one VM. So every question here is answered by a
-//! few steps down an ordered set, and every answer is a few PeerPods at most, however many there are.
+//! A tenant who may create PeerPods may create thousands that name one Pod or one VM. So every query here takes a few steps down
+//! an ordered set and returns a few PeerPods at most, however many there are.
 
 use std::{cmp::Ordering, collections::BTreeSet, iter, ops::RangeInclusive};
 
 use super::Key;
 
-/// So many relatives are asked for or woken at once. A PeerPod with more newer siblings than that is looked at by its timer
-/// (see [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
+/// The most relatives that one event asks for or requeues. A timer reconciles a PeerPod with more newer siblings (see
+/// [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
 pub(in crate::peerpod) const FEW: usize = 4;
 
-/// A VM as it is recorded for one Pod: by the hashes of both, 0 where there is none. The keys of the hashes are random, so
-/// nobody can make two of them alike.
+/// A VM as it is recorded for one Pod: the hashes of both, 0 where there is none. The hash keys are random, so a tenant cannot
+/// construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Placement {
     pub(super) vm: u64,
@@ -25,18 +25,18 @@ impl Placement {
     }
 }
 
-/// What becomes of a PeerPod.
+/// The state of a PeerPod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stake {
-    /// It lives and has the finalizer: it stands for its VM among its siblings.
+    /// It is not being deleted and has the finalizer: it counts as the record of its VM among its siblings.
     Held,
-    /// It lives, and the finalizer is gone.
+    /// It is not being deleted and has no finalizer.
     Unheld,
     /// It is being deleted.
     Going,
 }
 
-/// One PeerPod of a VM. The order answers all questions: first those that live, then by Pod, the oldest first.
+/// One PeerPod of a VM. The order serves all queries: first those that are not being deleted, then by Pod, the oldest first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Member {
     vm: u64,
@@ -129,14 +129,14 @@ impl Relatives {
         }
     }
 
-    /// When the VM was first recorded for the Pod, if a PeerPod stands for it.
+    /// When the VM was first recorded for the Pod, if a PeerPod holds it.
     pub(super) fn placed(&self, placement: Placement) -> Option<i64> {
         (placement.is_whole() && self.held(placement).next().is_some())
             .then(|| self.recorded(placement))
             .flatten()
     }
 
-    /// When the VM was first recorded for the Pod: one that is named once more becomes no younger.
+    /// When the VM was first recorded for the Pod. Another record does not make it younger.
     pub(super) fn recorded(&self, placement: Placement) -> Option<i64> {
         let first = |stake| self.members.range(of_one(placement, stake)).next().map(|member| member.created);
         [Stake::Held, Stake::Unheld, Stake::Going].into_iter().filter_map(first).min()
@@ -169,7 +169,7 @@ impl Relatives {
         self.placed.range(all).rev().copied().filter(move |it| it.vm != vm && pod != 0)
     }
 
-    /// Those that stand for the VM, the oldest first.
+    /// Those that hold the VM, the oldest first.
     pub(super) fn held(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         keys(self.members.range(of_one(placement, Stake::Held)))
     }
@@ -200,7 +200,7 @@ impl Relatives {
         keys(each.filter(move |member| member.pod != pod))
     }
 
-    /// Those that stand for one of several VMs of a Pod, some of them several times.
+    /// Those that hold one of several VMs of a Pod. Some occur several times.
     pub(super) fn rivals(&self) -> impl Iterator<Item = &Key> {
         let neighbours = self.placed.iter().zip(self.placed.iter().skip(1));
         let rivals = neighbours.filter(|(one, next)| one.pod == next.pod);
