@@ -1,4 +1,4 @@
-//! The part of a pass that is about cloud-api-adaptor on the nodes.
+//! The part of a reconcile that deploys cloud-api-adaptor on the nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// How often it is looked for what nobody tells of: that somebody else's object is in the way no more.
+/// How often the operator checks what it does not watch: whether an unmanaged object still conflicts.
 pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 
-/// How often it is looked for Pods on older settings that were not ready when they ended or started again. In a large cluster
-/// the list is long.
+/// How often the operator lists Pods on older settings that were not ready when they ended or restarted. In a large cluster the
+/// list is long.
 const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 
 impl Context {
@@ -44,7 +44,7 @@ impl Context {
         }
         let name = Names::of(config).adaptor;
         let current = self.current_daemon_set(&name);
-        // What runs already goes on: withdrawing it would cost the VMs that it serves.
+        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
         if is_obstructed && current.is_none() {
             let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
             findings.push(Finding::new(Reason::AdaptorWithheld, withheld));
@@ -60,7 +60,7 @@ impl Context {
             Some(since) => self.observer.pods_older_than(&config.name_any(), since).await?,
             None => Vec::new(),
         };
-        // When the last of them is gone nobody need be asked any more.
+        // After the last of them has ended, no further list is needed.
         let since = since.filter(|_| !older.is_empty());
         let record = settings::record(&sources.settings.hash, since);
         daemon_set.metadata.annotations.get_or_insert_default().extend(record);
@@ -94,15 +94,14 @@ impl Context {
         part.findings.push(rollout(found.get(&name).as_ref(), summary, &remedy, instance_type(inputs)));
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
-            // The DaemonSet's status tells when one that was ready ends, or starts again.
+            // The DaemonSet's status shows when a ready Pod ends or restarts.
             part.findings.push(settings::older(&older, restarts, misfit));
             part.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         Ok(part)
     }
 
-    /// Annotates the ServiceAccount, of which there is one for all configurations: with what all of them want together.
-    /// Whether it exists.
+    /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
     pub(super) async fn annotate_service_account(&self) -> Result<bool, ReconcileError> {
         let mut here = self.here();
         here.retain(|config| config.metadata.deletion_timestamp.is_none());
@@ -118,7 +117,7 @@ impl Context {
     pub(super) fn unmanaged_adaptors(&self, config: &PeerPodConfig) -> Vec<resources::Unmanaged> {
         let mut candidates = self.daemon_sets.state();
         candidates.retain(|it| resources::runs_anothers_adaptor(it, config));
-        // Most often there is none, and thousands of nodes need not be gone through.
+        // Usually there is none, which saves a loop over thousands of nodes.
         if candidates.is_empty() {
             return Vec::new();
         }
@@ -128,7 +127,7 @@ impl Context {
     }
 }
 
-/// What is wrong with the annotations of the ServiceAccount, where anything is.
+/// The problem with the annotations of the ServiceAccount, if there is one.
 fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
     let keys: Vec<_> = resources::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
     (!keys.is_empty()).then(|| {
@@ -141,7 +140,7 @@ fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
     })
 }
 
-/// What is wrong with `instanceType`, where anything is.
+/// The problem with `instanceType`, if there is one.
 fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
     match resources::instance_type(&inputs.config.spec, inputs.settings) {
         InstanceType::Unset | InstanceType::Reaches(_) => None,
@@ -154,7 +153,7 @@ fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
     }
 }
 
-/// How far the DaemonSet's Pods are. `remedy`: what to tell while they do not run.
+/// The state of the DaemonSet's rollout. `remedy`: what to do while its Pods do not run.
 fn rollout(
     daemon_set: Option<&DaemonSet>,
     summary: &Summary,
@@ -181,9 +180,9 @@ fn rollout(
         };
         return finding(Reason::NoNodes, message);
     }
-    // How many Pods there should be is what is known of nodes, not what the status says: the DaemonSet controller goes on to
-    // count a Pod that waited for a node which is not selected any more. And in a large cluster some node is always lost, for
-    // which no configuration waits. Its Pod cannot be told from others in these numbers, but whether others are missing can.
+    // The number of wanted Pods comes from the nodes, not from the status: the DaemonSet controller still counts a Pod that waited
+    // for a node which is no longer selected. And in a large cluster some node is always lost, and no configuration waits for it.
+    // The numbers do not show which Pod is that node's, but they show whether others are missing.
     let open = summary.nodes - summary.tainted.len();
     let expected = open.saturating_sub(summary.lost.len());
     let lost = not_counted(&summary.lost);
@@ -204,7 +203,7 @@ fn rollout(
     finding(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{lost}"))
 }
 
-/// What to tell of nodes that are lost, behind something else.
+/// The appendix of a message about lost nodes.
 fn not_counted(lost: &[Arc<str>]) -> String {
     if lost.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The part of a pass that is about the admission of Pods.
+//! The part of a reconcile that sets up the admission of Pods.
 
 mod messages;
 mod propagation;
@@ -16,7 +16,7 @@ use serde_json::to_value;
 
 pub(super) use self::propagation::Propagation;
 use self::{
-    messages::{at_odds, has_reason, is_ready, policy_state, shared_state, tls_refused},
+    messages::{differing, has_reason, is_ready, policy_state, shared_state, tls_refused},
     propagation::{Age, PROPAGATION_TIME},
 };
 use super::{
@@ -34,13 +34,13 @@ use crate::{
 };
 
 impl Context {
-    /// The admission of Pods. `tls`: what the settings ask of it, if they are known.
+    /// Sets up the admission of Pods. `tls`: the TLS options in the settings, if they are known.
     pub(super) async fn admission(
         &self,
         config: &PeerPodConfig,
         tls: Option<Result<TlsOptions, TlsError>>,
     ) -> Result<Part, ReconcileError> {
-        // Those of cloud-api-adaptor shape none of these objects.
+        // No object of the admission depends on cloud-api-adaptor's settings.
         let settings = AdaptorSettings::read(None, None);
         let inputs = &self.inputs(config, &settings);
         let admission = &config.spec.admission;
@@ -48,16 +48,16 @@ impl Context {
         let kinds = self.admission_kinds(served);
         let handed_over = self.hand_over(config, &kinds).await?;
         if let Some(kept) = handed_over.as_ref().filter(|finding| finding.reason == Reason::AdmissionKept) {
-            // As it is: whatever serves Pods of the former class must not be told of another one.
+            // Unchanged: the webhook that serves Pods of the former class must not get another one.
             return Ok(Part { findings: vec![kept.clone()], again: Some(PROPAGATION_TIME) });
         }
-        // One that leaves the admission to others does not care which of them has it.
+        // With the mode None it does not matter which configuration has the admission.
         let sharing = self.older_with_same_class(config).filter(|_| admission.mode != AdmissionMode::None);
         let is_unsupported = sharing.is_none() && admission.mode == AdmissionMode::Policy && !served;
         let means = match (&sharing, admission.mode) {
-            // Nothing takes the place of what there is: without it Pods would run as no peer pods.
-            (Some(older), _) if !is_ready(older) => self.standing(config, &kinds).await?,
-            (None, AdmissionMode::Policy) if !served => self.standing(config, &kinds).await?,
+            // Nothing replaces the present admission: without it Pods would not become peer pods.
+            (Some(older), _) if !is_ready(older) => self.current_means(config, &kinds).await?,
+            (None, AdmissionMode::Policy) if !served => self.current_means(config, &kinds).await?,
             (Some(_), _) | (None, AdmissionMode::None) => Means::None,
             (None, AdmissionMode::Policy) => Means::Policy,
             (None, AdmissionMode::Auto) if served && !self.keeps_webhook(config, &kinds).await? => {
@@ -100,23 +100,23 @@ impl Context {
             (Means::Webhook, None) => Some(self.webhook_state(config, &found, age)),
         };
         let mut part = Part { findings: taken.into_iter().chain(handed_over).collect(), again: None };
-        part.findings.extend(sharing.as_deref().and_then(|older| at_odds(config, older)));
+        part.findings.extend(sharing.as_deref().and_then(|older| differing(config, older)));
         part.findings.extend(refused);
         let takes_over = state.as_ref().is_none_or(|state| state.reason.status());
         part.again = if part.findings.iter().any(|finding| finding.reason == Reason::AdmissionDropped) {
-            // That is told once.
+            // This is reported once.
             Some(PROPAGATION_TIME)
         } else if takes_over || is_unsupported {
             None
         } else if !found.unmanaged.is_empty() {
             Some(UNWATCHED_RESYNC)
         } else {
-            // Nobody tells of the older one's status, of another one's admission that is to go before there is an entrance, or
-            // of API servers. All else that an admission waits for is watched, but for the dates of somebody else's
-            // certificate.
+            // No watch shows the older configuration's status, another configuration's admission that is to be removed before this
+            // one's registration exists, or what API servers have learnt. Everything else that an admission waits for is watched,
+            // except for the validity of a certificate that the operator did not create.
             (sharing.is_some() || is_settling).then_some(PROPAGATION_TIME)
         };
-        // One that takes another's place does so before that one goes; of what goes, that which leads API servers to it first.
+        // The new admission is ready before the former one is removed, the former one's registration first.
         if takes_over && !former.is_empty() {
             let former: Vec<_> = former.into_iter().rev().collect();
             apply::clear(&self.client, &name, &former, &DeleteParams::background()).await?;
@@ -124,7 +124,7 @@ impl Context {
         if takes_over && means != Means::Webhook {
             self.ensure_webhook_resources(config, Use::Over).await?;
         }
-        // Whoever turns Pods into peer pods, without it there are none.
+        // Without the runtime class there are no peer pods, whatever the admission.
         part.findings.push(if !self.observer.runtime_class_exists(&admission.runtime_class_name).await? {
             let message = format!(
                 "the RuntimeClass {} does not exist; install Kata Containers with its remote hypervisor: \
@@ -140,7 +140,7 @@ impl Context {
         Ok(part)
     }
 
-    /// The age of what leads Pods to a configuration's admission, if there is such a thing.
+    /// The age of a configuration's registration or policy, if there is one.
     fn age(&self, config: &PeerPodConfig, means: Means, found: &Found) -> Option<Age> {
         let was_in_force = match means {
             Means::None => false,
@@ -151,8 +151,8 @@ impl Context {
         self.propagation.observe(&config.name_any(), found, was_in_force, &there, Instant::now())
     }
 
-    /// What the webhook is to take of its clients. Where the settings cannot be used, which is told, or are not known, it is
-    /// what its Pods were told last.
+    /// The TLS options of the webhook. If the settings are unknown, or unusable (which a condition reports), the options of its Pods
+    /// stay as they are.
     async fn tls(
         &self,
         config: &PeerPodConfig,
@@ -169,8 +169,8 @@ impl Context {
         Ok((in_force, refused))
     }
 
-    /// Whether a webhook stands that a policy may not replace yet, though the API server that was asked has policies: another
-    /// one may have none. A webhook serves Pods through all of them.
+    /// Whether there is a webhook that a policy may not replace yet: the API server that was asked supports policies, but another
+    /// one may not. A webhook serves Pods through all of them.
     async fn keeps_webhook(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<bool, ApiError> {
         if self.policies.by_all(Instant::now()) {
             return Ok(false);
@@ -179,14 +179,14 @@ impl Context {
         Ok(served.is_some_and(|(_, kind)| Means::of(kind) == Means::Webhook))
     }
 
-    /// What a configuration's admission for its runtime class consists of so far.
-    async fn standing(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<Means, ApiError> {
+    /// The means of a configuration's present admission for its runtime class.
+    async fn current_means(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<Means, ApiError> {
         let served = apply::class_served(&self.client, &config.name_any(), kinds).await?;
         let served = served.filter(|(class, _)| *class == config.spec.admission.runtime_class_name);
         Ok(served.map_or(Means::None, |(_, kind)| Means::of(kind)))
     }
 
-    /// All that an admission may consist of, in the order in which it is made.
+    /// All kinds of objects of an admission, in the order of their creation.
     pub(super) fn admission_kinds(&self, serves_policies: bool) -> Vec<Kind> {
         let mut kinds = vec![
             self.kind::<Deployment>(true),
@@ -210,7 +210,7 @@ pub(super) enum Means {
 }
 
 impl Means {
-    /// What objects of this kind are part of.
+    /// The means that objects of this kind belong to.
     fn of(kind: &Kind) -> Self {
         if Self::Policy.consists_of(kind) { Self::Policy } else { Self::Webhook }
     }

@@ -1,4 +1,4 @@
-//! Brings objects to what is wanted *(client required)*: one write for each that differs, none for the others.
+//! Makes objects as wanted *(client required)*: one write for each that differs, none for the others.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -42,7 +42,7 @@ impl Wanted {
         Ok(Self::new(ApiResource::erase::<K>(&()), value))
     }
 
-    /// Of an object that says its own kind.
+    /// Of an object that has its kind.
     pub(super) fn new(resource: ApiResource, object: Value) -> Self {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name").unwrap_or_default());
@@ -64,7 +64,7 @@ impl Wanted {
     }
 }
 
-/// What a configuration's objects are.
+/// A kind of a configuration's objects.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
     pub(super) resource: ApiResource,
@@ -79,14 +79,14 @@ fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<
     }
 }
 
-/// What was found when objects were brought to what is wanted.
+/// The result of making objects as wanted.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The objects as they are now, by kind and name.
     pub(super) objects: HashMap<(String, String), DynamicObject>,
-    /// Those of them that were made or mended just now.
+    /// Those of them that were just created or corrected.
     pub(super) applied: HashSet<(String, String)>,
-    /// Objects of a wanted name that somebody else made, as `Kind name`. They stay as they are.
+    /// Objects with a wanted name that this operator did not create, as `Kind name`. They stay unchanged.
     pub(super) unmanaged: Vec<String>,
 }
 
@@ -97,14 +97,14 @@ impl Found {
         K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
     {
         let object = self.objects.get(&(K::kind(&()).into_owned(), name.to_owned()))?;
-        // What an API server gave is of its kind; one that is not reads as absent.
+        // An API server returns objects of their kind; anything else reads as absent.
         serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok())
     }
 }
 
-/// Makes what is missing, mends what differs, and removes what is of `kinds`, was made for the configuration and is not
-/// wanted any more. What somebody else gave its label, as `kubectl expose` does, stays. What others keep changing is left for
-/// a while, as `drifts` say.
+/// Creates what is missing, corrects what differs, and removes objects of `kinds` that were created for the configuration and are
+/// no longer wanted. It keeps objects that got the label otherwise, as by `kubectl expose`. It leaves objects that others keep
+/// changing for a while, as `drifts` says.
 pub(super) async fn bring(
     client: &Client,
     drifts: &Drifts,
@@ -119,7 +119,7 @@ pub(super) async fn bring(
         let states = try_join_all(reads.collect::<Vec<_>>()).await?;
         Ok::<_, ApiError>((kind, states, there))
     });
-    // What is there is asked for together, and what is to be done goes in the order of the kinds.
+    // The reads run together; the writes follow the order of the kinds.
     let looked = try_join_all(reads).await?;
     let mut found = Found::default();
     for (kind, states, unwanted) in looked {
@@ -148,16 +148,16 @@ pub(super) async fn bring(
     Ok(found)
 }
 
-/// How an object that is wanted stands.
+/// The state of a wanted object.
 enum State {
     AsWanted(Box<DynamicObject>),
     /// It is missing, or differs.
     Due(Option<Box<DynamicObject>>),
-    /// Somebody else made one of its name.
+    /// An object that this operator did not create has its name.
     Unmanaged,
 }
 
-/// `there`: the object, if it bears the configuration's label.
+/// `there`: the object, if it has the configuration's label.
 async fn read<'a>(
     client: &Client,
     wanted: &'a Wanted,
@@ -176,7 +176,7 @@ async fn read<'a>(
     Ok((wanted, state))
 }
 
-/// All objects of this kind that bear the configuration's label, by name.
+/// All objects of this kind that have the configuration's label, by name.
 async fn labelled(
     client: &Client,
     config: &str,
@@ -188,12 +188,12 @@ async fn labelled(
     Ok(objects.map(|object| (object.name_any(), typed(object, &kind.resource))).collect())
 }
 
-/// Whether this operator wrote it, whatever labels it bears.
+/// Whether this operator created it, whatever labels it has.
 fn is_ours(object: &DynamicObject) -> bool {
     object.managed_fields().iter().any(|fields| fields.manager.as_deref() == Some(FIELD_MANAGER))
 }
 
-/// Brings an object that somebody else made, for all configurations, to what is wanted of it, if it exists and differs.
+/// Corrects an object that this operator did not create and that all configurations share, if it exists and differs.
 pub(super) async fn adjust(client: &Client, drifts: &Drifts, wanted: &Wanted) -> Result<bool, ApiError> {
     let Some(object) = api_call::get_opt(&wanted.api(client), &wanted.name).await? else {
         return Ok(false);
@@ -227,8 +227,8 @@ async fn apply(
     applied.map(Some)
 }
 
-/// Removes all objects of these kinds that this operator made for the configuration: in the background, or each after all
-/// that it owns. Whether any was left.
+/// Deletes all objects of these kinds that this operator created for the configuration: in the background, or each after all that
+/// it owns. Returns whether any was left.
 pub(super) async fn clear(
     client: &Client,
     config: &str,
@@ -247,7 +247,7 @@ pub(super) async fn clear(
     Ok(any)
 }
 
-/// Whether there is any object of these kinds that bears the configuration's label and stays.
+/// Whether there is an object of these kinds that has the configuration's label and is not being deleted.
 pub(super) async fn any(client: &Client, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
     let staying = try_join_all(kinds.iter().map(|kind| staying(client, config, kind))).await?;
     Ok(staying.iter().any(|objects| !objects.is_empty()))
@@ -282,8 +282,8 @@ async fn staying(
     Ok(found)
 }
 
-/// All objects of this kind that this operator made, for whatever configurations. What only bears the label stays
-/// unmentioned.
+/// All objects of this kind that this operator created, for any configuration. Objects that merely have the label are not
+/// included.
 pub(super) async fn made(client: &Client, kind: &Kind) -> Result<Vec<DynamicObject>, ApiError> {
     let of_kind = api(client, &kind.resource, kind.namespace.as_deref());
     let params = ListParams::default().labels(&format!("{CONFIG_LABEL},{MANAGED_BY}={MANAGER}"));
@@ -317,20 +317,20 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeletePar
     let params = DeleteParams { preconditions: how.preconditions.or_else(|| Some(same())), ..how };
     let name = object.name_any();
     match api_call::bounded(api.delete(&name, &params)).await {
-        // It is gone, or another one by now.
+        // It was removed or replaced meanwhile.
         Err(error) if !error.is_gone_or_changed(&name) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Items of a list do not say what they are.
+/// Items of a list have no kind.
 fn typed(mut object: DynamicObject, resource: &ApiResource) -> DynamicObject {
     let (api_version, kind) = (resource.api_version.clone(), resource.kind.clone());
     object.types.get_or_insert(TypeMeta { api_version, kind });
     object
 }
 
-/// An object of the dynamic kind is made of JSON, so this always succeeds.
+/// A dynamic object consists of JSON, so this always succeeds.
 fn as_value(object: &DynamicObject) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What is told about a configuration: its conditions *(no client)*.
+//! The conditions of a configuration *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -171,7 +171,7 @@ reasons! {
     NotMounted => SettingsDiverge(true), Warning;
 }
 
-/// One condition to be.
+/// One finding, which becomes a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) reason: Reason,
@@ -197,7 +197,7 @@ fn is_in_the_way(finding: &Finding) -> bool {
 
 /// `Ready`, by all the others.
 pub(super) fn ready(findings: &[Finding]) -> Finding {
-    // A conflict is the cause of whatever else is missing.
+    // A conflict is the cause of everything else that is not ready.
     let first = findings.iter().filter(|finding| is_in_the_way(finding)).min_by_key(|finding| {
         !matches!(finding.reason.condition_type(), ConditionType::Conflict | ConditionType::Ready)
     });
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_told_before_what_follows_from_it_and_settings_not_in_force_are_no_obstacle() {
+    fn a_conflict_comes_before_its_consequences_and_settings_not_in_force_do_not_prevent_ready() {
         let mut findings = GOOD.map(finding).to_vec();
         findings.extend([Reason::OlderSettings, Reason::TlsRefused, Reason::NotMounted].map(finding));
         assert_eq!(ready(&findings).reason, Reason::AllReady);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_whole_is_told_as_that() {
+    fn a_problem_of_the_whole_is_the_reason_of_ready() {
         let findings = [finding(Reason::WrongNamespace)];
         assert_eq!(ready(&findings).reason, Reason::WrongNamespace);
         let conditions = conditions(&ready(&findings), &findings, &[], None, Timestamp::UNIX_EPOCH);

@@ -101,11 +101,11 @@ pub struct Options {
     pub byom_host_keys_secret: String,
     /// Whether the webhook serves its metrics with TLS and to those alone who may read them, as the operator does its own.
     pub secure_metrics: bool,
-    /// The settings with which this operator deletes machines; `None`: somebody else deletes them.
+    /// The settings with which this operator deletes VMs; `None`: this operator deletes no VMs.
     pub mounted: Option<Mounted>,
 }
 
-/// What one pass needs.
+/// What one reconcile needs.
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) options: Options,
@@ -114,7 +114,7 @@ pub(super) struct Context {
     pub(super) configs: Store<PeerPodConfig>,
     pub(super) daemon_sets: Store<DaemonSet>,
     pub(super) capacity: Capacity,
-    /// A pass and a sweep do not go together.
+    /// Reconciles and the garbage collection take turns.
     pub(super) turn: Mutex<()>,
     pub(super) policies: policies::PolicySupport,
     pub(super) webhook_resources: webhook_resources::Watched,
@@ -128,7 +128,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Yields whenever this process begins to lead, or ceases to: somebody else may have led meanwhile.
+    /// Yields whenever this process begins or ceases to lead: another process may have led meanwhile.
     fn led(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + use<> {
         let context = self.clone();
         self.leadership.changes().inspect(move |()| {
@@ -138,8 +138,8 @@ impl Context {
     }
 }
 
-/// Runs the controller until `shutdown`, then ends after the pass under way. Calls `synced` once, when every configuration
-/// and every node has been seen. Acts while this process leads.
+/// Runs the controller until `shutdown`, then waits for the running reconcile. Calls `synced` once, when the watches have listed
+/// every configuration and every node. It acts while this process leads.
 pub async fn run(
     client: Client,
     options: Options,
@@ -182,7 +182,7 @@ pub async fn run(
 
     let collecting = {
         let (context, asked) = (context.clone(), stream::select(gone, leadership.changes()));
-        // It is large, and waits most of the time.
+        // The future is large, and it waits most of the time.
         Box::pin(async move { context.collect_garbage_when_asked(asked).await })
     };
     let everything = Everything { configs: configs.clone(), namespace: own.clone() };
@@ -192,7 +192,7 @@ pub async fn run(
     };
     let all_daemon_sets = {
         let everything = everything.clone();
-        // One of another configuration may have been in the way, and so may one that runs cloud-api-adaptor no more.
+        // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
         (watches::daemon_sets(&client, writer), move |daemon_set: DaemonSet| {
             if resources::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
         })
@@ -207,7 +207,7 @@ pub async fn run(
             watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
             move |webhook| webhooks(webhook.labels().get(CONFIG_LABEL)),
         )
-        // They are read when they are used.
+        // A reconcile reads them when it uses them.
         .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), &own)), move |it| {
             cm.using(|spec| spec.config_map_name == it.name_any())
         })
@@ -253,7 +253,7 @@ pub async fn run(
     }
 }
 
-/// All configurations that are honoured.
+/// All configurations that the controller honours.
 #[derive(Clone)]
 struct Everything {
     configs: Store<PeerPodConfig>,
@@ -265,7 +265,7 @@ impl Everything {
         self.of(|_| true)
     }
 
-    /// Those that told that something is in their place.
+    /// Those whose status has the condition `Conflict`.
     fn in_conflict(&self) -> Vec<ObjectRef<PeerPodConfig>> {
         self.of(|config| {
             let conditions = config.status.iter().flat_map(|status| &status.conditions);

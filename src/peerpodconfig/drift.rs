@@ -1,4 +1,4 @@
-//! Two who disagree about an object do not take turns without end *(no client)*.
+//! Prevents an endless write war about an object that another program keeps changing *(no client)*.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use super::conditions::{Finding, Reason};
 /// How often the same is written to an object within [`WINDOW`].
 const MOST: usize = 4;
 
-/// An object that stays as it was written for so long is at peace.
+/// An object that stays as written for so long is no longer contested.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// An object that others keep changing is left alone for so long after each further write.
@@ -23,13 +23,13 @@ const PAUSE: Duration = Duration::from_secs(300);
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// The configuration that it was made for; `None`: all of them.
+    /// The configuration that it was created for; `None`: all of them.
     pub(super) config: Option<String>,
     pub(super) kind: String,
     pub(super) name: String,
 }
 
-/// What was written to which object of late.
+/// The recent writes to each object.
 #[derive(Debug, Default)]
 pub(super) struct Drifts {
     hasher: RandomState,
@@ -43,7 +43,7 @@ struct Writes {
     /// At most [`MOST`].
     times: Vec<Instant>,
     is_contested: bool,
-    /// It differs, and is left like that for now.
+    /// It differs, and the operator leaves it for now.
     is_left: bool,
 }
 
@@ -52,7 +52,7 @@ impl Writes {
         Self { content, times: Vec::new(), is_contested: false, is_left: false }
     }
 
-    /// For how long it is told of it yet; `None`: there is nothing to tell.
+    /// For how long it is still reported; `None`: there is nothing to report.
     fn told_for(&self, now: Instant) -> Option<Duration> {
         let last = *self.times.last()?;
         let until = last + if self.is_left { PAUSE } else { WINDOW };
@@ -61,15 +61,15 @@ impl Writes {
 
     fn is_old(&self, now: Instant) -> bool {
         let age = |last: &Instant| now.saturating_duration_since(*last);
-        // What is left is tried again after one pause, if anybody still wants it.
+        // The operator tries again after one pause, if the object is still wanted.
         let longest = if self.is_left { 2 * PAUSE } else { WINDOW };
         self.times.last().is_none_or(|last| age(last) >= longest)
     }
 }
 
 impl Drifts {
-    /// Whether this may be written to an object that differs from it: not where it was of late, others undid it, and that
-    /// happened too often. What is new to the object need not wait.
+    /// Whether this content may be written to an object that differs from it. It may not if it was written recently and another
+    /// program undid it too often. New content need not wait.
     pub(super) fn admit(&self, key: &Key, content: &impl Hash, now: Instant) -> bool {
         let content = self.hasher.hash_one(content);
         let mut table = self.table();
@@ -93,21 +93,21 @@ impl Drifts {
         !writes.is_left
     }
 
-    /// What was admitted was not written after all.
+    /// The admitted write failed.
     pub(super) fn not_written(&self, key: &Key) {
         if let Some(writes) = self.table().get_mut(key) {
             writes.times.pop();
         }
     }
 
-    /// The object is as it is wanted.
+    /// The object is as wanted.
     pub(super) fn settled(&self, key: &Key) {
         if let Some(writes) = self.table().get_mut(key) {
             writes.is_left = false;
         }
     }
 
-    /// What to tell of objects that others keep changing, and when to look again.
+    /// The condition about objects that others keep changing, and when to reconcile again.
     pub(super) fn finding(&self, config: &str, now: Instant) -> Option<(Finding, Duration)> {
         let table = self.table();
         let of_config = table.iter().filter(|(key, _)| key.config.as_deref().is_none_or(|it| it == config));
@@ -126,7 +126,7 @@ impl Drifts {
     }
 
     fn table(&self) -> MutexGuard<'_, BTreeMap<Key, Writes>> {
-        // Whatever was interrupted, a table of times is whole.
+        // A table of times is consistent after any interruption.
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     fn drift_that_keeps_coming_back_is_corrected_a_few_times_then_rarely_and_told_until_there_is_peace() {
         let (drifts, start) = (Drifts::default(), Instant::now());
         let (mut now, mut writes) = (start, Vec::new());
-        // Someone undoes it at once, for an hour.
+        // Another program undoes it at once, for an hour.
         while now < start + Duration::from_secs(3600) {
             if drifts.admit(&key("a"), &"content", now) {
                 writes.push(now);
@@ -164,7 +164,7 @@ mod tests {
         assert!(finding.message.contains("Service a"), "{}", finding.message);
         assert!(again <= PAUSE && again > Duration::ZERO);
         assert!(drifts.finding("other", now).is_none());
-        // The other one gives up, and a pass finds the object as it is wanted.
+        // The other program stops, and a reconcile finds the object as wanted.
         drifts.settled(&key("a"));
         let last = *writes.last().unwrap();
         assert!(drifts.finding("config", last + SECOND).is_some());

@@ -1,5 +1,5 @@
-//! The finalizer of a configuration *(client required)*: while it is there, something may have been made for it. It goes when
-//! all of that is taken back.
+//! The finalizer of a configuration *(client required)*. While it is there, objects or advertised VMs may exist for the
+//! configuration. The operator removes the finalizer after it has removed all of these.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use super::{
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
 
 impl Context {
-    /// Sets the finalizer. False if the configuration is gone or another one has its name: then nothing may be made for it,
-    /// as nothing would take it back. Server-side apply leaves the finalizers of others alone.
+    /// Sets the finalizer. False if the configuration was removed or another one has its name: then nothing may be created for it,
+    /// because nothing would clean it up. Server-side apply leaves the finalizers of others alone.
     pub(super) async fn add_finalizer(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
         let patch = json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1",
@@ -44,7 +44,7 @@ impl Context {
         }
     }
 
-    /// Lets a configuration go. Where it changed since it was read the change brings it back.
+    /// Removes the finalizer. If the configuration changed since it was read, the change requeues it.
     async fn release(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         finalizer::release(&self.configs_of(config), config, FINALIZER, FIELD_MANAGER).await?;
         Ok(Action::await_change())
@@ -54,7 +54,7 @@ impl Context {
         Api::namespaced(self.client.clone(), &config.namespace().unwrap_or_default())
     }
 
-    /// Takes everything back that was made for a configuration that is being deleted, then lets it go.
+    /// Removes everything that was created for a configuration that is being deleted, then its finalizer.
     pub(super) async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let (findings, outcome) = match self.clean_up_objects(config).await {
             Ok(None) => return self.release(config).await,
@@ -68,18 +68,18 @@ impl Context {
         outcome
     }
 
-    /// What is left, and when to look again; `None` if nothing is.
+    /// What is left, and when to check again; `None` if nothing is left.
     async fn clean_up_objects(&self, config: &PeerPodConfig) -> Result<Option<Part>, ReconcileError> {
         let name = config.name_any();
-        // What is not known of now stays for ever.
+        // An object whose kind is not known now would stay for ever.
         self.policies.doubt();
         let mut kinds = self.admission_kinds(self.policies.ask(&self.client).await?);
-        // Without its server the webhook would refuse every peer pod, so its registration goes first.
+        // Without its server the webhook would refuse every peer pod, so the registration is deleted first.
         kinds.reverse();
         let handover = self.hand_over(config, &kinds).await?;
         let kept = handover.as_ref().is_some_and(|it| it.reason == Reason::AdmissionKept);
         let left = !kept && apply::clear(&self.client, &name, &kinds, &DeleteParams::background()).await?;
-        // Whoever takes over the admission may wait for the nodes, so these do not wait for it.
+        // The configuration that takes over the admission may wait for the nodes, so the nodes do not wait for the admission.
         let (message, again) = match self.clean_up_nodes(&name, left).await? {
             Some((message, again)) => (message, if kept { again.min(AGAIN) } else { again }),
             None if kept => ("the operator has removed everything but the admission".to_owned(), AGAIN),
@@ -90,7 +90,7 @@ impl Context {
         Ok(Some(part))
     }
 
-    /// What of it is left on nodes, or that `objects` are, and when to look again; `None` if nothing is.
+    /// What is left on nodes, or that `objects` are left, and when to check again; `None` if nothing is left.
     async fn clean_up_nodes(
         &self,
         name: &str,
@@ -108,11 +108,11 @@ impl Context {
         }
         if pending > 0 {
             let why = summary.map(|it| it.hindrance().1).unwrap_or_default();
-            // Those that cannot be written to are tried ever more slowly.
+            // Failed writes to nodes back off.
             return Ok(Some((format!("{pending} nodes still advertise VMs{why}"), again)));
         }
-        // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may have these nodes while
-        // Pods of this one are there.
+        // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may get these nodes while
+        // Pods of this one run there.
         let adaptor = [self.kind::<DaemonSet>(true)];
         if apply::clear(&self.client, name, &adaptor, &DeleteParams::foreground()).await? {
             let message = "the Pods of cloud-api-adaptor have not ended yet; if a node does not answer, delete its \
@@ -124,9 +124,9 @@ impl Context {
         Ok(None)
     }
 
-    /// A configuration in another namespace is not honoured. One that the operator looked after when it was in that namespace
-    /// still has the finalizer, and nobody else to take it away. While it is not being deleted nothing is told of it: another
-    /// operator may look after it, and the two would overwrite each other's status.
+    /// Handles a configuration in another namespace, which the controller does not honour. If the operator ran in that namespace
+    /// before, the configuration still has the finalizer, and only this operator removes it. With the finalizer and no deletion
+    /// this reports nothing: another operator may reconcile it, and the two would overwrite each other's status.
     pub(super) async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let held = config.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         if held && config.metadata.deletion_timestamp.is_some() {
@@ -144,5 +144,5 @@ impl Context {
     }
 }
 
-/// How often the rest is looked for.
+/// How often the operator checks what is left.
 const AGAIN: Duration = Duration::from_secs(1);

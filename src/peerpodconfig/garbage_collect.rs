@@ -1,9 +1,8 @@
-//! What is left of configurations that nobody took back *(client required)*: their finalizer was removed by force, perhaps
-//! while no operator ran.
+//! Removes what is left of configurations whose finalizer was removed by force, perhaps while no operator ran *(client
+//! required)*.
 //!
-//! What is in a namespace the garbage collector removes. Here goes what it does not know of: objects in no namespace, and
-//! what stands on nodes and on the ServiceAccount. What might be for a configuration that exists, in whatever namespace,
-//! stays.
+//! Kubernetes' garbage collector removes what is in a namespace. This removes the rest: cluster-scoped objects, and what the
+//! operator wrote to nodes and to the ServiceAccount. It keeps what may belong to a configuration that exists in any namespace.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -22,7 +21,7 @@ use super::{Context, FINALIZER, apply, reconcile::ReconcileError, resources::CON
 use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
-    /// Sweeps whenever it is `asked` to while this process leads, and again after what failed.
+    /// Collects garbage at each item of `asked` while this process leads, and again after a failure.
     pub(super) async fn collect_garbage_when_asked(&self, asked: impl Stream<Item = ()>) -> Infallible {
         let backoff = Backoff::default();
         let mut again: Option<Duration> = None;
@@ -38,7 +37,7 @@ impl Context {
                 Some(()) = asked.next() => {}
                 () = wait => {}
             }
-            // One that does not lead is asked again when it does.
+            // A process that does not lead is asked again when it begins to lead.
             again = match self.leadership.while_leading(self.garbage_collect()).await {
                 None => None,
                 Some(Ok(again)) => {
@@ -54,22 +53,22 @@ impl Context {
         }
     }
 
-    /// Removes what is left of configurations that are gone. When to look again, if nothing happens before.
+    /// Removes what is left of configurations that no longer exist. Returns when to collect again without an event.
     async fn garbage_collect(&self) -> Result<Option<Duration>, ReconcileError> {
         self.capacity.nodes().wait_until_known().await;
-        // Meanwhile no configuration gets what is taken for left behind.
+        // Meanwhile no reconcile creates objects that would seem to be left behind.
         let _turn = self.turn.lock().await;
         let mut made = Vec::new();
-        // What is not known of now stays until the next sweep.
+        // An object whose kind is not known now stays until the next collection.
         self.policies.doubt();
-        // What leads API servers to the others goes first.
+        // The registration of a webhook is deleted before its server.
         for kind in self.admission_kinds(self.policies.ask(&self.client).await?).into_iter().rev() {
             if kind.namespace.is_none() {
                 let objects = apply::made(&self.client, &kind).await?;
                 made.extend(objects.into_iter().map(|object| (kind.clone(), object)));
             }
         }
-        // Read after the objects, and not from the store, which may lag behind: whatever these were made for is there.
+        // Read after the objects, and not from the store, which may lag: so every configuration that has objects is in the list.
         let configs = self.all_configurations().await?;
         let is_here = |config: &Metadata<_>| config.namespace().as_ref() == Some(&self.options.namespace);
         for (kind, object) in made {
@@ -88,14 +87,14 @@ impl Context {
         }
         let is_held = |config: &Metadata<PeerPodConfig>| config.finalizers().iter().any(|it| it == FINALIZER);
         if configs.iter().any(|config| is_here(config) || is_held(config)) {
-            // The nodes are theirs, and the next pass of any of them puts right those that are nobody's.
+            // The next reconcile of any of these configurations corrects all nodes.
             return Ok(None);
         }
         self.annotate_service_account().await?;
         Ok(self.capacity.pass(&[]).await?.and_then(|pass| pass.again))
     }
 
-    /// Without their definition there are none: whoever removed that by force left all that was made for them.
+    /// All configurations; none if their definition was removed by force, which leaves everything that was created for them.
     async fn all_configurations(&self) -> Result<Vec<Metadata<PeerPodConfig>>, ApiError> {
         let api = Api::<Metadata<PeerPodConfig>>::all(reading(&self.client, &CONFIG));
         let mut configs = Vec::new();

@@ -1,4 +1,4 @@
-//! What is known about one configuration and its surroundings *(client required)*. Reads only.
+//! Observes one configuration and its surroundings *(client required)*. It only reads.
 
 use futures::try_join;
 use k8s_openapi::{
@@ -24,7 +24,7 @@ use crate::{
     webhook::tls::{TlsError, TlsOptions},
 };
 
-/// Where facts come from.
+/// The source of what is observed.
 pub(super) struct Observer {
     pub(super) client: Client,
     /// The operator's own namespace.
@@ -40,13 +40,13 @@ pub(super) struct Sources {
     pub(super) secret: bool,
     /// What they say.
     pub(super) settings: AdaptorSettings,
-    /// What cloud-api-adaptor requires, and they do not say.
+    /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
     /// What the `ConfigMap`, if it exists, asks of TLS.
     pub(super) tls: Option<Result<TlsOptions, TlsError>>,
 }
 
-/// As much of a Pod as is read: there is one on each of thousands of nodes.
+/// The part of a Pod that the operator reads: there is one on each of thousands of nodes.
 #[derive(Clone, Debug, Resource, Serialize, Deserialize)]
 #[resource(inherit = Pod)]
 struct PodView {

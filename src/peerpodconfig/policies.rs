@@ -1,4 +1,4 @@
-//! What happens to admission policies *(client required)*. An API server that has none is not asked for them again and again.
+//! Whether the API server supports admission policies, and their changes *(client required)*. The answer is cached.
 
 use std::{
     future::pending,
@@ -21,16 +21,16 @@ use tokio::sync::watch;
 use super::resources::{CONFIG_LABEL, policy};
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// For how long an answer is believed. Less than between two looks that nothing asked for, so that each of these asks again.
+/// For how long an answer is valid. It is less than the slow resync, so each of those asks again.
 const BELIEVED: Duration = Duration::from_secs(200);
 
-/// For how long every answer must have told of policies until they take the place of a webhook. There may be several API
-/// servers, whoever asks hears one of them, and while they are upgraded one after another some know no policies: Pods that
-/// are made through these become no peer pods by one. Such an upgrade takes minutes for each server. There is no haste, as
-/// the webhook does the same.
+/// For how long every answer must have been positive before policies replace a webhook. There may be several API servers, and
+/// each question reaches one of them. While they are upgraded one after another, some do not support policies, and Pods that are
+/// created through these would not become peer pods. Such an upgrade takes minutes for each server. The wait does no harm,
+/// because the webhook does the same.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Whether the API server has admission policies, as far as is known.
+/// Whether the API server supports admission policies, as far as is known.
 #[derive(Default)]
 pub(super) struct PolicySupport {
     supported: watch::Sender<bool>,
@@ -39,14 +39,14 @@ pub(super) struct PolicySupport {
 
 #[derive(Default)]
 struct Answers {
-    /// When the last one came; `None`: it is in doubt.
+    /// When the last one arrived; `None`: it is in doubt.
     last: Option<Instant>,
-    /// Since when every one told of policies.
+    /// Since when every answer was positive.
     agree: Option<Instant>,
 }
 
 impl PolicySupport {
-    /// Asks the API server, if it was not asked of late.
+    /// Asks the API server, unless the last answer is still valid.
     pub(super) async fn ask(&self, client: &Client) -> Result<bool, ApiError> {
         if self.is_believed(Instant::now()) {
             return Ok(*self.supported.borrow());
@@ -57,22 +57,22 @@ impl PolicySupport {
         Ok(served)
     }
 
-    /// Has it asked again: it knew something of them no more.
+    /// Makes [`Self::ask`] ask again, because an object of these kinds was not found.
     pub(super) fn doubt(&self) {
         self.answers().last = None;
     }
 
-    /// Forgets what it was told: for a while nobody may have asked.
+    /// Forgets all answers: this process may not have asked for a while.
     pub(super) fn forget(&self) {
         *self.answers() = Answers::default();
     }
 
-    /// Whether all API servers can be taken to have policies: nothing else was heard for long enough.
+    /// Whether all API servers support policies, as every answer was positive for long enough.
     pub(super) fn by_all(&self, now: Instant) -> bool {
         self.answers().agree.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
     }
 
-    /// What is told of it from now on.
+    /// The answers from now on.
     pub(super) fn subscribe(&self) -> watch::Receiver<bool> {
         self.supported.subscribe()
     }
@@ -93,7 +93,7 @@ impl PolicySupport {
     }
 }
 
-/// The configurations in `namespace` whose policy or binding was made, changed or removed, while these are `served`.
+/// The configurations in `namespace` whose policy or binding was created, changed or removed, while these are `served`.
 pub(super) fn changes(
     client: &Client,
     served: &watch::Receiver<bool>,
@@ -125,7 +125,7 @@ fn of_kind(
 
 async fn until(mut served: watch::Receiver<bool>, expected: bool) {
     if served.wait_for(|served| *served == expected).await.is_err() {
-        // Nobody will tell any more.
+        // No further answer will arrive.
         pending::<()>().await;
     }
 }
@@ -150,13 +150,13 @@ mod tests {
     fn all_have_policies_when_for_long_enough_no_answer_said_otherwise() {
         let (support, start) = (PolicySupport::default(), Instant::now());
         let minutes = |minutes: u64| start + Duration::from_secs(60 * minutes);
-        assert!(!support.by_all(start), "nobody was asked");
+        assert!(!support.by_all(start), "no API server was asked");
         support.learn(true, start);
         support.learn(true, minutes(30));
         support.doubt();
         assert!(!support.by_all(minutes(59)));
         assert!(support.by_all(minutes(60)));
-        // One that is not upgraded yet answers.
+        // An API server that is not upgraded yet answers.
         support.learn(false, minutes(61));
         assert!(!support.by_all(minutes(62)));
         support.learn(true, minutes(65));

@@ -1,5 +1,5 @@
-//! What keeps cloud-api-adaptor from being deployed. It is known before nodes are written to: until its DaemonSet is there
-//! they advertise nothing.
+//! The preconditions for deploying cloud-api-adaptor. The operator checks them before it writes to nodes: until the DaemonSet
+//! exists, nodes advertise nothing.
 
 use futures::FutureExt;
 use k8s_openapi::{api::apps::v1::DaemonSet, apimachinery::pkg::apis::meta::v1::Condition};
@@ -16,15 +16,15 @@ use super::{
 use crate::api::v1alpha1::PeerPodConfig;
 
 impl Context {
-    /// What all configurations ask of the nodes; `None` until all nodes and DaemonSets have been seen.
+    /// What all configurations request of the nodes; `None` until all nodes and DaemonSets have been listed.
     pub(super) async fn node_requests(&self) -> Option<Vec<NodeRequest>> {
-        // Before that, every DaemonSet would be taken for missing.
+        // Before that, every DaemonSet would seem to be missing.
         self.daemon_sets.wait_until_ready().now_or_never()?.ok()?;
         let here = self.here();
         let mut requests: Vec<_> = here.iter().map(|config| NodeRequest::of(config)).collect();
         let mut survey = None;
         for (index, config) in here.iter().enumerate() {
-            // What runs already goes on.
+            // A cloud-api-adaptor that runs keeps running.
             let current = self.current_daemon_set(&Names::of(config).adaptor);
             if requests[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
                 continue;
@@ -49,7 +49,7 @@ impl Context {
         Some(requests)
     }
 
-    /// What is in the way of a configuration's cloud-api-adaptor.
+    /// Why a configuration's cloud-api-adaptor must not be deployed.
     pub(super) fn unmet_precondition(
         &self,
         config: &PeerPodConfig,
@@ -70,8 +70,8 @@ impl Context {
     }
 }
 
-/// What is to be told of a DaemonSet that is not there though nothing is in its way, unless its nodes advertise VMs all the
-/// same: one that somebody deletes is made again in a moment, and until then they keep what they have.
+/// Why a DaemonSet is missing although all preconditions are met. `None` while its nodes advertise VMs: a DaemonSet that was
+/// deleted by hand is created again in a moment, and until then the nodes keep what they advertise.
 fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
     if summary.marked == 0 {
         return Some("the operator has not created the DaemonSet yet".to_owned());
@@ -87,7 +87,7 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
     Some(format!("the operator cannot create the DaemonSet: {}", failure.message))
 }
 
-/// Whether the DaemonSet was made for the configuration, whatever became of its labels.
+/// Whether the DaemonSet was created for the configuration, whatever labels it has now.
 fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     let uid = config.meta().uid.as_ref();
     uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)

@@ -1,4 +1,4 @@
-//! One pass over one configuration: what is wanted, what is there, what is told.
+//! One reconcile of one configuration: observe, compare with the wanted state, write, report.
 
 use std::{
     sync::Arc,
@@ -23,13 +23,13 @@ use super::{
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// How often a configuration is looked at without being told to.
+/// How often a configuration is reconciled without an event.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
-/// When to look again while not all nodes and DaemonSets have been seen.
+/// When to reconcile again while not all nodes and DaemonSets have been listed.
 pub(super) const NOT_YET_SEEN: Duration = Duration::from_secs(1);
 
-/// Why a pass could not be finished.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReconcileError {
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub(super) enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// What to tell of it: that the object asked for is `invalid`, in the API server's words, or that something `failed`.
+    /// The condition for it: the wanted object is `invalid`, in the API server's words, or something `failed`.
     fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
         match self {
             Self::Api(error) if let Some(message) = error.invalid() => Finding::new(invalid, message),
@@ -56,11 +56,11 @@ impl ReconcileError {
     }
 }
 
-/// What one part of a pass found.
+/// The result of one part of a reconcile.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) findings: Vec<Finding>,
-    /// When to look again, if nothing happens before.
+    /// When to reconcile again without an event.
     pub(super) again: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ impl Part {
     }
 }
 
-/// What the parts of a pass found together. One that fails is told, and keeps none of the others from its work.
+/// The results of all parts of a reconcile. A part that fails is reported and does not stop the others.
 #[derive(Debug, Default)]
 struct Tally {
     together: Part,
@@ -97,7 +97,7 @@ impl Tally {
 impl Context {
     pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let _turn = self.turn.lock().await;
-        // It may have changed while this waited for its turn.
+        // It may have changed while this reconcile waited for its turn.
         let Some(config) = self.configs.get(&ObjectRef::from_obj(config)) else {
             return Ok(Action::await_change());
         };
@@ -110,13 +110,13 @@ impl Context {
             (true, false, false) if self.add_finalizer(config).await? => self.reconcile_spec(config).await,
             (true, true, true) => self.cleanup(config).await,
             (false, ..) => self.elsewhere(config).await,
-            // It is gone, or changed since it was read, which brings it back.
+            // It was removed, or it changed since it was read: the change requeues it.
             (true, _, false) => Ok(Action::await_change()),
         };
         if let Err(ReconcileError::Api(error)) = &outcome
             && error.code() == Some(404)
         {
-            // It may have been restarted as one that has no policies.
+            // The API server may have been restarted without support for policies.
             self.policies.doubt();
         }
         outcome
@@ -132,7 +132,7 @@ impl Context {
         };
         let Some(summaries) = summary else { return Ok(Action::requeue(NOT_YET_SEEN)) };
         let Some(summary) = summaries.into_iter().find(|summary| summary.name == name) else {
-            // The store lacks it: it went a moment ago.
+            // The store no longer has it: it was removed a moment ago.
             return Ok(Action::await_change());
         };
         let mut advertised = summary.advertised;
@@ -188,7 +188,8 @@ impl Context {
         }
     }
 
-    /// All configurations that are honoured, the oldest first, also those that are being deleted and still held.
+    /// All configurations that the controller honours, the oldest first, also those that are being deleted and still have the
+    /// finalizer.
     pub(super) fn here(&self) -> Vec<Arc<PeerPodConfig>> {
         let mut here = self.configs.state();
         here.retain(|config| {
@@ -206,7 +207,7 @@ impl Context {
     }
 }
 
-/// What to tell of objects whose names somebody else uses.
+/// The condition about wanted names that objects of others have.
 pub(super) fn name_taken(found: &Found) -> Option<Finding> {
     (!found.unmanaged.is_empty()).then(|| {
         let names = found.unmanaged.join(", ");

@@ -1,4 +1,4 @@
-//! Tells people how far a configuration is *(client required)*: the status, and an event where a reason is a new one.
+//! Reports the state of a configuration *(client required)*: the status, and an event for each new reason.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -14,14 +14,14 @@ use tracing::{info, warn};
 use super::conditions::{ConditionType, Finding, Reason, conditions, ready};
 use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus};
 
-/// Writes what is to be told.
+/// Writes statuses and events.
 pub(super) struct Reporter {
     publisher: Publisher,
     /// When a status was last written.
     written: Mutex<Option<Instant>>,
 }
 
-/// What is to be told of one configuration.
+/// The report about one configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) advertised: u64,
 }
 
-/// How long what was written may take until it is read back.
+/// How long the watch may take to deliver a written status.
 pub(super) const READ_BACK: Duration = Duration::from_secs(5);
 
 impl Reporter {
@@ -39,8 +39,7 @@ impl Reporter {
         Self { publisher, written: Mutex::default() }
     }
 
-    /// Whether a status was written of late. A pass that began before it was read back took that of before for what stands
-    /// there.
+    /// Whether a status was written recently. A reconcile that began before the watch delivered it compared with the former one.
     pub(super) fn wrote_recently(&self) -> bool {
         let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.is_some_and(|written| written.elapsed() < READ_BACK)

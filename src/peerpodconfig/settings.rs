@@ -1,4 +1,4 @@
-//! What is told of cloud-api-adaptor's settings, and what stands on its DaemonSet about them. Pure *(no client)*.
+//! The conditions about cloud-api-adaptor's settings, and the annotations of its DaemonSet about them. Pure *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -12,11 +12,11 @@ use super::{
 };
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
-/// On the DaemonSet: the sum of the settings in force, and since when they are while Pods run on older ones.
+/// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
 pub(super) const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
 
-/// The settings that the operator itself has, with which it deletes machines.
+/// The settings that the operator itself has, with which it deletes VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     /// The name of the `ConfigMap`.
@@ -47,7 +47,7 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
     })
 }
 
-/// What to tell, while cloud-api-adaptor does not start, of settings that it may lack.
+/// The note about settings that cloud-api-adaptor may lack, while it does not start.
 pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| {
         format!(
@@ -60,7 +60,7 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
     })
 }
 
-/// What to tell where cloud-api-adaptor makes machines with settings that the operator does not have.
+/// The condition when cloud-api-adaptor creates VMs with settings that the operator does not have.
 pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option<Finding> {
     let differing: Vec<_> = [
         ("configMapName", &spec.config_map_name, &mounted.config_map),
@@ -81,23 +81,24 @@ pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option
     })
 }
 
-/// Since when the settings in force are, while Pods may run on older ones.
+/// Since when the present settings are in force, while Pods may run on older ones.
 pub(super) fn since(current: Option<&DaemonSet>, hash: &str, now: Timestamp) -> Option<Timestamp> {
     let annotation = |key: &str| current.and_then(|it| it.annotations().get(key));
     match annotation(SETTINGS) {
-        // Containers tell in whole seconds when they started, and one that starts within this second is a new one.
+        // Start times of containers are whole seconds, and a container that starts within this second has the new settings.
         Some(before) if before != hash => Timestamp::from_second(now.as_second()).ok(),
         _ => annotation(SETTINGS_SINCE).and_then(|since| since.parse().ok()),
     }
 }
 
-/// What stands on the DaemonSet about its settings.
+/// The DaemonSet's annotation about its settings.
 pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item = (String, String)> {
     let since = since.map(|since| (SETTINGS_SINCE.to_owned(), since.to_string()));
     [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
 }
 
-/// What to tell of Pods that run on older settings. `misfit`: what the DaemonSet is built from, where Pods with the new settings would not fit it.
+/// The condition about Pods that run on older settings. `misfit`: what the DaemonSet is built from, where Pods with the new
+/// settings would not fit it.
 pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
     let named = match pods {
         [] => "no Pod runs on older settings".to_owned(),

@@ -1,4 +1,4 @@
-//! What of the objects that are watched asks for a pass, and what is kept of them.
+//! Which changes of the watched objects request a reconcile, and which of their fields are stored.
 
 use std::{
     collections::BTreeMap,
@@ -35,21 +35,21 @@ use super::{
 };
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
-/// What is read of a configuration.
+/// The fields of a configuration that the operator reads.
 pub(super) static CONFIG: Projection = Projection {
     metadata: &[("finalizers", Part::All)],
     rest: &[("spec", Part::All), ("status", Part::All)],
     most: 128 << 10,
 };
 
-/// What is read of objects that may be of a configuration.
+/// The fields of a configuration's objects that the operator reads.
 pub(super) static LABELLED: Projection = Projection {
     metadata: &[("labels", Part::Only(&[(CONFIG_LABEL, Part::All)])), ("ownerReferences", Part::All)],
     rest: &[],
     most: MOST,
 };
 
-/// What is read of a DaemonSet.
+/// The fields of a DaemonSet that the operator reads.
 static DAEMON_SET: Projection = Projection {
     metadata: &[
         ("labels", Part::Only(&[(CONFIG_LABEL, Part::All), ("app", Part::All)])),
@@ -79,17 +79,17 @@ const POD: Members = &[
     ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
 ];
 
-/// What the watch of all configurations gives.
+/// The streams of the watch of all configurations.
 pub(super) struct Configurations<A, O, G> {
-    /// Those that ask for something else than before.
+    /// Configurations whose request changed.
     pub(super) asking: A,
-    /// As often a word to all others, whose nodes it may concern.
+    /// An item for each of these changes, as it may affect the nodes of all other configurations.
     pub(super) others_ask: O,
-    /// A word when one is gone, or some may be.
+    /// An item when a configuration was removed, or may have been.
     pub(super) gone: G,
 }
 
-/// Keeps all configurations in a store. `asking` must be polled for the others to come.
+/// Stores all configurations. `asking` must be polled, or the other streams yield nothing.
 pub(super) fn configurations(
     client: &Client,
     writer: Writer<PeerPodConfig>,
@@ -114,7 +114,7 @@ pub(super) fn configurations(
     Configurations { asking, others_ask: changes(words), gone: changes(departures) }
 }
 
-/// Stands for what a configuration asks for. Its status is no part of it.
+/// A hash of what a configuration requests. Its status does not count.
 fn what_is_asked(config: &PeerPodConfig) -> u64 {
     let ObjectMeta { uid, generation, finalizers, deletion_timestamp, .. } = &config.metadata;
     let mut hasher = DefaultHasher::new();
@@ -152,7 +152,7 @@ where
     retry_watch(K::plural(&()), watcher(api, config)).touched_objects()
 }
 
-/// Keeps of all DaemonSets, in a store, what tells whose they are and where they run. Gives those that changed.
+/// Stores of all DaemonSets whose they are and where they run. Yields those that changed.
 pub(super) fn daemon_sets(
     client: &Client,
     writer: Writer<DaemonSet>,
@@ -170,7 +170,7 @@ pub(super) fn daemon_sets(
         .touched_objects()
 }
 
-/// As much of a DaemonSet as is read: anybody may have written the rest, in the template's metadata too.
+/// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = DaemonSet)]
 struct DaemonSetView {
@@ -204,7 +204,7 @@ struct ContainerView {
 }
 
 impl From<DaemonSetView> for DaemonSet {
-    /// Where it runs matters of one that runs cloud-api-adaptor, and by which container is all the same.
+    /// Its nodes matter only if it runs cloud-api-adaptor, in whichever container.
     fn from(DaemonSetView { metadata, spec }: DaemonSetView) -> Self {
         let PodView { node_selector, affinity, mut containers } = spec.template.spec;
         containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));

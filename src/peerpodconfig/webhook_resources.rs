@@ -1,9 +1,9 @@
-//! What all webhooks share *(client required)*: the Secret of their certificate, and the Lease of the one that keeps it.
+//! What all webhooks share *(client required)*: the Secret of their certificate, and the Lease of the replica that rotates it.
 //!
-//! The operator makes both, empty, since no right to make a Secret is a small one: by it one gets the token of any
-//! ServiceAccount in the namespace. (The operator's own is for this name, which only server-side apply can use.) They are
-//! owned by the configurations that have a webhook, and go with the last one, or when it has none any more. A Secret that
-//! somebody else filled stays theirs.
+//! The operator creates both, empty, so that the webhook needs no right to create Secrets: with that right one gets the token of
+//! any ServiceAccount in the namespace. (The operator's own right is for this name, which only server-side apply can use.) The
+//! configurations that have a webhook own both objects. They are deleted with the last of these configurations, or when it no
+//! longer has a webhook. A Secret with a certificate from another source stays.
 
 mod watched;
 
@@ -36,8 +36,7 @@ use crate::{
     },
 };
 
-/// What the operator may do to have them there. `delete` is also for clusters that let nobody say who owns an object without
-/// it.
+/// What the operator may do to create and remove them. Some clusters also require `delete` to set an owner reference.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["secrets"], &["get", "create", "patch", "delete"]).named(&[SECRET]),
     Permission::new(
@@ -51,14 +50,14 @@ pub const PERMISSIONS: &[Permission] = &[
 /// Whether a configuration has a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It has one: what is missing is made, and owned by it.
+    /// It has one: it owns both objects, and the operator creates what is missing.
     Needed,
-    /// It has none: it owns neither, and what nobody owns any more goes.
+    /// It has none: it owns neither, and the operator deletes an object without owners.
     Over,
 }
 
 impl Context {
-    /// Makes the two be as a configuration needs them. Asks the API server only where they are not.
+    /// Writes both objects as a configuration needs them. It calls the API server only if they differ.
     pub(super) async fn ensure_webhook_resources(
         &self,
         config: &PeerPodConfig,
@@ -106,7 +105,7 @@ impl Context {
             if use_ == Use::Needed && !is_left() {
                 info!(%kind, name, "creating the objects that the webhooks share");
                 blank.meta_mut().owner_references = Some(vec![owner]);
-                // Without force: what somebody else makes at the same time stays.
+                // Without force: an object that is created at the same time stays.
                 let params = PatchParams::apply(FIELD_MANAGER);
                 let made = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
                 unless_changed(&name, made)?;
@@ -120,7 +119,7 @@ impl Context {
             (true, false) => json!([owner]),
             (false, true) if ours && others.is_empty() => {
                 info!(%kind, name, "removing the objects that the webhooks shared");
-                // As it was seen: what somebody else has filled meanwhile stays.
+                // Exactly as it was read: a Secret that was filled meanwhile stays.
                 let preconditions =
                     Preconditions { uid: there.uid(), resource_version: there.resource_version() };
                 let params =
@@ -144,7 +143,7 @@ fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key
     Key { config: Some(config.name_any()), kind: K::kind(&()).into_owned(), name: name.to_owned() }
 }
 
-/// What changed meanwhile, or is gone, brings the next pass.
+/// An object that changed or was removed meanwhile triggers the next reconcile.
 fn unless_changed<T>(name: &str, written: Result<T, ApiError>) -> Result<(), ApiError> {
     match written {
         Err(error) if !error.is_gone_or_changed(name) => Err(error),

@@ -1,4 +1,4 @@
-//! What is told of the admission of Pods *(no client)*.
+//! The conditions about the admission of Pods *(no client)*.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::{
     webhook::tls::{TlsError, TlsOptions},
 };
 
-/// Whether its admission is as it asks for now.
+/// Whether its admission is ready for its present spec.
 pub(super) fn is_ready(config: &PeerPodConfig) -> bool {
     handover::admission_ready(config).is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether this is told of the admission that it asks for now.
+/// Whether `AdmissionReady` has this reason for its present spec.
 pub(super) fn has_reason(config: &PeerPodConfig, reason: Reason) -> bool {
     handover::admission_ready(config).is_some_and(|condition| condition.reason == reason.as_str())
 }
 
-/// How far the admission of an older configuration is, which is for this one's runtime class, too.
+/// The state of an older configuration's admission that this one shares, as both have the same runtime class.
 pub(super) fn shared_state(older: &PeerPodConfig) -> Finding {
     let name = older.name_any();
     if is_ready(older) {
@@ -39,8 +39,8 @@ pub(super) fn shared_state(older: &PeerPodConfig) -> Finding {
     }
 }
 
-/// What a configuration asks of the admission that an older one does otherwise.
-pub(super) fn at_odds(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<Finding> {
+/// The fields of the admission in which a configuration differs from the older one that provides it.
+pub(super) fn differing(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<Finding> {
     let excluded = |config: &PeerPodConfig| {
         config.spec.admission.excluded_namespaces.iter().cloned().collect::<BTreeSet<_>>()
     };
@@ -66,7 +66,7 @@ pub(super) fn at_odds(config: &PeerPodConfig, older: &PeerPodConfig) -> Option<F
     })
 }
 
-/// Which setting the webhook cannot use, and what it goes on with.
+/// The setting that the webhook cannot use, and the values that stay in force.
 pub(super) fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOptions) -> Finding {
     let [min_version, ciphers] = in_force.values();
     let or_default = |value: String| if value.is_empty() { "its default".to_owned() } else { value };
@@ -79,7 +79,7 @@ pub(super) fn tls_refused(config_map: &str, problem: &TlsError, in_force: &TlsOp
     Finding::new(Reason::TlsRefused, message)
 }
 
-/// Whether the policy is in force, and what it does not do. `is_settling`: API servers may not have taken it up yet.
+/// Whether the policy is in force, and what it does not do. `is_settling`: API servers may not apply it yet.
 pub(super) fn policy_state(inputs: &Inputs<'_>, is_settling: bool) -> Finding {
     if is_settling {
         return Finding::new(
@@ -121,13 +121,13 @@ mod tests {
 
     #[test]
     fn what_an_older_one_does_otherwise_is_named() {
-        let differing = |own: Value, older: Value| {
-            at_odds(&config(&own, "True"), &config(&older, "True")).map(|finding| finding.message)
+        let message_of = |own: Value, older: Value| {
+            differing(&config(&own, "True"), &config(&older, "True")).map(|finding| finding.message)
         };
         let same = [json!({ "excludedNamespaces": ["a", "b"] }), json!({ "excludedNamespaces": ["b", "a"] })];
         let [own, older] = same;
-        assert_eq!(differing(own, older), None);
-        let message = differing(
+        assert_eq!(message_of(own, older), None);
+        let message = message_of(
             json!({ "sizing": "Sum", "excludedNamespaces": ["a"] }),
             json!({ "extendedResource": "example.com/vm", "excludedNamespaces": ["a"] }),
         );

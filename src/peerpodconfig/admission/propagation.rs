@@ -1,5 +1,5 @@
-//! Since when what leads Pods to admissions stands as it does, by this process's own clock: an API server's may be ahead of
-//! it, or behind. Pure *(no client)*.
+//! Whether API servers already apply a new or changed policy or registration, by this process's own clock: an API server's may be
+//! ahead of it or behind it. Pure *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,8 +13,7 @@ use kube::{ResourceExt, api::DynamicObject};
 use super::super::apply::Found;
 use crate::api::v1alpha1::FIELD_MANAGER;
 
-/// How long API servers may take until they do what a new policy or registration says. They look for new policies every
-/// second.
+/// How long API servers may take to apply a new policy or registration. They read new policies every second.
 pub(super) const PROPAGATION_TIME: Duration = Duration::from_secs(5);
 
 /// The policies and registrations of all configurations, by the configuration's name.
@@ -26,19 +25,19 @@ type ByKindAndName = HashMap<(String, String), Propagated>;
 #[derive(Clone, Debug)]
 struct Propagated {
     uid: Option<String>,
-    /// When this operator wrote it, by the API server's clock, which is good for nothing but to see that it did so again.
+    /// When this operator wrote it, by the API server's clock. It serves only to detect another write.
     written: Option<Timestamp>,
-    /// `None`: before this process began to look.
+    /// `None`: before this process first saw it.
     made: Option<Instant>,
     changed: Option<Instant>,
 }
 
-/// The youngest of a configuration's entrances.
+/// The age of the youngest policy or registration of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
-    /// Since it was made.
+    /// Since its creation.
     made: Duration,
-    /// Since this operator made or changed it.
+    /// Since this operator created or changed it.
     changed: Duration,
 }
 
@@ -48,15 +47,15 @@ impl Age {
         self.made >= PROPAGATION_TIME
     }
 
-    /// Whether API servers do what it says now.
+    /// Whether API servers apply its present content.
     pub(super) fn is_propagated(self) -> bool {
         self.changed >= PROPAGATION_TIME
     }
 }
 
 impl Propagation {
-    /// Looks at those of one configuration; `None` where it has none. `was_in_force`: whether it is told that they are in force, so
-    /// that those which this process has not seen yet have been long. Forgets configurations that are not `there`.
+    /// Notes those of one configuration; `None` where it has none. `was_in_force`: whether the status says that they are in force,
+    /// so those that are new to this process are old. Forgets configurations that are not `there`.
     pub(super) fn observe(
         &self,
         config: &str,
@@ -91,7 +90,7 @@ impl Propagation {
     }
 }
 
-/// When this operator last wrote an object. What others did to it does not count.
+/// When this operator last wrote an object. Writes of others do not count.
 fn written(object: &DynamicObject) -> Option<Timestamp> {
     let own = object.managed_fields().iter().filter(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
     own.filter_map(|it| Some(it.time.as_ref()?.0)).max()
@@ -103,8 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// A policy that the operator wrote at this second of the API server's, somebody else later, and a Deployment, which leads
-    /// nobody anywhere.
+    /// A policy that the operator wrote at this second of the API server's clock and another program later, and a Deployment, which
+    /// does not count.
     fn found(uid: &str, written: i64) -> Found {
         let object = |metadata| serde_json::from_value(json!({ "metadata": metadata })).unwrap();
         let key = |kind: &str| (kind.to_owned(), "name".to_owned());
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_taken_up_a_while_later_whatever_the_clock_of_the_api_server_shows() {
+    fn a_write_is_propagated_after_a_while_whatever_the_clock_of_the_api_server_shows() {
         for offset in [0, 1_000_000_000, 4_000_000_000] {
             let clock = clock();
             assert!(!clock.at(0, &found("a", offset), false).is_propagated());
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_before_this_process_began_goes_on_and_what_did_not_waits() {
+    fn what_was_in_force_before_this_process_began_is_propagated_and_anything_else_waits() {
         let was_in_force = clock().at(0, &found("a", 0), true);
         assert!(was_in_force.is_known() && was_in_force.is_propagated());
         let mut changed_back = found("a", 0);
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_what_is_gone() {
+    fn removed_configurations_and_objects_are_forgotten() {
         let Clock(propagation, now) = clock();
         let observe = |config, found: &Found, there: &str| {
             propagation.observe(config, found, false, &HashSet::from([there.to_owned()]), now)

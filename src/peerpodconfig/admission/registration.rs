@@ -1,4 +1,4 @@
-//! The webhook of a configuration: what serves it, and what leads Pods to it.
+//! The webhook of a configuration: its server, and its registration with API servers.
 
 use futures::try_join;
 use jiff::Timestamp;
@@ -34,7 +34,7 @@ use crate::{
 };
 
 impl Context {
-    /// The webhook: what serves it, then what leads Pods to it.
+    /// Sets up the webhook: its server, then its registration.
     pub(super) async fn bring_webhook(
         &self,
         inputs: &Inputs<'_>,
@@ -54,16 +54,16 @@ impl Context {
             kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
         let mut found = apply::bring(&self.client, &self.drifts, &name, &serving, &servers).await?;
         let authorities = match self.webhook_resources.authorities() {
-            // Somebody who deletes the Secret wants another certificate, and until there is one the old one is shown. Where
-            // somebody fills it without ca.crt, others may write the authorities.
+            // A deleted Secret requests another certificate, and until there is one the webhook serves the old one. If the Secret
+            // has a certificate and no ca.crt, another program may write the authorities.
             None => self.observer.trusted_authorities(&names.cluster_scoped).await?,
             authorities => authorities,
         };
         let answers = available(found.get(&names.webhook).as_ref()) > 0
             && authorities.is_some()
             && self.certificate_problem(config, authorities.as_ref()).is_none();
-        // From its registration on Pods are refused that it does not answer for. While another admission stands, that one is
-        // better; without any, they would run as no peer pods.
+        // A registered webhook that does not answer refuses Pods. While there is another admission, the registration waits. Without
+        // any admission, Pods would not become peer pods, so the registration does not wait.
         let due = answers || {
             let (registered, has_another) = try_join!(
                 apply::any(&self.client, &name, &registrations),
@@ -82,7 +82,7 @@ impl Context {
         Ok(found)
     }
 
-    /// How far the webhook is. `age`: of its registration.
+    /// The state of the webhook. `age`: of its registration.
     pub(super) fn webhook_state(&self, config: &PeerPodConfig, found: &Found, age: Option<Age>) -> Finding {
         let names = Names::of(config);
         let remedy = Part::Webhook.diagnosis(config, &self.options.namespace);
@@ -106,7 +106,7 @@ impl Context {
         }
     }
 
-    /// Why API servers that trust these authorities do not take the certificate in the Secret, if they do not.
+    /// Why API servers that trust these authorities reject the certificate in the Secret, if they do.
     fn certificate_problem(
         &self,
         config: &PeerPodConfig,
@@ -116,7 +116,7 @@ impl Context {
         self.webhook_resources.certificate_problem(&name, authorities, Timestamp::now())
     }
 
-    /// What the webhook runs, and where: what the operator itself does, unless told of another image.
+    /// What the webhook runs and where: the same as the operator, unless another image is set.
     async fn program(&self) -> Result<&Program, ReconcileError> {
         let asked = async || {
             let Options { pod, image, secure_metrics, .. } = &self.options;
@@ -139,7 +139,7 @@ impl Context {
     }
 }
 
-/// `unmanaged`: somebody else filled the Secret.
+/// `unmanaged`: the operator did not create the certificate in the Secret.
 fn state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, age: Option<Age>) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
@@ -158,7 +158,7 @@ fn state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, age: Optio
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
             starting(&format!("not all Pods of the webhook are up to date; {remedy}"))
         }
-        // What of it changes later, API servers need not hear of at once: old and new authorities are both good for a while.
+        // API servers need not learn later changes at once: old and new authorities are both valid for a while.
         (_, true) if !age.is_some_and(Age::is_known) => {
             starting("the operator registered the webhook a moment ago")
         }
@@ -172,7 +172,7 @@ fn available(deployment: Option<&Deployment>) -> i32 {
     deployment.and_then(|it| it.status.as_ref()?.available_replicas).unwrap_or(0)
 }
 
-/// Whether all Pods are of the present template. What is updated may start while one of before still answers, in its own way.
+/// Whether all Pods have the present template. While a former Pod still answers, it does so by the former template.
 fn is_rolled_out(deployment: &Deployment) -> bool {
     let spec: Option<&DeploymentSpec> = (&deployment.spec).into();
     let wanted = spec.and_then(|spec| spec.replicas).unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Two who disagree about a node do not take turns without end. *(no client)*
+//! Backs off from a node that another program keeps resetting *(no client)*.
 
 use std::{
     collections::HashMap,
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 
 use super::plan::NodeWrite;
 
-/// What a node that was corrected once and reset again waits for at first, at most.
+/// The longest first wait of a node that was reset after its correction.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// What it waits for at last.
+/// The longest wait.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// A node that nobody reset for so long starts anew.
+/// A node that was not reset for so long has no more backoff.
 const PEACE: Duration = Duration::from_secs(600);
 
-/// What was written to which node. The first reset of a node is corrected at once, further ones after waits that double.
+/// The last write to each node. The operator corrects the first reset of a node at once, further ones after waits that double.
 #[derive(Debug)]
 pub(super) struct ConflictBackoff {
     hasher: RandomState,
@@ -34,7 +34,7 @@ pub(super) struct ConflictBackoff {
 struct Last {
     content: u64,
     at: Instant,
-    /// When the same may be written again.
+    /// When the same content may be written again.
     again: Instant,
 }
 
@@ -51,8 +51,8 @@ impl Default for ConflictBackoff {
 }
 
 impl ConflictBackoff {
-    /// Takes a write for written, unless the same was written before, others undid it, and that happens too often: then
-    /// says how long it must wait. One that says something else than the last is no answer to anybody, and need not.
+    /// Notes a write, unless the same content was written before and undone too often: then returns how long it must wait. New
+    /// content need not wait.
     pub(super) fn admit(&self, write: &NodeWrite, now: Instant) -> Result<(), Duration> {
         let content = self.hasher.hash_one(write);
         let mut table = self.table();
@@ -83,12 +83,12 @@ impl ConflictBackoff {
         self.table().get(node).is_some_and(|last| last.wait(now).is_some())
     }
 
-    /// It was not written after all.
+    /// The noted write failed.
     pub(super) fn not_written(&self, node: &Arc<str>) {
         self.table().remove(node);
     }
 
-    /// Forgets what was long ago.
+    /// Forgets old writes.
     pub(super) fn forget_old(&self, now: Instant) {
         let mut table = self.table();
         table.retain(|_, last| now.saturating_duration_since(last.at) < PEACE);
@@ -96,7 +96,7 @@ impl ConflictBackoff {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Last>> {
-        // Whatever was interrupted, a table of times is whole.
+        // A table of times is consistent after any interruption.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         let (conflicts, start) = (ConflictBackoff::default(), Instant::now());
         let mut now = start;
         let mut written = 0;
-        // Somebody resets the node every 100 ms, for an hour.
+        // Another program resets the node every 100 ms, for an hour.
         while now < start + Duration::from_secs(3600) {
             conflicts.forget_old(now);
             match conflicts.admit(&write("a", 3), now) {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_time_of_peace_a_node_starts_anew() {
+    fn a_node_that_is_left_alone_has_no_more_backoff() {
         let (conflicts, now) = (ConflictBackoff::default(), Instant::now());
         while conflicts.admit(&write("a", 3), now).is_ok() {}
         let later = now + PEACE;

@@ -54,7 +54,7 @@ pub(super) static POD: Projection = Projection {
     most: MOST,
 };
 
-/// As much of a Pod as is read. Of its metadata, which anybody may have written, that is nothing.
+/// The part of a Pod that the operator reads. Its metadata, which may be of any size, is not read.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
 pub(super) struct PodView {
@@ -169,8 +169,8 @@ fn requested(pod: &PodView, resource: &str) -> u32 {
     requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
 }
 
-/// Whether a scheduler or a kubelet found room for the Pod. Whoever creates a Pod may name any node and ask for any number:
-/// that alone takes nothing from the other nodes.
+/// Whether a scheduler or a kubelet found room for the Pod. A user may create a Pod that names any node and asks for any number, but
+/// that alone must take nothing from the other nodes.
 fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> bool {
     // The API server sets the condition when a scheduler binds the Pod, the kubelet for all others.
     let is_scheduled =

@@ -1,5 +1,4 @@
-//! Nodes that could not be written to: they are left alone for a while, so that they do not keep others from their turn, nor
-//! the API server busy. *(no client)*
+//! Backs off from nodes whose writes fail, so that they neither delay the others nor load the API server *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,14 +11,14 @@ use tokio::time::Instant;
 
 use super::plan::NodeWrite;
 
-/// What a node that cannot be written to waits for at last.
+/// The longest wait of a node whose writes fail.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// So many failures are no matter of single nodes. In one pass, one after the other, they end it; so many nodes that wait,
-/// wait together, as each time that some are due costs as much as if all were.
+/// So many failures do not concern single nodes. So many in a row end a pass. So many waiting nodes wait together, because a pass
+/// for some of them costs as much as one for all.
 pub(super) const MANY: usize = 16;
 
-/// Which nodes could not be written to, why, and until when they wait.
+/// The nodes whose writes failed, why, and until when they wait.
 #[derive(Debug)]
 pub(super) struct Failures {
     table: HashMap<Arc<str>, Failure>,
@@ -50,7 +49,7 @@ impl Default for Failures {
 }
 
 impl Failures {
-    /// Forgets all nodes that are not to be written to any more.
+    /// Forgets all nodes without a pending write.
     pub(super) fn retain(&mut self, writes: &[NodeWrite]) {
         if self.table.is_empty() && self.untried.is_empty() {
             return;
@@ -65,7 +64,7 @@ impl Failures {
         }
     }
 
-    /// Whether a node may not be written to yet.
+    /// Whether a write to this node must wait.
     pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
         let until = match self.table.get(node) {
             Some(failure) => self.rest().unwrap_or(failure.until),
@@ -75,29 +74,29 @@ impl Failures {
         until > now
     }
 
-    /// Whether a node could not be written to when that was tried last.
+    /// Whether the last write to this node failed.
     pub(super) fn has(&self, node: &Arc<str>) -> bool {
         self.table.contains_key(node)
     }
 
-    /// It could not be written to.
+    /// The write failed.
     pub(super) fn failed(&mut self, node: &Arc<str>, error: String, now: Instant) {
         let until = now + self.backoff.failed(node);
         self.table.insert(node.clone(), Failure { error, until });
         self.untried.remove(node);
     }
 
-    /// It was written to, or is gone.
+    /// The write succeeded, or the node was removed.
     pub(super) fn succeeded(&mut self, node: &Arc<str>) {
         let (failed, untried) = (self.table.remove(node).is_some(), self.untried.remove(node));
         if failed || untried {
             self.backoff.succeeded(node);
-            // It is not all of them any more that fail.
+            // No longer all of them fail.
             self.rests.succeeded(&());
         }
     }
 
-    /// A pass is over in which nodes failed, and these were not tried.
+    /// A pass ended in which writes failed, and these nodes were not tried.
     pub(super) fn ended(&mut self, untried: impl IntoIterator<Item = Arc<str>>, now: Instant) {
         self.untried.extend(untried);
         if self.are_many() && self.rest.is_none_or(|rest| rest <= now) {
@@ -112,7 +111,7 @@ impl Failures {
         Some(self.rest().unwrap_or(first).saturating_duration_since(now))
     }
 
-    /// All that failed and what went wrong, by name.
+    /// All nodes whose writes failed and the errors, by name.
     pub(super) fn all(&self) -> Vec<(Arc<str>, String)> {
         let mut all: Vec<_> =
             self.table.iter().map(|(node, failure)| (node.clone(), failure.error.clone())).collect();
@@ -171,7 +170,7 @@ mod tests {
         let nodes: Vec<_> = (0..MANY).map(|number| Arc::<str>::from(format!("{number}"))).collect();
         let [untried, failing @ ..] = &nodes[..] else { unreachable!() };
         let other = Arc::from("other");
-        // A few wait each for itself.
+        // A few nodes wait each by itself.
         failures.failed(&failing[0], "no".into(), start);
         failures.ended([], start);
         assert_eq!(failures.rest, None);
@@ -184,7 +183,7 @@ mod tests {
             assert!(nodes.iter().all(|node| failures.delays(node, now)));
             assert!(!failures.delays(&"sound".into(), now));
             let rest = failures.rest;
-            // One that fails meanwhile makes none of them wait longer.
+            // A further failure makes none of them wait longer.
             failures.failed(&other, "no".into(), now);
             failures.ended([], now);
             assert_eq!(failures.rest, rest);
@@ -193,7 +192,7 @@ mod tests {
         }
         assert!((60..140).contains(&passes), "{passes}");
         assert!(!failures.delays(untried, now));
-        // As soon as one can be written to, the others need not wait for long.
+        // As soon as one write succeeds, the others wait only briefly.
         failures.succeeded(untried);
         failures.ended([], now);
         assert!(failures.again(now).is_some_and(|again| again <= LONGEST));

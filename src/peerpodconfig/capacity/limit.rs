@@ -8,7 +8,7 @@ use crate::api::v1alpha1::MOST_VMS;
 /// How many bytes of a text that is no limit are shown: enough to recognise it by.
 const SHOWN: usize = 40;
 
-/// A limit that says nothing of use. Nodes keep what they advertise until it is mended.
+/// An unusable limit. Nodes keep what they advertise until it is corrected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadLimit {
     /// It is below 0.
@@ -22,7 +22,7 @@ pub enum BadLimit {
         "spec.limit is {0}: it must be at most {MOST_VMS}; until then the operator does not change nodes"
     )]
     TooLarge(String),
-    /// It is a text that is no whole number.
+    /// It is a text that is not a whole number.
     #[error(
         "spec.limit is \"{0}\": it must be a whole number from 0 to {MOST_VMS}, such as 10; until then the operator \
          does not change nodes"

@@ -1,4 +1,4 @@
-//! How many VMs each node may run, and how nodes come to say so.
+//! How many VMs each node may run, and the writes that advertise it.
 //!
 //! ```text
 //! watch ─► nodes ─┐
@@ -6,13 +6,12 @@
 //!                    (pure)  (reads Pods)                                   (one for each node that differs)
 //! ```
 //!
-//! A node's number is an extended resource in its capacity and its allocatable resources. Both are written: a kubelet
-//! makes the latter from the former, but not before its next status, and the scheduler reads the latter. The same write
-//! leaves a [mark](MARK) on the node, by which nodes are found again that no configuration selects any more.
+//! A node's number is an extended resource in its capacity and its allocatable resources. The operator writes both: the scheduler
+//! reads the latter, and the kubelet derives it from the former only at its next status. The same write leaves a [mark](MARK) on
+//! the node, by which the operator finds nodes that no configuration selects any more.
 //!
-//! Kubelets that restart set such resources to zero, and some cloud-api-adaptors remove them when they end. The watch
-//! brings that, and the next pass puts it right: at once for the first time, and ever more slowly where somebody goes on
-//! undoing it.
+//! A kubelet that restarts sets such resources to zero, and some cloud-api-adaptors remove them when they end. The watch shows
+//! that, and the next pass corrects it: at once for the first time, and with growing delays if another program keeps undoing it.
 
 mod conflict_backoff;
 mod count;
@@ -66,10 +65,10 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["pods"], &["list"]),
 ];
 
-/// After so many questions about single nodes in one pass all Pods are counted, so that a pass has an end.
+/// After so many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
 const ROUNDS: usize = 2;
 
-/// For so long there may have been no process to look again at what its predecessor wrote to.
+/// For how long no process may have recounted the nodes that its predecessor wrote to.
 const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Advertises VMs on nodes *(client required)*.
@@ -78,35 +77,35 @@ pub struct Capacity {
     nodes: Nodes,
     /// Whether another process may have written to nodes since the last pass.
     taken_over: AtomicBool,
-    /// Two passes at once would each write what the other has written.
+    /// Two concurrent passes would each repeat the writes of the other.
     turn: Mutex<Turn>,
 }
 
-/// What passes leave to each other.
+/// The state that a pass leaves to the next one.
 struct Turn {
     writer: Writer,
     recount: Recount,
 }
 
-/// What a pass did, and how everybody stands after it.
+/// The result of a pass.
 #[derive(Debug)]
 pub struct Pass {
     /// One for each request, in their order.
     pub summaries: Vec<Summary>,
-    /// What became of the writes.
+    /// The results of the writes.
     pub written: Written,
-    /// When another pass is due at the latest, if nothing happens.
+    /// When another pass is due without an event.
     pub again: Option<Duration>,
 }
 
-/// It is not known how many peer pods run on nodes whose numbers are to change: nothing was written.
+/// The operator could not count the peer pods on nodes whose numbers are to change, so it wrote nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("counting the running peer pods failed: {0}")]
 pub struct CountError(#[from] ApiError);
 
 impl Capacity {
-    /// That of a cluster, and the [changes of its nodes](Nodes::watch): a stream that must be polled, each item of which
-    /// asks for a pass.
+    /// The capacity of a cluster, and the [changes of its nodes](Nodes::watch): a stream that must be polled, each item of which
+    /// requests a pass.
     pub fn watch(client: &Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let pods = Api::all(reading(client, &count::POD));
         let client = reading(client, &node::NODE);
@@ -115,7 +114,7 @@ impl Capacity {
         (Self { pods, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
     }
 
-    /// Says that another process may have written to nodes since the last pass. For the first pass that is so anyway.
+    /// Notes that another process may have written to nodes since the last pass. The first pass assumes so anyway.
     pub fn taken_over(&self) {
         self.taken_over.store(true, Ordering::Relaxed);
     }
@@ -125,20 +124,20 @@ impl Capacity {
         &self.nodes
     }
 
-    /// Which nodes each request selects, and which of them an older one has, in the order of the requests. `None` until all
-    /// nodes have been seen.
+    /// Which nodes each request selects, and which of them an older request has, in the order of the requests. `None` until the
+    /// watch has listed all nodes.
     pub fn survey(&self, requests: &[NodeRequest]) -> Option<Vec<Summary>> {
         Some(plan::survey(requests, &self.nodes.snapshot()?))
     }
 
-    /// Makes all nodes as these requests want them, which must be those of all configurations that are honoured, also of
-    /// those that are being deleted. `None`, and nothing written, until all nodes have been seen.
+    /// Writes all nodes as these requests want them. The requests must be those of all configurations that the controller honours,
+    /// also of those that are being deleted. `None`, and nothing written, until the watch has listed all nodes.
     pub async fn pass(&self, requests: &[NodeRequest]) -> Result<Option<Pass>, CountError> {
         let Turn { writer, recount } = &mut *self.turn.lock().await;
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {
-            // What the other one meant to look at again nobody knows.
+            // It is unknown which nodes the other process meant to recount.
             let late = Timestamp::now() - HAND_OVER;
             let written = nodes.iter().filter(|node| node.written().is_some_and(|time| time > late));
             let advertise = written.filter(|node| node.mark().is_some());
@@ -174,8 +173,8 @@ impl Capacity {
         Ok(Some(Pass { summaries, written, again }))
     }
 
-    /// Counts the peer pods of these nodes, and of those whose numbers are to change; what is to be done then. Nothing is
-    /// counted for a write that is `refused`, as it must wait.
+    /// Counts the peer pods of these nodes and of those whose numbers are to change, and returns the plan. It does not count for a
+    /// write that is `refused`, because that write must wait.
     async fn count(
         &self,
         requests: &[NodeRequest],

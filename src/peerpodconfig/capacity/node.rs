@@ -1,4 +1,4 @@
-//! What is kept of a node: a few hundred bytes of the tens of thousands that it has. *(no client)*
+//! The stored part of a node: a few hundred bytes of tens of thousands *(no client)*.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -23,15 +23,15 @@ use super::{
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
 
-/// The annotation of a node that this operator made advertise an extended resource, which is its value. It survives what
-/// a kubelet or a cloud-api-adaptor does to the resource itself, so that nodes of a former configuration are found, and
-/// a resource that somebody else advertises is left alone.
+/// The annotation of a node on which this operator advertises an extended resource; its value is the resource. It survives when a
+/// kubelet or a cloud-api-adaptor resets the resource. By it the operator finds nodes of former configurations, and leaves resources
+/// alone that another program advertises.
 pub const MARK: &str = "peerpods.confidentialcontainers.org/advertises";
 
 /// The longest domain of an extended resource, in bytes.
 const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
 
-/// What is read of a Node. Some have hundreds of labels.
+/// The fields of a Node that the operator reads. Some nodes have hundreds of labels.
 pub(super) static NODE: Projection = Projection {
     metadata: &[
         ("annotations", Part::Only(&[(MARK, Part::All)])),
@@ -55,7 +55,7 @@ pub(super) static NODE: Projection = Projection {
     most: 128 << 10,
 };
 
-/// As much of a Node as is read from the API server. The rest is not even decoded.
+/// The part of a Node that is decoded.
 #[derive(Clone, Debug, Default, Resource, Deserialize)]
 #[resource(inherit = FullNode)]
 pub(super) struct NodeView {
@@ -89,7 +89,7 @@ pub(super) struct ConditionView {
     pub(super) status: String,
 }
 
-/// What is kept of a node.
+/// The stored part of a node.
 #[derive(Clone, Debug)]
 pub struct Node {
     name: Arc<str>,
@@ -105,8 +105,8 @@ pub struct Node {
     written: Option<Timestamp>,
 }
 
-/// How much of an extended resource a node has. Numbers that are none of ours, such as those beyond 32 bits, are
-/// [`u32::MAX`], which no share is.
+/// How much of an extended resource a node has. Numbers that this operator never writes, such as those beyond 32 bits, are
+/// [`u32::MAX`], which is no share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// In `status.capacity`.
@@ -116,7 +116,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// That of a node that advertises so many, or none.
+    /// The level of a node that advertises so many VMs, or none.
     pub fn of(vms: Option<u32>) -> Self {
         Self { capacity: vms, allocatable: vms }
     }
@@ -153,12 +153,12 @@ impl Node {
         &self.name
     }
 
-    /// Its uid: another one of the same name has another.
+    /// Its uid, which a recreated node does not share.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// Its name and labels as a whole object, for those who compare many kinds of nodes.
+    /// Its name and labels as a complete object, for code that also handles other representations of nodes.
     pub fn as_node(&self) -> FullNode {
         let labels = self.labels.iter().filter_map(|label| label.split_once('='));
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -184,30 +184,29 @@ impl Node {
         self.mark.as_deref().filter(|mark| is_extended(mark))
     }
 
-    /// Those of its taints that keep Pods off for long, each as `key=value:effect`.
+    /// Its lasting taints, each as `key=value:effect`.
     pub(super) fn taints(&self) -> &[Arc<str>] {
         &self.taints
     }
 
-    /// Whether its kubelet answers and is ready. Pods that run on one that is not cannot be seen to.
+    /// Whether its kubelet reports that it is ready. Without that, the state of its Pods is unknown.
     pub(super) fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// When this operator wrote to it last, by the API server's clock; `None`: never, or somebody else has changed it all
-    /// since.
+    /// When this operator last wrote to it, by the API server's clock; `None`: never, or others have overwritten all of it.
     pub(super) fn written(&self) -> Option<Timestamp> {
         self.written
     }
 
-    /// Whether anything that is kept differs, but for the times it was read and written.
+    /// Whether a stored field differs, except for the version and the time of the last write.
     pub(super) fn differs(&self, other: &Self) -> bool {
         let Self { name, uid, version: _, labels, resources, mark, taints, is_ready, written: _ } = self;
         (name, uid, labels, resources) != (&other.name, &other.uid, &other.labels, &other.resources)
             || (mark, taints, is_ready) != (&other.mark, &other.taints, &other.is_ready)
     }
 
-    /// Whether this is a newer state of the same node than the other one. Where that cannot be told, it is.
+    /// Whether this is a newer state of the same node than the other one. True where that is unknown.
     pub(super) fn supersedes(&self, other: &Self) -> bool {
         self.uid != other.uid || !matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
     }
@@ -221,7 +220,7 @@ fn written(metadata: &ObjectMeta) -> Option<Timestamp> {
     ours.filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
 }
 
-/// Texts that many nodes have in common, each kept once.
+/// Texts that many nodes share, each stored once.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     all: HashSet<Arc<str>>,
@@ -233,7 +232,7 @@ impl Texts {
         if let Some(known) = self.all.get(text) {
             return known.clone();
         }
-        // Texts of nodes that are gone go as well, now and then: so their number stays below twice that of those in use.
+        // Unused texts are removed now and then, so their number stays below twice that of those in use.
         if self.all.len() >= 2 * self.swept.max(64) {
             self.all.retain(|text| Arc::strong_count(text) > 1);
             self.swept = self.all.len();

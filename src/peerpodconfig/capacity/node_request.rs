@@ -1,4 +1,4 @@
-//! What one configuration asks of the nodes. Pure *(no client)*.
+//! What one configuration requests of the nodes. Pure *(no client)*.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::api::v1alpha1::{Distribution, PeerPodConfig};
 
-/// What one configuration asks of the nodes.
+/// What one configuration requests of the nodes.
 #[derive(Clone, Debug)]
 pub struct NodeRequest {
     /// The configuration's name.
     pub name: String,
-    /// When it was made. Of two that select a node the older one has it.
+    /// When it was created. Of two that select a node, the older one gets it.
     pub created: Option<Timestamp>,
-    /// Whether it is being deleted, and so selects no nodes any more.
+    /// Whether it is being deleted. Then it selects no nodes.
     pub deleted: bool,
     /// The nodes.
     pub selection: Result<Selection, BadSelector>,
@@ -31,10 +31,10 @@ pub struct NodeRequest {
     pub distribution: Distribution,
     /// The extended resource that stands for one VM.
     pub resource: String,
-    /// The taints of nodes that its cloud-api-adaptor runs on all the same.
+    /// The taints that its cloud-api-adaptor tolerates.
     pub tolerations: Vec<Toleration>,
-    /// Why no cloud-api-adaptor of it runs on its nodes, or may in a moment. Then nothing is advertised for it: whoever else
-    /// does so keeps the number that is there.
+    /// Why its cloud-api-adaptor is not deployed. Then the operator advertises nothing for it, and leaves what another program
+    /// advertises.
     pub withheld: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct NodeRequest {
 pub struct BadResource(pub String);
 
 impl NodeRequest {
-    /// That of this configuration.
+    /// The request of this configuration.
     pub fn of(config: &PeerPodConfig) -> Self {
         let spec = &config.spec;
         Self {
@@ -62,7 +62,7 @@ impl NodeRequest {
         }
     }
 
-    /// Why its resource can be advertised by no node; `None` where it can.
+    /// Why no node can advertise its resource; `None` where nodes can.
     pub(super) fn bad_resource(&self) -> Option<BadResource> {
         (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
     }
@@ -72,7 +72,7 @@ impl NodeRequest {
         node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))
     }
 
-    /// Orders requests: the older one first, and where that is equal, by name.
+    /// The order of requests: the older one first, then by name.
     pub(super) fn precedence(&self) -> (Option<Timestamp>, &str) {
         (self.created, &self.name)
     }

@@ -1,4 +1,4 @@
-//! All nodes, as a watch keeps them.
+//! A store of all nodes, kept up to date by a watch.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -29,28 +29,28 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     current: Table,
-    /// Whether a list has been whole once.
+    /// Whether one list has been complete.
     known: bool,
-    /// A list that is still under way.
+    /// A list that is still arriving.
     arriving: Arriving,
     texts: Texts,
 }
 
 #[derive(Debug, Default)]
 struct Arriving {
-    /// What it has brought so far.
+    /// The part that has arrived.
     listed: Table,
-    /// Nodes that were written since it began: what is known of them is newer.
+    /// Nodes that were written since it began: the stored state is newer.
     written: HashSet<Arc<str>>,
 }
 
 type Table = BTreeMap<Arc<str>, Arc<Node>>;
 
 impl Nodes {
-    /// The nodes, and the watch that keeps them *(client required)*: a stream without end that must be polled. It yields
-    /// when all nodes have been seen, and then whenever something changed that is kept of one: it joined, left, was
-    /// recreated, became ready or not, or has other labels, taints, extended resources or another [mark](super::MARK).
-    /// Heartbeats and cordons are no such changes, nor is what was [written](Self::wrote) meanwhile.
+    /// The nodes, and the watch that updates them *(client required)*: a stream without end that must be polled. It yields when
+    /// all nodes have been listed, and then at each change of a stored field: a node joined, left, was recreated, became ready or
+    /// not, or has other labels, taints, extended resources or another [mark](super::MARK). It does not yield for heartbeats,
+    /// cordons and what was [written](Self::wrote) meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
@@ -60,13 +60,13 @@ impl Nodes {
         (nodes, changes)
     }
 
-    /// All nodes by name; `None` until all have been seen.
+    /// All nodes by name; `None` until all have been listed.
     pub fn snapshot(&self) -> Option<Vec<Arc<Node>>> {
         let state = self.state();
         state.known.then(|| state.current.values().cloned().collect())
     }
 
-    /// Waits until all nodes have been seen. The watch must be polled meanwhile.
+    /// Waits until all nodes have been listed. The watch must be polled meanwhile.
     pub async fn wait_until_known(&self) {
         loop {
             let known = self.0.known.notified();
@@ -77,7 +77,7 @@ impl Nodes {
         }
     }
 
-    /// Takes over what the watch saw; whether it matters.
+    /// Applies an event of the watch. Returns whether a stored field changed.
     fn take(&self, event: &Event<NodeView>) -> bool {
         let state = &mut *self.state();
         match event {
@@ -89,7 +89,7 @@ impl Nodes {
             Event::InitDone => {
                 let Arriving { listed, written } = std::mem::take(&mut state.arriving);
                 let mut before = std::mem::replace(&mut state.current, listed);
-                // All else is as it was listed, even at a lower version: a backup of etcd may have been restored.
+                // The list wins for all others, even at a lower version: a backup of etcd may have been restored.
                 for name in written {
                     if let Some(node) = before.remove(&name)
                         && let Some(listed) = state.current.get_mut(&name)
@@ -126,8 +126,8 @@ impl Nodes {
         false
     }
 
-    /// Takes over the answer to a write, which the watch will bring later. So the next plan is made on it, and nothing is
-    /// written twice. A node that is gone by now does not come back by this.
+    /// Applies the answer to a write before the watch delivers it, so that the next plan uses it and nothing is written twice. It
+    /// does not restore a node that was removed.
     pub(super) fn wrote(&self, view: &NodeView) {
         let state = &mut *self.state();
         let node = Node::new(view, &mut state.texts);
@@ -135,14 +135,14 @@ impl Nodes {
             && before.uid() == node.uid()
             && node.supersedes(before)
         {
-            // Where no list is under way, that is forgotten when the next one begins.
+            // If no list is arriving, the next one clears this.
             state.arriving.written.insert(node.name().clone());
             *before = Arc::new(node);
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whatever was interrupted, a table of nodes is whole.
+        // A table of nodes is consistent after any interruption.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

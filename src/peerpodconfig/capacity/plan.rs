@@ -1,4 +1,4 @@
-//! What is to be written to which node. Pure *(no client)*.
+//! Plans the writes to nodes. Pure *(no client)*.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,30 +19,30 @@ use crate::api::v1alpha1::Distribution;
 pub struct NodeWrite {
     /// The node's name.
     pub node: Arc<str>,
-    /// The node's uid: one that was recreated meanwhile is not meant.
+    /// The node's uid, so that the write does not reach a node that was recreated meanwhile.
     pub uid: Box<str>,
-    /// Extended resources, each with what is to be advertised of it; `None`: its key goes.
+    /// Extended resources, each with the number to advertise; `None` removes the key.
     pub resources: BTreeMap<String, Option<u32>>,
-    /// The [mark](super::MARK) to leave; `None`: it goes.
+    /// The [mark](super::MARK) to leave; `None` removes it.
     pub mark: Option<String>,
 }
 
-/// What is to be done about the nodes.
+/// The planned writes, and the state of each configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One write for each node that is not as it should be: first those that take VMs away, then those that give some, each
-    /// in an order of no meaning.
+    /// One write for each node that differs: first those that lower a number, then those that raise one, otherwise in no meaningful
+    /// order.
     pub writes: Vec<NodeWrite>,
-    /// How each configuration stands, in the order of the requests.
+    /// The state of each configuration, in the order of the requests.
     pub summaries: Vec<Summary>,
-    /// Nodes of which it must be known how many peer pods run there before anything is written.
+    /// Nodes whose peer pods must be counted before any write.
     pub uncounted: Vec<Arc<str>>,
-    /// Nodes that get a smaller share. Peer pods may be on their way to them.
+    /// Nodes that get a smaller share. The scheduler may still assign peer pods to them.
     pub lowered: Vec<Arc<str>>,
 }
 
 impl Plan {
-    /// Whether nothing is to be done.
+    /// Whether there is nothing to do.
     pub fn is_settled(&self) -> bool {
         self.writes.is_empty() && self.uncounted.is_empty()
     }
@@ -52,7 +52,7 @@ impl Plan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
     counted: HashMap<Arc<str>, BTreeMap<String, u32>>,
-    /// Whether nodes that are not named have none.
+    /// Whether nodes without an entry have none.
     complete: bool,
     /// What was counted a while ago.
     remembered: HashMap<Arc<str>, BTreeMap<String, u32>>,
@@ -64,7 +64,7 @@ impl InUse {
         Self { counted, complete: true, remembered: HashMap::new() }
     }
 
-    /// What was counted a while ago: it keeps a share as it is, but none is made smaller by it.
+    /// An older count: it can keep a share as it is, and never lowers one.
     pub fn remembered(remembered: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
         Self { remembered, ..Self::default() }
     }
@@ -99,19 +99,18 @@ impl InUse {
 /// What a node should advertise of its request's resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DesiredCapacity {
-    /// So many, or nothing, whoever advertises some.
+    /// This number, or nothing, whatever the node advertises now.
     Share(Option<u32>),
-    /// Nothing, whoever advertises some and whatever runs there.
+    /// Nothing, whatever the node advertises now and whatever runs there.
     Nothing,
-    /// Nothing of what is marked as ours; what others advertise is their business.
+    /// Nothing that has our mark. What another program advertises stays.
     Withdraw,
-    /// What it does now.
+    /// What it advertises now.
     Keep,
 }
 
-/// Makes the plan from all requests and all nodes. Nothing may be written while there are
-/// [uncounted](Plan::uncounted) nodes among those to be written to: count their peer pods and plan again. Which are asked for
-/// is a matter of the nodes whose number would change; where nothing is to be done, none is.
+/// Plans from all requests and all nodes. While there are [uncounted](Plan::uncounted) nodes, write nothing: count their peer pods
+/// and plan again. Only nodes whose number would change need a count; where there is nothing to do, none does.
 pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
     let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
     let owners = owners(requests, nodes, &mut summaries);
@@ -131,8 +130,8 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
             }
         }
     }
-    // A selector that cannot be read any more may mean any node that cloud-api-adaptor runs on by what it was before. Where
-    // none was deployed by it, it never had any.
+    // An invalid selector may have selected, before its edit, any node that cloud-api-adaptor runs on. If its cloud-api-adaptor is
+    // not deployed, it never selected one.
     let unclear: BTreeSet<_> = requests
         .iter()
         .filter(|request| !request.deleted && request.withheld.is_none() && request.selection.is_err())
@@ -163,7 +162,7 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
             writes.push((gives, write));
         }
     }
-    // Nodes that cannot be written to often have names side by side. Those between them are not to wait for all of them.
+    // Nodes whose writes fail often have adjacent names. The order by hash keeps the nodes between them from waiting for all of them.
     writes.sort_by_cached_key(|(gives, write)| {
         let mut hasher = DefaultHasher::new();
         write.node.hash(&mut hasher);
@@ -177,14 +176,14 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
     }
 }
 
-/// Which nodes each request selects, and which of them an older one has, in the order of the requests.
+/// Which nodes each request selects, and which of them an older request has, in the order of the requests.
 pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
     let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
     owners(requests, nodes, &mut summaries);
     summaries
 }
 
-/// The request that has each node: of those that select it, the oldest.
+/// The request that gets each node: the oldest of those that select it.
 fn owners(requests: &[NodeRequest], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
     let mut order: Vec<_> = (0..requests.len()).filter(|&index| !requests[index].deleted).collect();
     order.sort_by_key(|&index| requests[index].precedence());
@@ -205,7 +204,7 @@ fn owners(requests: &[NodeRequest], nodes: &[Arc<Node>], summaries: &mut [Summar
     nodes.iter().map(owner).collect()
 }
 
-/// The desired of each node that a request has.
+/// The desired capacity of each node that a request has.
 fn desired_of(
     request: &NodeRequest,
     owned: &[usize],
@@ -218,7 +217,7 @@ fn desired_of(
         _ if request.withheld.is_some() => return vec![DesiredCapacity::Withdraw; owned.len()],
         Err(_) => return vec![DesiredCapacity::Keep; owned.len()],
         Ok(None) => return vec![DesiredCapacity::Withdraw; owned.len()],
-        // No peer pod is to start any more. Those that run do not mind a resource that is not there.
+        // No further peer pod may start. A missing resource does not affect those that run.
         Ok(Some(0)) => return vec![DesiredCapacity::Nothing; owned.len()],
         Ok(Some(limit)) => limit,
     };
@@ -229,7 +228,7 @@ fn desired_of(
     };
     let is_closed = |node: &&usize| request.kept_off(&nodes[**node]).is_some();
     let capacities: Vec<_> = owned.iter().filter(|node| !is_closed(node)).map(capacity_of).collect();
-    // Where no cloud-api-adaptor is to run, what runs keeps its room.
+    // On nodes that cloud-api-adaptor does not tolerate, running peer pods keep their share.
     let closed: Vec<_> = owned.iter().filter(is_closed).map(|node| capacity_of(node).in_use).collect();
     let closed_in_use: u64 = closed.iter().copied().map(u64::from).sum();
     let shares: Vec<_> = match request.distribution {
@@ -258,8 +257,8 @@ fn desired_of(
     owned.iter().map(|node| DesiredCapacity::Share(share(node).filter(|share| *share > 0))).collect()
 }
 
-/// Whether more peer pods may run on a node than it is to advertise. That cannot be where it advertises no fewer than it
-/// did: only as many were scheduled. But whoever reset a node did not ask what runs there.
+/// Whether more peer pods may run on a node than it is to advertise. That is impossible if the number does not become lower, as the
+/// scheduler assigned no more. A reset of the node is an exception: it ignores what runs there.
 fn needs_count(desired: DesiredCapacity, level: Level) -> bool {
     match desired {
         DesiredCapacity::Share(share) => {
@@ -270,7 +269,7 @@ fn needs_count(desired: DesiredCapacity, level: Level) -> bool {
     }
 }
 
-/// What makes a node as it should be, unless it is. `resource` is that of its request.
+/// The write that makes a node as desired, if it differs. `resource` is that of its request.
 fn write(node: &Node, resource: Option<&str>, desired: DesiredCapacity) -> Option<NodeWrite> {
     let marked = node.mark();
     let mut resources = BTreeMap::new();
@@ -285,7 +284,7 @@ fn write(node: &Node, resource: Option<&str>, desired: DesiredCapacity) -> Optio
             DesiredCapacity::Share(share) => Some(share),
             DesiredCapacity::Nothing => Some(None),
             DesiredCapacity::Withdraw => is_ours.then_some(None),
-            // Nothing is better than a resource that is there and too small.
+            // No resource is better than one that is too small.
             DesiredCapacity::Keep => (is_ours && level.capacity == Some(0)).then_some(None),
         };
         mark = match share {

@@ -1,4 +1,4 @@
-//! What a pass leaves to those after it: what it counted, and which nodes are to be counted again. *(no client)*
+//! What a pass counted, and which nodes later passes count again *(no client)*.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 
 use super::plan::InUse;
 
-/// How long shares that peer pods keep from being even are left so, unless something else is to be written. Nobody tells
-/// when these Pods are gone.
+/// How long uneven shares stay while nothing else is to be written. Running peer pods keep them uneven, and no watch shows when
+/// these Pods end.
 pub(super) const UNEVEN: Duration = Duration::from_secs(60);
 
-/// How old a count may be where something is to be written.
+/// How old a count may be for a write.
 const RECENT: Duration = Duration::from_secs(5);
 
-/// When a node that got a smaller share is counted again. By then whoever had not seen the smaller one sees it, a scheduler
-/// as well as a kubelet: so no further Pod takes more room than there is.
+/// When a node that got a smaller share is counted again. By then the scheduler and the kubelet have seen the smaller share, so no
+/// further Pod exceeds it.
 const RECOUNT_DELAY: Duration = Duration::from_secs(5);
 
-/// What passes leave to each other.
+/// The counts that passes leave to each other.
 #[derive(Debug, Default)]
 pub(super) struct Recount {
     /// The nodes on which peer pods were found, and when.
@@ -43,13 +43,13 @@ impl Counted {
 }
 
 impl Recount {
-    /// All that is remembered, to see whether anything is to be done.
+    /// All stored counts, to see whether there is anything to do.
     pub(super) fn all(&self, now: Instant) -> InUse {
         self.of(|_, counted| counted.is_younger(UNEVEN, now))
     }
 
-    /// What is as good as counted now, for the nodes that stay as they are: among them those that wait, on which nothing is
-    /// to be counted until their turn.
+    /// The counts that are recent enough, for nodes that do not change. Nodes that wait are among them: they are not counted until
+    /// their turn.
     pub(super) fn recent(&self, waits: impl Fn(&Arc<str>) -> bool, now: Instant) -> InUse {
         self.of(|node, counted| counted.is_younger(RECENT, now) || waits(node))
     }
@@ -59,7 +59,7 @@ impl Recount {
         InUse::remembered(counts.map(|(node, counted)| (node.clone(), counted.resources.clone())).collect())
     }
 
-    /// Takes over what was counted for a plan. The counts of nodes that wait are kept.
+    /// Stores the counts of a plan. The counts of nodes that wait stay.
     pub(super) fn take(&mut self, in_use: &InUse, waits: impl Fn(&Arc<str>) -> bool, now: Instant) {
         self.counts.retain(|node, counted| counted.is_younger(UNEVEN, now) || waits(node));
         if in_use.is_complete() {
@@ -70,7 +70,7 @@ impl Recount {
             if self.scheduled.get(node).is_some_and(|due| *due <= now) {
                 self.scheduled.remove(node);
             }
-            // A node without peer pods is like one of which nothing is known.
+            // A node without peer pods needs no entry.
             if resources.is_empty() {
                 self.counts.remove(node);
             } else {
@@ -79,17 +79,17 @@ impl Recount {
         }
     }
 
-    /// Has these nodes counted again.
+    /// Schedules a recount of these nodes.
     pub(super) fn schedule(&mut self, nodes: impl IntoIterator<Item = Arc<str>>, now: Instant) {
         self.scheduled.extend(nodes.into_iter().map(|node| (node, now + RECOUNT_DELAY)));
     }
 
-    /// The nodes that are to be counted by now.
+    /// The nodes whose recount is due.
     pub(super) fn due(&self, now: Instant) -> Vec<Arc<str>> {
         self.scheduled.iter().filter(|(_, due)| **due <= now).map(|(node, _)| node.clone()).collect()
     }
 
-    /// When the next of them is.
+    /// When the next recount is due.
     pub(super) fn next(&self, now: Instant) -> Option<Duration> {
         self.scheduled.values().min().map(|due| due.saturating_duration_since(now))
     }
@@ -131,7 +131,7 @@ mod tests {
         recount.take(&counted(&[("c", 0)]), nobody, start + UNEVEN);
         assert_eq!((recount.all(start), recount.counts.len()), (InUse::default(), 0));
         recount.take(&counted(&[("a", 3)]), nobody, start);
-        // Nothing is counted anew for one that waits.
+        // A node that waits is not recounted.
         let waits = |node: &Arc<str>| **node == *"a";
         let later = start + 2 * UNEVEN;
         recount.take(&counted(&[("c", 1)]), waits, later);
@@ -146,7 +146,7 @@ mod tests {
         let (mut recount, start) = (Recount::default(), Instant::now());
         recount.schedule(["a".into(), "b".into()], start);
         assert_eq!((recount.due(start).len(), recount.next(start)), (0, Some(RECOUNT_DELAY)));
-        // What was counted for another reason meanwhile was counted too early.
+        // A count for another reason was too early.
         recount.take(&counted(&[("a", 3)]), nobody, start);
         let later = start + RECOUNT_DELAY;
         assert_eq!((recount.due(later).len(), recount.next(later)), (2, Some(Duration::ZERO)));

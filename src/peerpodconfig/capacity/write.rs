@@ -29,17 +29,17 @@ use crate::api::v1alpha1::FIELD_MANAGER;
 /// others.
 const IN_FLIGHT: usize = 16;
 
-/// What an API server answers that does not know whether it wrote.
+/// The answer of an API server that does not know whether it wrote.
 const GATEWAY_TIMEOUT: u16 = 504;
 
-/// What became of the writes of one pass.
+/// The results of the writes of one pass.
 #[derive(Debug, Default)]
 pub struct Written {
     /// How many nodes were written to.
     pub written: usize,
     /// These nodes, and those that may have been written to, as no answer came.
     pub reached: Vec<Arc<str>>,
-    /// How many nodes were gone, or others than meant, by then. The watch brings what comes next.
+    /// How many nodes had been removed or recreated by then. The watch delivers their new state.
     pub outdated: usize,
     /// Nodes that others reset again and again, and that wait to be corrected, by name.
     pub contested: Vec<Arc<str>>,
