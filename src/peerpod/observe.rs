@@ -17,7 +17,7 @@ use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
     deletion_tracker::{CurrentStep, Step},
     grace_periods::GracePeriods,
-    index::{Claimants, Index, Newer, Siblings, key},
+    index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
     object::{has_finalizer, is_abandoned, owner},
     pod::{PodState, PodView, state_of},
     relations::{Claim, claim, is_namesake, is_sibling},
@@ -26,10 +26,6 @@ use crate::{
     api::v1alpha1::PeerPod,
     provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
 };
-
-/// The most other Pods to read. Usually a VM has one PeerPod. When deleted PeerPods of more other Pods than this name the VM, the
-/// operator reads none of these Pods and takes one as a claim.
-const MOST_PODS: usize = 15;
 
 /// The sources of the facts.
 pub(super) struct Observer {

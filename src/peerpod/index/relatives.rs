@@ -11,6 +11,10 @@ use super::Key;
 /// [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
 pub(in crate::peerpod) const FEW: usize = 4;
 
+/// The most other Pods to read or requeue for one VM. Usually a VM has one PeerPod. When deleted PeerPods of more other Pods than
+/// this name the VM, the operator reads none of these Pods and takes one of the PeerPods as a claim.
+pub(in crate::peerpod) const MOST_PODS: usize = 15;
+
 /// A VM as it is recorded for one Pod: the hashes of both, 0 where there is none. The hash keys are random, so a tenant cannot
 /// construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,14 +183,16 @@ impl Relatives {
         keys(self.members.range(range(vm, [Stake::Held, Stake::Unheld], ALL)))
     }
 
-    /// Those that name the VM and are being deleted, those of the same Pod first.
-    pub(super) fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
-        let Placement { vm, pod } = placement;
-        let others = [[0, pod.saturating_sub(1)], [pod.saturating_add(1), u64::MAX]];
-        let others = others
-            .into_iter()
-            .flat_map(move |pods| keys(self.members.range(range(vm, [Stake::Going; 2], pods))));
-        keys(self.members.range(of_one(placement, Stake::Going))).chain(others)
+    /// Those that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod and of those that
+    /// have none, and one of each other Pod, as many as a reconcile counts.
+    pub(super) fn waiting(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let of_pods = [placement, Placement { pod: 0, ..placement }];
+        let few = of_pods.into_iter().flat_map(|it| self.going(it).take(FEW + 1));
+        few.chain(self.going_of_other_pods(placement).take(MOST_PODS + 1))
+    }
+
+    fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        keys(self.members.range(of_one(placement, Stake::Going)))
     }
 
     /// Of each other Pod one that names the VM and is being deleted.
