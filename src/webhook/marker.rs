@@ -1,4 +1,4 @@
-//! The annotation by which a second look at a Pod knows what the first one did.
+//! The annotation by which a second review of a Pod knows what the first one did.
 //!
 //! ```text
 //! 2/4096/;*=4////;main=500m/2/4294967296/4294967296/;helper=////
@@ -15,7 +15,7 @@ use super::{mutate::MOST_CONTAINERS, sizing::Demand};
 /// The annotation's key.
 pub const COUNTED: &str = "peerpods.confidentialcontainers.org/counted";
 
-/// Stands for the Pod as a whole, as no container's name does.
+/// The entry of the Pod as a whole. No container has such a name.
 pub(crate) const POD: &str = "*";
 
 /// What was counted, and what was written.
@@ -35,7 +35,7 @@ impl Counted {
         self.containers.iter().find(|(name, _)| name == container).map(|(_, demand)| *demand)
     }
 
-    /// Reads the annotation. `None`: nobody who writes it has written this.
+    /// Reads the annotation. `None`: the webhook did not write this.
     pub fn parse(text: &str) -> Option<Self> {
         let mut entries = text.split(';');
         let mut counted = Self { written: numbers(entries.next()?)?, ..Self::default() };

@@ -1,4 +1,4 @@
-//! What the webhook counts, beside what every program of the operator does.
+//! The webhook's own metrics, beside those of every program of the operator.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl ReviewMetrics {
     /// Adds the metrics to the registry, at whose root they belong.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self { reviews: Family::default(), duration: Histogram::new(BUCKETS) };
-        // All show from now on, so that the first one is seen as an increase.
+        // All series exist from now on, so that the first count shows as an increase.
         for outcome in Outcome::ALL {
             drop(metrics.reviews.get_or_create(&labels(outcome)));
         }
@@ -73,7 +73,7 @@ impl ReviewMetrics {
     }
 }
 
-/// Tells of the certificate that is shown. Cheap to clone.
+/// Metrics about the served certificate. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CertificateMetrics {
     expiry: Moment,
@@ -92,7 +92,7 @@ impl CertificateMetrics {
         metrics
     }
 
-    /// This is the term of the certificate that is shown now, if there is one whose term is known.
+    /// Sets the term of the served certificate, if it is known.
     pub fn shown(&self, term: Option<Term>) {
         for (metric, moment) in
             [(&self.expiry, term.map(|term| term.expires)), (&self.overdue, term.map(|term| term.overdue))]

@@ -51,7 +51,7 @@ pub struct Options {
 pub struct Mutation {
     /// The changes; none for a Pod that is no peer pod, that has no containers, or that was changed before.
     pub patch: Patch,
-    /// What whoever makes the Pod should know; each is one line.
+    /// Warnings for the user who creates the Pod; each is one line.
     pub warnings: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub enum Problem {
     /// They are not a map, or one of theirs is none.
     #[error("is not a map")]
     NoMap,
-    /// They hold what is no quantity to ask for.
+    /// They have an invalid quantity.
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
 }
@@ -214,7 +214,7 @@ fn member<'a>(object: Option<&'a Value>, name: &str) -> Result<Option<&'a Value>
     }
 }
 
-/// What is collected while a Pod is looked at.
+/// What is collected while a Pod is read.
 #[derive(Default)]
 struct Changes {
     operations: Vec<PatchOperation>,

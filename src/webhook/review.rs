@@ -17,7 +17,7 @@ const KIND: &str = "AdmissionReview";
 /// The longest uid, in bytes: those of API servers have 36. It is a part of every answer.
 const MOST_UID: usize = 256;
 
-/// How much of what is wrong is told, in bytes: it may name what a client sent, and that be long.
+/// The longest problem in an answer, in bytes: it may quote what a client sent.
 const MOST_TOLD: usize = 1024;
 
 /// What is answered to a review.
@@ -27,20 +27,20 @@ pub struct Answer {
     pub status: u16,
     /// JSON.
     pub body: Vec<u8>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What became of a review.
+/// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The Pod is to be changed.
     Mutated,
-    /// It stays as it is: no peer pod, or one that was changed before.
+    /// The Pod stays unchanged: it is no peer pod, or was changed before.
     Unchanged,
-    /// The Pod cannot be: the API server is told why.
+    /// The Pod cannot be changed: the answer says why.
     Refused,
-    /// It was no review.
+    /// The request was no review.
     Malformed,
 }
 
@@ -157,7 +157,7 @@ pub fn review(body: &[u8], options: &Options) -> Answer {
 fn admit(request: &Request, options: &Options) -> Answer {
     let uid = &*request.uid;
     let unchanged = Response { uid, allowed: true, ..Response::default() };
-    // Of a Pod that exists none of what would be changed can be changed.
+    // None of the fields to change can be changed in an existing Pod.
     let created = request.operation.as_deref().is_none_or(|operation| operation == "CREATE");
     let Some(pod) = request.object.as_ref().filter(|_| created) else {
         return answer(unchanged, Outcome::Unchanged);

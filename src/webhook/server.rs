@@ -1,8 +1,8 @@
 //! Serves reviews over TLS, by HTTP/1.1, which is what API servers speak to Services: by HTTP/2 all calls would go by one
 //! connection to one replica. It is not offered, as each of its connections holds as much as hundreds.
 //!
-//! Whoever can reach the port may connect, so everything is bounded: connections, the time that each step takes, headers,
-//! a body's length and what all bodies together hold.
+//! Every client that can reach the port may connect, so everything is bounded: connections, the time of each step, headers, the
+//! length of a body and the memory of all bodies together.
 
 mod body;
 mod request_timeout;
@@ -67,10 +67,10 @@ const REQUEST_TIME: Duration = Duration::from_secs(4);
 /// How long a body may take to arrive, and to find memory.
 const BODY_TIME: Duration = Duration::from_secs(2);
 
-/// How long a connection that has to leave may take for what it was asked.
+/// How long a connection that must close may take to answer its request.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
-/// How long connections may go on after the stop.
+/// How long connections may last after the stop.
 pub const LONGEST_STOP: Duration = Duration::from_secs(10);
 
 /// How long connections that are idle stay open after the stop: on one that is closed at once a request may
@@ -80,7 +80,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// What all headers of a request may hold.
 const MOST_HEADERS: usize = 16 * 1024;
 
-/// What TLS may hold for a client that takes nothing.
+/// The buffer of TLS for a client that reads nothing.
 const UNSENT: usize = 16 * 1024;
 
 /// What a connection may hold: the longest message of a handshake that is not whole, what came in one go and is not read, the
@@ -181,8 +181,8 @@ impl Server {
     }
 }
 
-/// Serves reviews until `stop`: then whatever was asked is answered, and clients are told to go elsewhere. The address is
-/// bound when this returns. To be called within tokio's runtime.
+/// Serves reviews until `stop`. Then it answers the pending requests and tells clients to reconnect elsewhere. The address is bound
+/// when this returns. Call it within tokio's runtime.
 pub fn serve(
     at: ListenAt,
     tls: ServerConfig,
@@ -268,7 +268,7 @@ async fn speak(
     until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
 }
 
-/// Lets a connection go on until it has to leave or all have to: then what was asked is answered, and no more.
+/// Serves a connection until it must close or all must. Then it answers the pending request and no more.
 async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     take_no_more: impl FnOnce(Pin<&mut C>),

@@ -31,7 +31,7 @@ const TLS13_CIPHERS: [&str; 3] =
 /// The oldest version by Go's names, where it is not the default.
 const TLS13_ALONE: &str = "VersionTLS13";
 
-/// What the webhook takes of its clients. By default that is all that is safe.
+/// The TLS versions and ciphers that the webhook accepts. By default all that are safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     tls13_alone: bool,

@@ -1,4 +1,4 @@
-//! Tells when the certificate that is shown expires: in metrics, and in the log when it should have been replaced.
+//! Reports when the served certificate expires: in metrics, and in the log when it is overdue.
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
@@ -10,16 +10,16 @@ use tracing::{error, warn};
 use super::{Serving, facts, rotation::LONGEST_PAUSE};
 use crate::webhook::metrics::CertificateMetrics;
 
-/// How long a certificate of a long life may be good for yet when it should have been replaced.
+/// A certificate with a long lifetime is overdue when it is valid for less than this.
 const LONGEST_REST: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// How long a certificate is to be shown.
+/// The term of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// From when on another one should be shown: when a quarter of its life is left, at most 30 days. What is renewed after
-    /// two thirds, as here and by cert-manager, has been by then.
+    /// When it is overdue: when a quarter of its lifetime is left, at most 30 days. A renewal after two thirds, as here and by
+    /// cert-manager, comes before.
     pub overdue: Timestamp,
-    /// From when on nobody takes it.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
@@ -30,7 +30,7 @@ impl Term {
     }
 }
 
-/// Tells of whatever `serving` shows until `stop`. `source`: where it comes from, for people.
+/// Reports on the certificate of `serving` until `stop`. `source`: its source, for the log.
 pub async fn tell(
     serving: Arc<Serving>,
     source: String,
@@ -51,7 +51,7 @@ pub async fn tell(
     }
 }
 
-/// Says of one certificate what is wrong when it is, each once.
+/// Logs each problem of one certificate once.
 async fn warn_in_time(term: Option<Term>, source: &str) -> Infallible {
     let Some(Term { overdue, expires }) = term else { return pending().await };
     until(overdue).await;
@@ -72,7 +72,7 @@ async fn until(moment: Timestamp) {
     while let Ok(left) = Duration::try_from(moment.duration_since(Timestamp::now()))
         && !left.is_zero()
     {
-        // Wall clocks are set, and timers know nothing of it.
+        // Timers do not notice when the wall clock is set.
         sleep(left.min(LONGEST_PAUSE)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What certificates in PEM say of themselves *(no client)*.
+//! Reads certificates in PEM *(no client)*.
 
 use std::fmt::Write;
 
@@ -12,12 +12,12 @@ pub(super) fn expiry(pem: &[u8]) -> Option<Timestamp> {
     validity(pem).map(|(_, expires)| expires)
 }
 
-/// From when until when the first certificate is good. `None` if it cannot be read.
+/// The validity of the first certificate. `None` if it cannot be read.
 pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
     validity_of(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
-/// From when until when a certificate is good. `None` if it cannot be read.
+/// The validity of a certificate. `None` if it cannot be read.
 pub(super) fn validity_of(certificate: &CertificateDer) -> Option<(Timestamp, Timestamp)> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let validity = certificate.validity();

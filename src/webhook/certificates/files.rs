@@ -14,13 +14,13 @@ use tracing::{info, warn};
 
 use super::{CertificateError, Serving};
 
-/// How often the files are read although nothing was heard, in case the system lost a notice or gives none.
+/// How often the files are read without a notification, in case the system lost one or sends none.
 const SLOW_READ: Duration = Duration::from_secs(60);
 
-/// How long after a change they are read: whoever writes them by hand writes one after the other.
+/// How long after a change they are read, because the two files may be written one after the other.
 const REST: Duration = Duration::from_millis(200);
 
-/// Why files give no certificate.
+/// Why the files have no usable certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// One of them cannot be read.
@@ -31,7 +31,7 @@ pub enum FileError {
         /// Why.
         problem: io::Error,
     },
-    /// They hold none that can be used.
+    /// Their content is unusable.
     #[error("{certificate} and {key}: {problem}", certificate = .certificate.display(), key = .key.display())]
     Content {
         /// The certificate's file.
@@ -53,7 +53,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Shows the certificate in the files. Gives whether it is another one than before.
+    /// Serves the certificate in the files. Returns whether it is new.
     pub fn show(&self, serving: &Serving) -> Result<bool, FileError> {
         let read = |path: &Path| {
             fs::read(path).map_err(|problem| FileError::Read { path: path.to_owned(), problem })
@@ -66,7 +66,7 @@ impl Files {
         })
     }
 
-    /// Shows what the files hold until `stop`. What cannot be used does not take the place of what could, and is logged.
+    /// Serves the certificate in the files until `stop`. An unusable certificate is logged and does not replace a usable one.
     pub async fn follow(self, serving: Arc<Serving>, stop: CancellationToken) {
         let changed = Arc::new(Notify::new());
         // It hears as long as it lives.
@@ -98,7 +98,7 @@ impl Files {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Whether something was heard or not, they are read now.
+                // With or without a notification, the files are read now.
                 heard = timeout(SLOW_READ, changed.notified()) => if heard.is_ok() {
                     while timeout(REST, changed.notified()).await.is_ok() {}
                 }
@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Watches the folders: what a kubelet mounts is replaced there by a link, not written.
+    /// Watches the folders: a kubelet replaces a link there and does not write the files.
     fn listen(&self, changed: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
         let told = Arc::clone(changed);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -135,7 +135,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// Mounts another pair, as a kubelet does: a new folder, and a link that is replaced.
+    /// Mounts another pair as a kubelet does: a new folder, and a replaced link.
     fn mount(folder: &Path, version: &str, complete: bool) {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed([version.to_owned()]).unwrap();
         fs::create_dir(folder.join(version)).unwrap();

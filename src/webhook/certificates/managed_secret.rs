@@ -1,7 +1,7 @@
-//! What the Secret of a managed certificate holds, and what is to be done with it *(no client)*.
+//! The content of the Secret of a managed certificate, and the next step of its rotation *(no client)*.
 //!
-//! Each certificate has an authority of its own, whose key is thrown away: nothing can be signed by it later. So that no
-//! request fails while one certificate takes the place of another:
+//! Each certificate has its own authority, whose key is thrown away, so nothing can be signed by it later. The rotation has these
+//! steps, so no request fails while one certificate replaces another:
 //!
 //! ```text
 //! use ─► two thirds of its life are over ─► prepare: the next pair lies in the Secret, and the API server trusts both
@@ -28,33 +28,33 @@ pub(super) const AUTHORITIES: &str = "ca.crt";
 const NEXT_CERTIFICATE: &str = "next.crt";
 const NEXT_KEY: &str = "next.key";
 
-/// Says that the certificate was written here: its SHA-256. Whoever writes another one may well leave the annotation. Empty
-/// in a Secret that is to be filled here.
+/// The annotation with the SHA-256 of the certificate that was written here. Another program that writes a certificate may leave the
+/// annotation, so the hash must match. It is empty in a blank Secret.
 pub const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-sha256";
 
-/// Says for which names its certificate is good, with commas between.
+/// The annotation with the names in the certificate, separated by commas.
 const NAMES: &str = "peerpods.confidentialcontainers.org/names";
 
-/// Clocks of API servers may be late by this.
+/// How far the clocks of API servers may be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-/// What a managed certificate is to be like.
+/// The wanted properties of a managed certificate.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// DNS names and addresses that the API server may reach the webhook by.
+    /// DNS names and addresses by which API servers may reach the webhook.
     pub names: Vec<String>,
-    /// How long a certificate is good.
+    /// How long a certificate is valid.
     pub lifetime: Duration,
 }
 
 impl Wanted {
-    /// How long both authorities must have been trusted before the next certificate is shown: every API server has to hear
-    /// of it.
+    /// How long both authorities must have been trusted before the next certificate is served, so that every API server has
+    /// learnt them.
     pub(super) fn settling(&self) -> Duration {
         (self.lifetime / 20).min(Duration::from_secs(60))
     }
 
-    /// When two thirds of the life of a certificate are over that expires then.
+    /// When two thirds of a certificate's lifetime are over, if it expires then.
     fn renewal(&self, expires: Timestamp) -> Timestamp {
         expires
             .saturating_sub(SignedDuration::try_from(self.lifetime / 3).unwrap_or(SignedDuration::MAX))
@@ -70,29 +70,29 @@ struct Pair {
     expires: Timestamp,
 }
 
-/// What a managed Secret holds.
+/// The content of a managed Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ManagedSecret {
     current: Pair,
     next: Option<Pair>,
     /// Certificates in PEM: of the current pair's authority, and of the next one's or the one before.
     authorities: Vec<String>,
-    /// Those of the newest pair.
+    /// The names in the newest pair's certificate.
     names: String,
 }
 
-/// What is to be done about the Secret.
+/// The next step for the Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing until this moment.
     Wait(Timestamp),
     /// Nothing until the authorities have been trusted for long enough.
     Settle,
-    /// It is to hold this.
+    /// Write this content.
     Write(ManagedSecret),
 }
 
-/// Why no certificate can be made.
+/// Why no certificate can be created.
 #[derive(Debug, thiserror::Error)]
 #[error("creating a certificate failed: {0}; check the names in it")]
 pub struct IssueError(#[from] rcgen::Error);
@@ -115,8 +115,7 @@ impl ManagedSecret {
         Some(Self { current, next, authorities, names: annotation(secret, NAMES)?.clone() })
     }
 
-    /// Whether a Secret is managed here: it is [to be filled](blank), the certificate in it was written here, or it was, and
-    /// somebody broke it.
+    /// Whether a Secret is managed here: it is [blank], its certificate was written here, or it was written here and is damaged.
     pub(crate) fn is_ours(secret: &Secret) -> bool {
         let data = |key| secret.data.as_ref()?.get(key);
         annotation(secret, FINGERPRINT).is_some_and(|written| {
@@ -128,7 +127,7 @@ impl ManagedSecret {
         })
     }
 
-    /// The Secret that holds this; it replaces `before`.
+    /// The Secret with this content, which replaces `before`.
     pub(super) fn secret(&self, before: &Secret) -> Secret {
         let mut data: BTreeMap<_, _> = [
             (CERTIFICATE, self.current.certificate.clone()),
@@ -148,8 +147,8 @@ impl ManagedSecret {
         Secret { metadata, data: Some(data), type_: before.type_.clone(), ..Secret::default() }
     }
 
-    /// What to do about a Secret that is managed here. `before`: what it held last, if that is known. `settled`: all of its
-    /// authorities have been trusted for long enough.
+    /// The next step for a managed Secret. `before`: its last content, if known. `settled`: all of its authorities have been trusted
+    /// for long enough.
     pub(super) fn next_step(
         secret: &Secret,
         before: Option<&Self>,
@@ -158,15 +157,15 @@ impl ManagedSecret {
         now: Timestamp,
     ) -> Result<Step, IssueError> {
         match (Self::read(secret), before) {
-            // Whoever deletes it wants another one; what is shown stays trusted meanwhile.
+            // A deleted Secret requests another certificate. The served one stays trusted meanwhile.
             (None, Some(before)) if is_blank(secret) => Ok(Step::Write(before.prepared(wanted, now)?)),
-            // Somebody broke it: what is shown is still the last good one, and is put back.
+            // The Secret is damaged: the last good content, which is still served, is restored.
             (None, Some(before)) => Ok(Step::Write(before.clone())),
             (managed, _) => Self::step(managed.as_ref(), wanted, settled, now),
         }
     }
 
-    /// What to do about this, or if there is nothing.
+    /// The next step for this content, or for none.
     fn step(
         managed: Option<&Self>,
         wanted: &Wanted,
@@ -175,14 +174,14 @@ impl ManagedSecret {
     ) -> Result<Step, IssueError> {
         let good = |managed: &&Self| now < managed.next.as_ref().unwrap_or(&managed.current).expires;
         let Some(managed) = managed.filter(good) else {
-            // What was trusted before is past its time.
+            // The former authorities have expired.
             let (current, authority) = issue(wanted, now)?;
             let names = wanted.names.join(",");
             return Ok(Step::Write(Self { current, next: None, authorities: vec![authority], names }));
         };
         if let Some(next) = &managed.next {
             let promoted = Self { current: next.clone(), next: None, ..managed.clone() };
-            // Nobody takes what has expired, so there is nothing to wait for.
+            // No client accepts an expired certificate, so there is nothing to wait for.
             let due = settled || managed.current.expires <= now;
             return Ok(if due { Step::Write(promoted) } else { Step::Settle });
         }
@@ -193,7 +192,7 @@ impl ManagedSecret {
         Ok(Step::Write(managed.prepared(wanted, now)?))
     }
 
-    /// This with another pair to come next. A pair that was to come before was never shown, and is forgotten.
+    /// This content with a new next pair. A former next pair was never served and is dropped.
     fn prepared(&self, wanted: &Wanted, now: Timestamp) -> Result<Self, IssueError> {
         let (next, authority) = issue(wanted, now)?;
         let in_use = self.current.authority(&self.authorities).cloned();
@@ -215,13 +214,13 @@ impl Pair {
         Some(Self { certificate: certificate.clone(), key: key.clone(), expires })
     }
 
-    /// The one of the authorities that signed it.
+    /// The authority that signed it.
     fn authority<'a>(&self, authorities: &'a [String]) -> Option<&'a String> {
         authorities.iter().find(|authority| facts::is_signed_by(&self.certificate.0, authority.as_bytes()))
     }
 }
 
-/// A Secret of this name that says that it is to be filled here. One of its type must have these keys.
+/// A blank Secret of this name, which the webhook fills. A Secret of its type must have these keys.
 pub fn blank(name: &str) -> Secret {
     Secret {
         metadata: ObjectMeta {
@@ -251,7 +250,7 @@ fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), IssueError> 
     let moment = |at: Duration| date_time_ymd(1970, 1, 1) + at;
     let lifetime = SignedDuration::try_from(wanted.lifetime).unwrap_or(SignedDuration::MAX);
     let expires = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
-    // Certificates know whole seconds.
+    // Times in certificates are whole seconds.
     let expires = Timestamp::from_second(expires.as_second()).unwrap_or(expires);
     let valid = |params: &mut CertificateParams| {
         params.not_before = moment(since_1970(now).saturating_sub(CLOCK_SKEW));
@@ -259,7 +258,7 @@ fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), IssueError> 
     };
 
     let mut authority = CertificateParams::default();
-    // Two authorities of one name are told apart by their keys' identifiers.
+    // The identifiers of their keys distinguish two authorities of one name.
     authority
         .distinguished_name
         .push(DnType::CommonName, format!("peerpod-operator webhook {}", now.as_millisecond()));

@@ -1,12 +1,12 @@
-//! The certificate that the webhook shows, and where it comes from.
+//! The certificate that the webhook serves, and its sources.
 //!
 //! | source | who writes it |
 //! |---|---|
-//! | two [files] | whoever mounts them; read again when they change |
-//! | a Secret | somebody else, such as cert-manager; or the replica that leads, where it is [to be filled](managed_secret::blank) |
+//! | two [files] | the program that mounts them; the webhook reads them again when they change |
+//! | a Secret | another program, such as cert-manager; or the leading replica, if the Secret is [blank](managed_secret::blank) |
 //!
-//! A new certificate is shown to whoever connects from then on; open connections go on as they are. Whoever writes it, its
-//! [expiry] is told.
+//! New connections get a new certificate; open connections keep theirs. The webhook reports the [expiry] of a certificate from any
+//! source.
 
 pub mod expiry;
 mod facts;
@@ -26,11 +26,11 @@ use tokio_rustls::rustls::{
     sign::CertifiedKey,
 };
 
-/// The certificate that is shown now, if there is one. It can be replaced at any time.
+/// The certificate that the webhook serves, if there is one. It can be replaced at any time.
 #[derive(Default)]
 pub struct Serving(watch::Sender<Option<Arc<CertifiedKey>>>);
 
-/// Why a certificate cannot be shown.
+/// Why a certificate cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// There is no certificate in it, or one that cannot be read.
@@ -45,8 +45,8 @@ pub enum CertificateError {
 }
 
 impl Serving {
-    /// Shows this certificate (the server's first, then those between it and its authority) from now on, if it is good.
-    /// Gives whether it is another one than before.
+    /// Serves this certificate (the server's first, then the intermediate ones) from now on, if it is valid. Returns whether it is
+    /// new.
     pub fn show(&self, certificate: &[u8], key: &[u8]) -> Result<bool, CertificateError> {
         let chain = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<Vec<_>, _>>()
@@ -54,12 +54,12 @@ impl Serving {
         if chain.is_empty() {
             return Err(CertificateError::Certificate("there is none".to_owned()));
         }
-        // What is wrong with a key is not told: it could be part of it.
+        // The problem with a key is not reported: it could contain a part of the key.
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| CertificateError::Key)?;
         let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
             .map_err(|problem| CertificateError::Pair(problem.to_string()))?;
         Ok(self.0.send_if_modified(|shown| {
-            // One certificate has one key.
+            // Each certificate has exactly one key.
             let news = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
             if news {
                 *shown = Some(Arc::new(pair));
@@ -79,7 +79,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Tells whether there is a certificate, and no more.
+/// Shows whether there is a certificate, and no more.
 impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Serving({})", if self.shown().is_some() { "a certificate" } else { "none" })
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_pair_does_not_take_the_place_of_a_good_one() {
+    fn a_bad_pair_does_not_replace_a_good_one() {
         let serving = Serving::default();
         let Made { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (cert, key) = (cert.pem(), signing_key.serialize_pem());

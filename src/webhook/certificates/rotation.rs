@@ -1,7 +1,7 @@
-//! The replica that leads makes and renews the certificate *(client required)*.
+//! The leading replica creates and renews the certificate *(client required)*.
 //!
-//! Whoever applies the webhook configurations (the operator's own controller) lets them trust the Secret's authorities. Here
-//! is only looked whether they do, so that the webhook may change nothing outside its namespace.
+//! The operator's controller applies the webhook configurations, which trust the Secret's authorities. This module only reads them,
+//! so the webhook needs no right to change anything outside its namespace.
 
 use std::{
     collections::HashMap,
@@ -32,38 +32,37 @@ use tracing::{info, warn};
 use super::managed_secret::{AUTHORITIES, IssueError, ManagedSecret, Step, Wanted};
 use crate::{api::v1alpha1::FIELD_MANAGER, webhook::server::PATH};
 
-/// The Secret unless told otherwise: upstream's.
+/// The default name of the Secret: upstream's.
 pub const SECRET: &str = "webhook-server-cert";
 
-/// The Lease of the replica that keeps the certificate.
+/// The Lease of the replica that rotates the certificate.
 pub const LEASE: &str = "peerpod-webhook";
 
-/// The webhook configurations that must trust a certificate before it is shown, unless told otherwise: those that the
-/// operator makes.
+/// The webhook configurations that must trust a certificate before it is served. By default those that the operator creates.
 pub const CONFIGURATIONS: &str =
     "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
 
-/// What the webhook may do in its namespace. A Secret of another name needs a role of its own. It makes neither of the two
-/// itself: whoever may make a Secret gets by it the token of any ServiceAccount in the namespace.
+/// What the webhook may do in its namespace. A Secret of another name needs a role of its own. The webhook may create neither
+/// object: with the right to create Secrets one gets the token of any ServiceAccount in the namespace.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["secrets"], &["get", "list", "watch", "update"]).named(&[SECRET]),
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
 ];
 
-/// What it may do in the whole cluster: see, not change. The configurations are named after those who asked for them.
+/// What it may do in the whole cluster: read, not change. The names of the configurations depend on the PeerPodConfigs.
 pub const CLUSTER_PERMISSIONS: &[Permission] = &[Permission::new(
     "admissionregistration.k8s.io",
     &["mutatingwebhookconfigurations"],
     &["list", "watch"],
 )];
 
-/// The longest pause: wall clocks are set, and timers know nothing of it.
+/// The longest pause, because timers do not notice when the wall clock is set.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// How long after a failure it is tried again.
+/// The delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What keeps the certificate.
+/// Rotates the certificate.
 #[derive(Clone)]
 pub struct Rotation {
     client: Client,
@@ -73,24 +72,24 @@ pub struct Rotation {
     wanted: Wanted,
 }
 
-/// What the one that leads knows.
+/// What the leader knows.
 #[derive(Default)]
 struct Known {
-    /// The Secret, if there is one and it was seen.
+    /// The Secret, if it exists and was read.
     secret: Option<Secret>,
-    /// What it held last, if it is managed here.
+    /// Its last content, if it is managed here.
     managed: Option<ManagedSecret>,
-    /// The webhook configurations, once all were seen.
+    /// The webhook configurations, after all were listed.
     configurations: Option<HashMap<String, MutatingWebhookConfiguration>>,
-    /// Those of which not all were seen yet.
+    /// The configurations of a list that is still arriving.
     listed: HashMap<String, MutatingWebhookConfiguration>,
     /// The authorities that all configurations trust, and since when.
     trusted: Option<(ByteString, Instant)>,
-    /// Whether it was said that the Secret is somebody else's.
+    /// Whether the log says already that the Secret is not managed here.
     unmanaged: bool,
 }
 
-/// Why the certificate cannot be kept.
+/// Why the rotation failed.
 #[derive(Debug, thiserror::Error)]
 enum RotationError {
     #[error(transparent)]
@@ -100,19 +99,19 @@ enum RotationError {
 }
 
 impl Rotation {
-    /// Keeps the Secret of this name in this namespace, for the webhook configurations with these labels.
+    /// Rotates the certificate in the Secret of this name in this namespace, for the webhook configurations with these labels.
     pub fn new(client: Client, namespace: &str, secret: &str, configurations: &str, wanted: Wanted) -> Self {
         let (namespace, secret) = (namespace.to_owned(), secret.to_owned());
         Self { client, namespace, secret, configurations: configurations.to_owned(), wanted }
     }
 
-    /// Works whenever this process leads, until `stop`.
+    /// Runs whenever this process leads, until `stop`.
     pub async fn run(self, leadership: Leadership, stop: CancellationToken) {
         let changes = leadership.changes();
         pin_mut!(changes);
         loop {
             let leading = async {
-                // Whether it never led or does no longer, it waits for a change.
+                // Without leadership it waits for a change.
                 let _ = Box::pin(leadership.while_leading(self.lead())).await;
                 changes.next().await
             };
@@ -123,7 +122,7 @@ impl Rotation {
         }
     }
 
-    /// Does what a leader does, without end.
+    /// Runs as the leader, without end.
     async fn lead(&self) {
         let secrets = watcher::watch_object(self.secrets(), &self.secret).default_backoff();
         let selected = watcher::Config::default().labels(&self.configurations);
@@ -145,7 +144,7 @@ impl Rotation {
         }
     }
 
-    /// Does the next thing to do; tells when to look again, if nothing changes.
+    /// Does the next step. Returns when to check again without an event.
     async fn step(&self, known: &mut Known) -> Result<Duration, RotationError> {
         let Some(secret) = known.secret.clone() else { return Ok(LONGEST_PAUSE) };
         let unmanaged = !ManagedSecret::is_ours(&secret);
@@ -200,7 +199,7 @@ impl Rotation {
 }
 
 impl Known {
-    /// Takes over the next thing that happens.
+    /// Applies the next event.
     async fn next_event(
         &mut self,
         secrets: &mut (impl Stream<Item = watcher::Result<Option<Secret>>> + Unpin),
@@ -253,13 +252,13 @@ impl Known {
         self.settles_in(settling).is_zero()
     }
 
-    /// How long until they have been.
+    /// How long until [`Self::settled_in`] is true.
     fn settles_in(&self, settling: Duration) -> Duration {
         self.trusted.as_ref().map_or(LONGEST_PAUSE, |(_, since)| settling.saturating_sub(since.elapsed()))
     }
 }
 
-/// The authorities in a Secret, if there are some: what the webhook configurations are to trust.
+/// The authorities in a Secret, if there are any, which the webhook configurations must trust.
 pub fn authorities(secret: &Secret) -> Option<&ByteString> {
     secret.data.as_ref()?.get(AUTHORITIES).filter(|authorities| !authorities.0.is_empty())
 }
@@ -309,7 +308,7 @@ mod tests {
         assert!(trusted_after(apply("b", &[Some("old"), Some("old")]), &old));
         assert!(!trusted_after(apply("a", &[Some("old+new")]), &both), "the other one does not");
         assert!(trusted_after(apply("b", &[Some("old+new"), Some("old+new")]), &both));
-        assert!(!trusted_after(apply("a", &[Some("other")]), &both), "somebody changed it");
+        assert!(!trusted_after(apply("a", &[Some("other")]), &both), "another program changed it");
         assert!(trusted_after(watcher::Event::Delete(configuration("a", &[])), &both));
     }
 }

@@ -1,4 +1,4 @@
-//! A certificate in a Secret, shown by every replica as soon as it is there *(client required)*.
+//! Serves a certificate from a Secret; every replica does *(client required)*.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::{
     managed_secret::{CERTIFICATE, KEY, is_blank},
 };
 
-/// Shows the certificate in this Secret until `stop`; `there` is met when there is one. What cannot be used does not take
-/// the place of what could, and is logged.
+/// Serves the certificate in this Secret until `stop`; `there` is met when there is one. An unusable certificate is logged and does
+/// not replace a usable one.
 pub async fn follow(
     client: Client,
     namespace: String,

@@ -1,4 +1,4 @@
-//! Why an API server does not take a certificate that somebody else made *(no client)*.
+//! Checks whether API servers accept a certificate that the operator did not create *(no client)*.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tokio_rustls::rustls::{
 
 use super::facts;
 
-/// What is wrong with the first of the certificates in this PEM for an API server that calls the webhook by this name and
-/// trusts these authorities, as the end of a sentence; `None` if nothing is.
+/// Why an API server that calls the webhook by this name and trusts these authorities rejects the first certificate in this PEM, as
+/// the end of a sentence; `None` if it accepts it.
 pub(crate) fn problem(
     certificate: &[u8],
     authorities: Option<&[u8]>,
@@ -40,13 +40,13 @@ pub(crate) fn problem(
     is_untrusted.then(|| "is not signed by an authority that API servers trust".to_owned())
 }
 
-/// Whether certainly none of these authorities signed the first of the certificates, be it by way of the others. In all else
-/// API servers may judge otherwise than this library.
+/// Whether certainly none of these authorities signed the first certificate, directly or through the others. Where that is not
+/// certain, API servers may judge otherwise than this library.
 fn is_untrusted(certificates: &[u8], authorities: &[u8], now: Timestamp) -> bool {
     let all = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let (Ok(certificates), Ok(authorities)) = (all(certificates), all(authorities)) else { return false };
     let Some((own, between)) = certificates.split_first() else { return false };
-    // An API server trusts what is itself among them, whoever signed it.
+    // An API server trusts a certificate that is itself among the authorities.
     if authorities.contains(own) {
         return false;
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_taken_for_its_names_while_it_is_good() {
+    fn a_certificate_is_accepted_for_its_names_while_it_is_valid() {
         let made = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             let mut params = CertificateParams::new(names).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_taken_if_one_of_the_authorities_signed_it_or_nobody_can_say() {
+    fn a_certificate_is_accepted_if_an_authority_signed_it_or_that_is_uncertain() {
         let (root, other) = (authority(None), authority(None));
         let between = authority(Some(&root));
         let leaf = |by: &CertifiedIssuer<'_, KeyPair>| {
@@ -134,7 +134,7 @@ mod tests {
             (selfsigned.clone(), selfsigned.clone(), true),
             (direct.clone(), unreadable.to_owned(), true),
             (direct.clone(), format!("{other}{unreadable}"), true),
-            // The authorities have one name, and not one key.
+            // The authorities have the same name and different keys.
             (direct.clone(), other.clone(), false),
             (indirect.clone(), root.clone(), false),
             (indirect + &between, other, false),

@@ -1,4 +1,4 @@
-//! What of a Pod is looked at, read so that it takes little memory whatever a client sends.
+//! Reads the fields of a Pod that matter, with little memory whatever a client sends.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -17,7 +17,7 @@ pub const MOST_CONTAINERS: usize = 500;
 /// The most resources that one container asks for.
 pub const MOST_RESOURCES: usize = 64;
 
-/// What of a Pod is looked at. Everything else in it is left as it is, known or not.
+/// The fields of a Pod that matter. Everything else in it stays unchanged, known or not.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Pod {
     pub(super) metadata: Option<Metadata>,
@@ -156,7 +156,7 @@ impl From<Scalar> for Value {
     }
 }
 
-/// Reads any value; of a map those entries that are kept, and of a list nothing.
+/// Reads any value; of a map the wanted entries, and of a list nothing.
 struct Entries<K, T> {
     keep: K,
     value: PhantomData<T>,

@@ -9,10 +9,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The longest body: an API server takes objects up to 3 MiB, and a review holds one Pod.
 pub(super) const MOST: usize = 4 * 1024 * 1024;
 
-/// What each request may hold in bytes, whatever the others hold: most reviews are shorter, and wait for nobody.
+/// The bytes that each request may hold whatever the others hold: most reviews are shorter and never wait.
 pub(super) const OWN: usize = 32 * 1024;
 
-/// What all that need more may hold together beyond that; what arrives then waits in its connection.
+/// The bytes that larger requests may hold together beyond that. Further ones wait in their connections.
 pub(super) const SHARED: usize = 8 * 1024 * 1024;
 
 /// Room for many a review at once.
@@ -51,8 +51,8 @@ impl Memory {
         Self(Arc::new(Semaphore::new(SHARED)))
     }
 
-    /// Reads a body. Memory is taken for what arrives, not for what was announced: a client that announces much and sends
-    /// nothing takes none from the others. It waits where there is none; the caller bounds the wait.
+    /// Reads a body. It takes memory for bytes that arrived, not for announced ones: a client that announces much and sends nothing
+    /// takes none from the others. Without free memory it waits; the caller bounds the wait.
     pub(super) async fn read<B>(&self, mut body: B) -> Result<Held, Problem>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
@@ -64,7 +64,7 @@ impl Memory {
             let Ok(data) = frame.map_err(Problem::Broken)?.into_data() else { continue };
             let needed = held.bytes.len().saturating_add(data.len());
             if too_long || needed > MOST {
-                // Read to its end all the same: many a client looks for the answer only then.
+                // Read to its end all the same: many clients read the answer only then.
                 (held, too_long) = (Held::default(), true);
                 continue;
             }
@@ -96,7 +96,7 @@ impl Memory {
         if more == 0 {
             return;
         }
-        // The semaphore is never closed. More than there ever is it waits for until the caller gives up.
+        // The semaphore is never closed. A request for more than its total waits until the caller gives up.
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         if let Ok(more) = Arc::clone(&self.0).acquire_many_owned(more).await {
             match &mut held.permit {

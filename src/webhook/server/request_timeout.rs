@@ -1,4 +1,4 @@
-//! The time that a request may take to arrive, and its answer to be taken.
+//! A timeout for a request to arrive and for its answer to be read.
 
 use std::{
     future::Future,
@@ -15,10 +15,10 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A connection that fails where a request, once its first byte is there, takes too long until it is answered, or the client
-/// too long to take the answer.
+/// A connection that fails when a request takes too long from its first byte to its answer, or when the client takes too long to
+/// read the answer.
 ///
-/// A limit of the headers alone cannot tell a slow request from a connection that waits for one.
+/// A timeout for the headers alone cannot distinguish a slow request from an idle connection.
 pub(super) struct RequestTimeout<S> {
     stream: S,
     slot: Arc<Slot>,
@@ -32,7 +32,7 @@ impl<S> RequestTimeout<S> {
         Self { stream, slot, within, begun: None, timer: Box::pin(sleep_until(Instant::now())) }
     }
 
-    /// Ready when this time, counted from then, is over.
+    /// Ready when the timeout since then is over.
     fn poll_timeout(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<io::Error> {
         let end = since + self.within;
         if self.timer.deadline() != end {
@@ -42,7 +42,7 @@ impl<S> RequestTimeout<S> {
         Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "a request or its answer took too long"))
     }
 
-    /// Fails a write that waits for too long: what is held for the answer is short for others.
+    /// Fails a write that waits for too long, because the memory for its answer is scarce.
     fn in_time<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             return written;
@@ -51,7 +51,7 @@ impl<S> RequestTimeout<S> {
         self.poll_timeout(since, cx).map(Err)
     }
 
-    /// When the request began that is not answered yet.
+    /// When the unanswered request began.
     fn begun(&self) -> Option<Instant> {
         self.begun.filter(|begun| *begun > self.slot.active())
     }
