@@ -7,6 +7,7 @@
 
 mod conflicts;
 mod control_plane;
+mod crash;
 mod libvirtd;
 mod replicas;
 mod settings;

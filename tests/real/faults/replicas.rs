@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use testbed::Operator;
 
 use super::Hundred;
-use crate::leadership::{elected, ensure_given, standby, until_leads, until_stands_by};
+use crate::process::leadership::{elected, ensure_given, standby, until_leads, until_stands_by};
 
 /// What an operator has begun and finished, by its log.
 fn deeds(operator: &Operator) -> Result<usize> {

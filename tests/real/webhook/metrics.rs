@@ -22,8 +22,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::stage::Webhook;
 use crate::{
-    observability::documented_metrics,
-    secure_metrics::{scrape, token},
+    process::observability::documented_metrics,
+    process::secure_metrics::{scrape, token},
     support::beside_others,
 };
 

@@ -14,7 +14,7 @@ use peerpod_operator::api::v1alpha1::{PeerPod, PeerPodConfig};
 use serde_json::{Value, json};
 use testbed::wait::{DEADLINE, eventually};
 
-use crate::configuration::stage::{Stage, configuring};
+use crate::peerpodconfig::configuration::stage::{Stage, configuring};
 
 /// Later than what a timestamp of this operator's can be.
 const FAR: &str = "9999-12-31T00:00:00Z";

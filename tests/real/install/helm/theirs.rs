@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{CHART, Helm, RELEASE, of_kind};
-use crate::{kustomize::data, support::beside_others};
+use crate::{install::kustomize::data, support::beside_others};
 
 /// Every value of their charts, of each release up to now: none of them is the default.
 fn theirs() -> Value {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{CHART, Helm, of_kind};
 use crate::{
-    kustomize::{accepted, data},
+    install::kustomize::{accepted, data},
     support::beside_others,
 };
 

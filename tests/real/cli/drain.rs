@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    apply::{PATIENCE, start, succeeds},
+    cli::apply::{PATIENCE, start, succeeds},
     support::alone,
 };
 

@@ -11,8 +11,8 @@ use testbed::{
 };
 
 use crate::{
-    apply::start,
-    kustomize::allow_removal,
+    cli::apply::start,
+    install::kustomize::allow_removal,
     support::{PROGRAM, Scene, beside_others, without_operator},
 };
 

@@ -20,12 +20,12 @@ use testbed::{
 
 use self::holder::Holder;
 use crate::{
-    configuration::stage::Stage,
-    helm::{
+    install::helm::{
         Helm,
         hook::{self, NOWHERE},
     },
-    kustomize::{LIBVIRT, allow_removal, remove},
+    install::kustomize::{LIBVIRT, allow_removal, remove},
+    peerpodconfig::configuration::stage::Stage,
     support::{Alone, PROGRAM, Scene, alone, without_operator},
 };
 

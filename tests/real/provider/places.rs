@@ -18,7 +18,7 @@ use testbed::{
 };
 
 use crate::{
-    leadership::{elected, standby, until_leads},
+    process::leadership::{elected, standby, until_leads},
     support::{ABANDON, Alone, Scene, alone},
 };
 

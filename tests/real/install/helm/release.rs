@@ -14,7 +14,7 @@ use super::{
     hook::{self, NOWHERE},
 };
 use crate::{
-    kustomize::remove,
+    install::kustomize::remove,
     support::{alone, without_operator},
 };
 

@@ -23,8 +23,8 @@ use testbed::{
 };
 
 use crate::{
-    configuration::stage::{Stage, configuring},
-    kustomize::{LIBVIRT, allow_removal, path, with_component},
+    install::kustomize::{LIBVIRT, allow_removal, path, with_component},
+    peerpodconfig::configuration::stage::{Stage, configuring},
     support::{Alone, PROGRAM, alone, without_operator},
 };
 

@@ -6,9 +6,9 @@ use serde_json::Value;
 use testbed::{Operator, OperatorOptions, Request, Settings};
 
 use crate::{
-    crd::installation_is_accepted,
-    leadership::{standby, until_leads},
-    refusals::{is_refused_until_abandoned, left_behind},
+    install::crd::installation_is_accepted,
+    peerpod::refusals::{is_refused_until_abandoned, left_behind},
+    process::leadership::{standby, until_leads},
     support::{PROGRAM, alone_on},
 };
 
@@ -59,6 +59,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
 
 #[test]
 fn people_are_told_which_kubernetes_is_the_oldest() {
-    let told = include_str!("../../README.md").contains(&format!("Kubernetes {OLDEST_KUBERNETES} or later"));
+    let told =
+        include_str!("../../../README.md").contains(&format!("Kubernetes {OLDEST_KUBERNETES} or later"));
     assert!(told, "README.md names another version");
 }

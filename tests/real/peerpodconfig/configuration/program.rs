@@ -21,7 +21,7 @@ use super::{
     stage::{Stage, operator_with},
 };
 use crate::{
-    kustomize::{LIBVIRT, built},
+    install::kustomize::{LIBVIRT, built},
     support::{Alone, alone_with},
 };
 

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    kustomize::remove,
+    install::kustomize::remove,
     support::{PROGRAM, without_operator},
 };
 

@@ -20,7 +20,7 @@ use testbed::{
 use tokio::process::Command;
 
 use crate::{
-    configuration::stage::{self, configuring},
+    peerpodconfig::configuration::stage::{self, configuring},
     support::{beside_others, without_operator},
 };
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json, to_value};
 use testbed::{Testbed, Vm, peerpod_object, wait};
 
 use crate::{
-    rights::all_decisions,
+    install::rights::all_decisions,
     support::{Scene, alone, beside_others},
 };
 

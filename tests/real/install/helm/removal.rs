@@ -12,7 +12,7 @@ use super::{
     hook::{self, NOWHERE},
 };
 use crate::{
-    configuration::stage::{Stage, configuring},
+    peerpodconfig::configuration::stage::{Stage, configuring},
     support::Alone,
 };
 

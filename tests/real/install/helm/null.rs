@@ -5,7 +5,7 @@ use peerpod_operator::api::v1alpha1::PeerPodConfig;
 use serde_json::{Value, json};
 
 use super::{CHART, Helm, theirs::installed};
-use crate::{kustomize::data, support::beside_others};
+use crate::{install::kustomize::data, support::beside_others};
 
 /// Only what is empty among the values, as null.
 fn unset(values: &Value) -> Value {

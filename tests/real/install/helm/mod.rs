@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::{
-    kustomize::{KUSTOMIZE, built, data},
+    install::kustomize::{KUSTOMIZE, built, data},
     support::beside_others,
 };
 

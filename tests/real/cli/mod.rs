@@ -1,0 +1,5 @@
+//! The commands that people run.
+
+pub mod apply;
+mod check;
+mod drain;

@@ -1,0 +1,10 @@
+//! The PeerPod controller deletes VMs, and only those that it may delete.
+
+mod crowd;
+mod deletion;
+mod developer_mode;
+mod far_times;
+mod garbage_collection;
+pub mod refusals;
+mod running_pod;
+mod siblings;

@@ -1,0 +1,6 @@
+//! The process of the operator: its start, leadership, logs, metrics and end.
+
+pub mod leadership;
+mod lifecycle;
+pub mod observability;
+pub mod secure_metrics;

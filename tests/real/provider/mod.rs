@@ -1,0 +1,5 @@
+//! The operator and its clouds: reaching them, their VMs, and the places where VMs may be.
+
+mod far_host;
+mod places;
+mod qemu;
