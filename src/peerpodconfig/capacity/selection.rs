@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
-/// The label of the nodes that are meant where nothing is said; its value is empty.
+/// The label of the nodes that are selected by default; its value is empty.
 pub const WORKER_LABEL: &str = "node.kubernetes.io/worker";
 
 /// The nodes that have all of these properties.
@@ -27,7 +27,7 @@ enum Demand {
     DoesNotExist,
 }
 
-/// A selector that Kubernetes does not accept. The nodes that are meant are unknown until it is mended.
+/// A selector that Kubernetes does not accept. The selected nodes are unknown until it is corrected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSelector {
     /// An expression has no such operator.
@@ -62,13 +62,12 @@ pub enum BadSelector {
 }
 
 impl Selection {
-    /// The nodes that a configuration means.
+    /// The nodes that a configuration selects.
     pub fn of(spec: &PeerPodConfigSpec) -> Result<Self, BadSelector> {
         Self::new(spec.node_selector.as_ref(), spec.label_selector.as_ref())
     }
 
-    /// The nodes that match both. A selector that is empty matches every node; where there is none at all, nodes with
-    /// [`WORKER_LABEL`] are meant.
+    /// The nodes that match both. An empty selector matches every node; without any selector, nodes with [`WORKER_LABEL`] match.
     pub fn new(
         labels: Option<&BTreeMap<String, String>>,
         selector: Option<&LabelSelector>,
@@ -92,7 +91,7 @@ impl Selection {
         Ok(Self(requirements))
     }
 
-    /// What to tell people where no node is selected.
+    /// The message when no node is selected.
     pub fn unmatched(&self) -> String {
         if self.0.is_empty() {
             return "there is no node".to_owned();

@@ -1,9 +1,9 @@
-//! Which node gets how many of a limited number of VMs. Pure *(no client)*.
+//! Distributes a limited number of VMs over nodes. Pure *(no client)*.
 
 /// A node that takes part in a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCapacity<'a> {
-    /// Its name, which decides where nothing else does.
+    /// Its name, which breaks ties.
     pub name: &'a str,
     /// How many VMs it advertises now; 0 where it advertises none.
     pub current: u32,
@@ -27,7 +27,7 @@ pub struct Spread {
 ///   is no room.
 /// - Of any two shares one is larger by 2 or more only if that many peer pods run there.
 /// - Among all such distributions it is one that moves the fewest VMs from what is advertised now, and of those one that
-///   changes the fewest nodes. What is left to choose, names decide; the order of `nodes` decides nothing.
+///   changes the fewest nodes. Names break the remaining ties; the order of `nodes` does not matter.
 ///
 /// It takes O(n log n) for n nodes.
 pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {

@@ -1,4 +1,4 @@
-//! How a configuration stands with the nodes, for its status. Pure *(no client)*.
+//! The state of a configuration's nodes, for its status. Pure *(no client)*.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{api::v1alpha1::Distribution, peerpodconfig::conditions::Reason};
 
-/// How one configuration stands with the nodes.
+/// The state of one configuration's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The configuration's name.
@@ -23,33 +23,33 @@ pub struct Summary {
     pub limit: Result<Option<u32>, BadLimit>,
     /// What the limit counts.
     pub distribution: Distribution,
-    /// Which nodes it selects, or why that is not known.
+    /// Which nodes it selects, or why that is unknown.
     pub selection: Result<Selection, BadSelector>,
     /// Why no node can advertise its resource.
     pub resource: Option<BadResource>,
-    /// Why it advertises nothing, where no cloud-api-adaptor of it runs.
+    /// Why it advertises nothing, if its cloud-api-adaptor is not deployed.
     pub withheld: Option<String>,
     /// How many nodes it selects.
     pub nodes: usize,
     /// How many of them an older configuration has, by that one's name.
     pub overlaps: BTreeMap<String, usize>,
-    /// How many of its other nodes this operator made advertise its resource, as far as they say so themselves.
+    /// How many of its other nodes have this operator's mark for its resource.
     pub marked: usize,
     /// The selected nodes with a taint that keeps its cloud-api-adaptor off, each with that taint.
     pub tainted: Vec<(Arc<str>, Arc<str>)>,
     /// How many of its other nodes are among them.
     pub closed: usize,
-    /// The other selected nodes that are not ready: of their Pods nothing can be asked.
+    /// The other selected nodes that are not ready: the state of their Pods is unknown.
     pub lost: Vec<Arc<str>>,
     /// How many VMs its other nodes advertise now, together.
     pub advertised: u64,
     /// How many of these nodes have no share, as the limit is less than their number.
     pub without: usize,
-    /// How many peer pods run beyond the limit. Their nodes advertise as many until the next look after they are gone.
+    /// How many peer pods run beyond the limit. Their nodes advertise as many until the next count after these have ended.
     pub beyond: u64,
-    /// Whether peer pods that run keep the shares from being as even, or as few, as they are to be.
+    /// Whether running peer pods make the shares uneven, or higher than the limit allows.
     pub uneven: bool,
-    /// The nodes that are to be written to on account of its extended resource. One that is being deleted may go when there
+    /// The nodes with a pending write for its extended resource. A configuration that is being deleted may be released when there
     /// are none.
     pub pending: Vec<Arc<str>>,
     /// Those of them that could not be written to, each with the reason.
@@ -68,7 +68,7 @@ pub struct CapacityFinding {
 }
 
 impl Summary {
-    /// That of a request that selects no node yet.
+    /// The summary of a request, without nodes yet.
     pub fn of(request: &NodeRequest) -> Self {
         Self {
             name: request.name.clone(),
@@ -93,7 +93,7 @@ impl Summary {
         }
     }
 
-    /// Takes over a node that its request selects.
+    /// Adds a node that its request selects.
     pub(super) fn selects(&mut self, node: &Node, request: &NodeRequest) {
         self.nodes += 1;
         if let Some(taint) = request.kept_off(node) {
@@ -103,14 +103,14 @@ impl Summary {
         }
     }
 
-    /// Takes over what kept its nodes from being written to.
+    /// Adds what prevented writes to its nodes.
     pub(super) fn hindered(&mut self, written: &Written) {
         let pending: HashSet<_> = self.pending.iter().collect();
         self.failed = written.failed.iter().filter(|(node, _)| pending.contains(node)).cloned().collect();
         self.contested = written.contested.iter().filter(|node| pending.contains(node)).cloned().collect();
     }
 
-    /// What to tell people about the VMs that its nodes advertise.
+    /// The condition about the VMs that its nodes advertise.
     pub fn capacity(&self) -> CapacityFinding {
         let finding = |reason, message| CapacityFinding { reason, message };
         let owned = self.nodes - self.overlaps.values().sum::<usize>();
@@ -188,7 +188,7 @@ impl Summary {
         }
     }
 
-    /// What is to be told, behind something else, of nodes that are still to be written to.
+    /// The appendix of a message about nodes with pending writes.
     pub fn hindrance(&self) -> (Reason, String) {
         if let Some((node, error)) = self.failed.first() {
             return (Reason::NodeWritesFail, format!("; writing to {node} fails: {error}"));
@@ -202,7 +202,7 @@ impl Summary {
         (Reason::Contested, why)
     }
 
-    /// What to tell people about nodes with taints that keep cloud-api-adaptor off; `None` where there are none.
+    /// The message about nodes with taints that cloud-api-adaptor does not tolerate; `None` without such nodes.
     pub fn kept_off(&self) -> Option<String> {
         let (node, taint) = self.tainted.first()?;
         Some(format!(
@@ -214,7 +214,7 @@ impl Summary {
         ))
     }
 
-    /// What to tell people about nodes that an older configuration has; `None` where there are none.
+    /// The message about nodes that an older configuration has; `None` without such nodes.
     pub fn conflict(&self) -> Option<String> {
         let others: Vec<_> =
             self.overlaps.iter().map(|(name, nodes)| format!("{nodes} to PeerPodConfig {name}")).collect();

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// What Kubernetes itself taints nodes with while they are not well. These come and go, DaemonSets tolerate most of them, and
-/// a node keeps its share meanwhile.
+/// The taints that Kubernetes itself sets on unhealthy nodes. They are temporary, DaemonSets tolerate most of them, and a node keeps
+/// its share meanwhile.
 const PASSING: &str = "node.kubernetes.io/";
 
 /// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
@@ -29,7 +29,7 @@ pub(super) fn tolerated(text: &str, tolerations: &[Toleration]) -> bool {
             && of_effect
             && match said(&toleration.operator).as_deref() {
                 None | Some("Equal") => toleration.value.as_deref().unwrap_or_default() == value,
-                // Of an operator that is not known here the DaemonSet's own status tells.
+                // The DaemonSet's own status shows the effect of an unknown operator.
                 Some(_) => true,
             }
     })

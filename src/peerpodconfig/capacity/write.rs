@@ -25,8 +25,7 @@ use super::{
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
 
-/// How many writes are under way at once: enough for thousands of nodes in seconds, few enough to leave an API server to
-/// others.
+/// The most concurrent writes: enough for thousands of nodes in seconds, few enough not to load the API server.
 const IN_FLIGHT: usize = 16;
 
 /// The answer of an API server that does not know whether it wrote.
@@ -43,7 +42,7 @@ pub struct Written {
     pub outdated: usize,
     /// Nodes that others reset again and again, and that wait to be corrected, by name.
     pub contested: Vec<Arc<str>>,
-    /// Nodes that could not be written to, in this pass or a former one, and why, by name. They wait to be tried again.
+    /// Nodes whose writes failed, in this pass or a former one, and the errors, by name. They wait for another try.
     pub failed: Vec<(Arc<str>, String)>,
     /// How many nodes were not tried after too many failures.
     pub untried: usize,
@@ -64,18 +63,17 @@ impl Writer {
         Self { nodes: Api::all(client), conflicts: ConflictBackoff::default(), failures: Failures::default() }
     }
 
-    /// Whether this has to wait, so that it will not be written.
+    /// Whether this write must wait.
     pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
         self.failures.delays(&write.node, now) || self.conflicts.refuses(write, now)
     }
 
-    /// Whether a node waits for something to be written to it.
+    /// Whether a write to this node waits.
     pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
         self.failures.delays(node, now) || self.conflicts.delays(node, now)
     }
 
-    /// Writes what had [not to wait](Self::refuses) `now`, in this order but several at once, and tells the nodes what they
-    /// are then.
+    /// Does the writes that need [not wait](Self::refuses) `now`, in this order but several at once, and updates the stored nodes.
     pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>, now: Instant) -> Written {
         let mut outcome = Written::default();
         let admitted = admit(&mut self.failures, &self.conflicts, writes, now, &mut outcome);
@@ -130,8 +128,7 @@ impl Writer {
     }
 }
 
-/// Those of the writes that need not wait `now`, in the order in which they are to be done; tells the outcome which others
-/// contest.
+/// The writes that need not wait `now`, in their order. Adds the contested nodes to the outcome.
 fn admit(
     failures: &mut Failures,
     conflicts: &ConflictBackoff,
@@ -140,7 +137,7 @@ fn admit(
     outcome: &mut Written,
 ) -> Vec<NodeWrite> {
     conflicts.forget_old(now);
-    // Asked before any failure is forgotten, as it was when peer pods were counted: whoever had to wait was not counted.
+    // Checked before any failure is forgotten, as at the count: the peer pods of a node that had to wait were not counted.
     let waiting: HashSet<_> =
         writes.iter().map(|write| write.node.clone()).filter(|node| failures.delays(node, now)).collect();
     failures.retain(&writes);
@@ -152,7 +149,7 @@ fn admit(
         false
     });
     outcome.contested.sort();
-    // Nodes that could be written to so far do not wait for others.
+    // Nodes whose last write succeeded do not wait for others.
     writes.sort_by_key(|write| failures.has(&write.node));
     writes
 }
@@ -163,19 +160,19 @@ async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, Api
     api_call::bounded(nodes.patch_status(&write.node, &params, &patch)).await
 }
 
-/// The patch of `nodes/status`, which may write annotations too: so a node and its mark are never at odds.
+/// The patch of `nodes/status`, which may write annotations too: so a node and its mark always agree.
 fn body(write: &NodeWrite) -> Value {
     let NodeWrite { node: _, uid, resources, mark } = write;
     let quantities: BTreeMap<_, _> =
         resources.iter().map(|(name, vms)| (name, vms.map(|vms| vms.to_string()))).collect();
     json!({
-        // Nobody can change an object's uid: so this is refused where the node is another one by now.
+        // The uid of an object is immutable, so the API server refuses this if the node was recreated.
         "metadata": { "uid": uid, "annotations": { MARK: mark } },
         "status": { "capacity": quantities, "allocatable": quantities },
     })
 }
 
-/// Whether the node is gone or another one.
+/// Whether the node was removed or recreated.
 fn is_outdated(node: &str, error: &ApiError) -> bool {
     error.is_absence_of(node) || error.is_of_field("metadata.uid")
 }

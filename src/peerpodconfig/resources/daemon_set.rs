@@ -1,4 +1,4 @@
-//! cloud-api-adaptor on every selected node, and what its ServiceAccount is annotated with.
+//! cloud-api-adaptor on every selected node, and the annotations of its ServiceAccount.
 
 use std::collections::BTreeMap;
 
@@ -29,20 +29,19 @@ use super::{
 };
 use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
 
-/// cloud-api-adaptor's image where nobody names another.
+/// The default image of cloud-api-adaptor.
 pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-api-adaptor";
 
 /// The identity that cloud-api-adaptor runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "cloud-api-adaptor";
 
-/// On cloud-api-adaptor's Pods: the sum of the settings that their DaemonSet is built from.
+/// On cloud-api-adaptor's Pods: the hash of the settings that their DaemonSet is built from.
 pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";
 
 /// cloud-api-adaptor on every selected node.
 ///
-/// Whatever changes the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses sight of its VMs.
-/// So `inputs.settings` must be those that are [in force](super::AdaptorSettings::in_force), of which the object keeps a
-/// record.
+/// Every change of the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses track of its VMs. So
+/// `inputs.settings` must be those that are [in force](super::AdaptorSettings::in_force); the object records them.
 pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     let (config, adaptor) = (inputs.config, &inputs.config.spec.adaptor);
     let mut labels = adaptor.pod_labels.clone();
@@ -73,9 +72,9 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     }
 }
 
-/// The annotations of cloud-api-adaptor's ServiceAccount, to be applied to the one that the installation made. There is
-/// one for all configurations, so these are the annotations of all: where two set one key, the first given wins.
-/// Those that are [unusable](unusable_annotations) are left out, or the API server would take none.
+/// The annotations of cloud-api-adaptor's ServiceAccount, which the installation creates. All configurations share it, so these are
+/// the annotations of all of them: where two set the same key, the first one wins. [Unusable](unusable_annotations) ones are left
+/// out, because the API server would reject all with them.
 pub fn service_account<'a>(
     configs: impl IntoIterator<Item = &'a PeerPodConfig>,
     namespace: &str,
@@ -124,7 +123,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
         .unzip();
     PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
-        // It makes network interfaces of the node, for the tunnels to its VMs.
+        // It creates network interfaces of the node, for the tunnels to its VMs.
         host_network: Some(true),
         dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
         node_selector: selection.node_selector(),
@@ -141,8 +140,8 @@ fn pod(inputs: &Inputs) -> PodSpec {
     }
 }
 
-/// Two cloud-api-adaptors on one node would share its socket and port. A node may come to be selected twice at any time, by
-/// its labels, so the scheduler keeps the second one off until the first one's Pod has ended.
+/// Two cloud-api-adaptors on one node would share its socket and port. A change of its labels can select a node twice at any time, so
+/// the scheduler waits with the second Pod until the first has ended.
 fn apart_from_others(config: &PeerPodConfig) -> PodAntiAffinity {
     let mut labels = Part::Adaptor.selector_labels(config);
     let own = labels.remove(CONFIG_LABEL);
@@ -162,7 +161,7 @@ fn apart_from_others(config: &PeerPodConfig) -> PodAntiAffinity {
     }
 }
 
-/// A toleration as the API server stores it: what is empty is left out, and would be taken for a difference.
+/// A toleration as the API server stores it, without empty fields, which would count as a difference.
 fn stored(toleration: &Toleration) -> Toleration {
     let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     Toleration {
@@ -183,7 +182,7 @@ fn common_volumes(secrets: AdaptorSecrets) -> Vec<Mounted> {
     };
     vec![
         cloud::host_path("pods-dir", "/run/peerpod", None),
-        // It must see the network namespaces that are made after it started.
+        // It must see network namespaces that are created after its start.
         with(cloud::host_path("netns", "/run/netns", None), |mount| {
             mount.mount_propagation = Some("HostToContainer".to_owned());
         }),
@@ -239,7 +238,7 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
     }
 }
 
-/// What is said here wins over the settings.
+/// The environment variables that take precedence over the settings.
 fn env(inputs: &Inputs) -> Vec<EnvVar> {
     let spec = &inputs.config.spec;
     let value = |name: &str, value: &str| EnvVar {
@@ -250,7 +249,7 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
     let mut env = vec![
         field("NODE_NAME", "spec.nodeName"),
         field("POD_UID", "metadata.uid"),
-        // The operator advertises what nodes may run; two writers would fight.
+        // The operator advertises the capacity of nodes; two writers would fight.
         value("PEERPODS_LIMIT_PER_NODE", "-1"),
         value("RUNTIMECLASS_NAME", &spec.admission.runtime_class_name),
     ];

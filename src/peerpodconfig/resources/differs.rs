@@ -1,10 +1,10 @@
-//! Whether applying an object would change what is there: where it would not, nothing is written.
+//! Whether applying an object would change the stored one. If not, the operator writes nothing.
 
 use serde_json::{Map, Value};
 
 use crate::webhook::quantity::Amount;
 
-/// What others may add to.
+/// The field that others may add to.
 const NAMESPACE_SELECTOR: &str = "namespaceSelector";
 
 /// What API servers take a missing part of a list's key for.
@@ -12,19 +12,17 @@ const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 
 /// Whether a server-side apply of `desired` by `manager`, forced, would change anything that people see in `current`.
 ///
-/// It would where a field of `desired` is missing or is something else, and where `manager` applied a field before that
-/// `desired` has no more. What the API server filled in, and what others set beside, is no difference: `managedFields`
-/// of `current`, which must be there, say what is whose, and which lists are merged by what key. Amounts in `limits` and
-/// `requests` are the same however they are written, an empty object or list is the same as none, and the order of merged
-/// lists is nobody's.
+/// It would if a field of `desired` is missing or has another value, or if `manager` applied a field before that `desired` no longer
+/// has. Defaults of the API server and fields of others are no difference: the `managedFields` of `current`, which must be there,
+/// say which field is whose, and by which key lists are merged. Different notations of one amount in `limits` and `requests` are
+/// equal, an empty object or list equals a missing one, and the order of merged lists does not matter.
 ///
-/// Of a `namespaceSelector` others may add to the `matchExpressions`, though it is replaced as a whole: clusters that keep
-/// webhooks out of their own namespaces do. What is
-/// there by the labels that `desired` names must be what is desired.
+/// Others may add `matchExpressions` to a `namespaceSelector`, although it is replaced as a whole: some clusters keep webhooks out of
+/// their own namespaces so. The expressions on labels that `desired` names must be as desired.
 ///
-/// What is replaced as a whole, such as an item of `tolerations`, is compared as a whole: of it `desired` must have
-/// what the API server would fill in. Where `manager` has applied nothing yet and something stands beside what is
-/// desired, this says yes once; afterwards it is known whose that is.
+/// Parts that are replaced as a whole, such as an item of `tolerations`, are compared as a whole, so `desired` must have the API
+/// server's defaults in them. If `manager` has applied nothing yet and `current` has further fields, the result is true once; after
+/// that write the owners are known.
 pub fn differs(current: &Value, desired: &Value, manager: &str) -> bool {
     let empty = Map::new();
     let Some(desired) = desired.as_object() else { return true };
@@ -32,7 +30,7 @@ pub fn differs(current: &Value, desired: &Value, manager: &str) -> bool {
     desired.iter().any(|(name, desired)| {
         let owned = owned.get(&format!("f:{name}"));
         match (name.as_str(), desired.as_object()) {
-            // Never one manager's alone, even where none has applied anything.
+            // It never belongs to one manager alone, even if none has applied anything.
             ("metadata", Some(desired)) => {
                 let owned = owned.and_then(Value::as_object).unwrap_or(&empty);
                 fields_differ(&current[name], desired, owned, false)
@@ -88,8 +86,8 @@ fn fields_differ(
         })
 }
 
-/// Whether a selector lacks something, or excludes by the same labels otherwise. An expression on another label that narrows
-/// what is selected is not ours to judge.
+/// Whether a selector lacks something, or has other expressions on the same labels. Expressions of others on other labels, which
+/// narrow the selection, do not count.
 fn selector_differs(current: &Value, desired: &Value) -> bool {
     let expressions = |selector: &Value| selector["matchExpressions"].as_array().cloned().unwrap_or_default();
     let wanted = expressions(desired);
@@ -103,7 +101,7 @@ fn selector_differs(current: &Value, desired: &Value) -> bool {
     !same(&rest, desired, false)
 }
 
-/// Lists of objects that some of their fields tell apart.
+/// Lists of objects that some of their fields identify.
 fn items_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>) -> bool {
     let keys = owned.iter().filter_map(|(key, owned)| Some((key.strip_prefix("k:")?, owned)));
     let keys: Vec<(Value, &Value)> =
@@ -126,7 +124,7 @@ fn has_key(item: &Value, key: &Value) -> bool {
     })
 }
 
-/// Lists of values of which none is there twice.
+/// Lists of distinct values.
 fn members_differ(current: &Value, desired: &[Value], owned: &Map<String, Value>) -> bool {
     let members = owned.keys().filter_map(|key| key.strip_prefix("v:"));
     let mut members = members.filter_map(|value| serde_json::from_str::<Value>(value).ok());

@@ -1,22 +1,22 @@
-//! The objects that one configuration needs, built from it. Pure *(no client)*.
+//! Builds the objects that one configuration needs. Pure *(no client)*.
 //!
 //! ```text
 //! daemon_set.rs  cloud-api-adaptor on every selected node
-//! cloud.rs       what it needs beside, cloud by cloud
+//! cloud.rs       what it also needs on each cloud
 //! selection.rs   which nodes are selected
-//! settings.rs    what of its ConfigMap and Secret shapes the DaemonSet
+//! settings.rs    the keys of its ConfigMap and Secret that shape the DaemonSet
 //! webhook.rs     the admission webhook: Deployment, Service, PodDisruptionBudget, MutatingWebhookConfiguration
-//! webhook/       tls.rs: what of its settings the webhook is told
+//! webhook/       tls.rs: the settings that the webhook gets
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
-//! program.rs     what the webhook runs and where, as the operator itself does
+//! program.rs     the image and the placement of the webhook, the same as the operator's
 //! own_pods.rs    what all Pods that run this program have in common
-//! names.rs       what they are called, and whose they are
+//! names.rs       names and labels of the objects
 //! differs.rs     whether writing an object would change anything
-//! unmanaged.rs     cloud-api-adaptors of others
+//! unmanaged.rs   cloud-api-adaptors that this configuration does not manage
 //! ```
 //!
-//! All are written by server-side apply: a field that is not built here belongs to whoever set it, and one that is not
-//! built any more goes.
+//! All are written by server-side apply: a field that is not built here belongs to its author, and a field that is no longer built
+//! is removed.
 
 mod cloud;
 mod daemon_set;
@@ -53,7 +53,7 @@ pub struct Inputs<'a> {
     pub namespace: &'a str,
     /// What its `ConfigMap` and Secret say.
     pub settings: &'a AdaptorSettings,
-    /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] unless told otherwise.
+    /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] by default.
     pub adaptor_image: &'a str,
     /// The Secrets that cloud-api-adaptor mounts.
     pub secrets: AdaptorSecrets<'a>,

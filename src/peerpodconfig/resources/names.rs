@@ -1,4 +1,4 @@
-//! What a configuration's objects are called, and how they say whose they are.
+//! The names of a configuration's objects, and the labels that link them to it.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,13 @@ use kube::{Resource as _, ResourceExt as _, api::ObjectMeta};
 use super::Inputs;
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// The label of every object that was made for a configuration: the configuration's name.
+/// The label of every object that was created for a configuration: the configuration's name.
 pub const CONFIG_LABEL: &str = "peerpods.confidentialcontainers.org/config";
 
-/// The annotation of what leads Pods to an admission: the runtime class of these Pods. What is written there outlives the
-/// configuration's naming another class.
+/// The annotation of a registration or policy: the runtime class of its Pods. It stays when the configuration names another class.
 pub const CLASS_ANNOTATION: &str = "peerpods.confidentialcontainers.org/runtime-class";
 
-/// The label of every object that says what made it, and the operator's name there.
+/// The label of every object that names its creator.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// See [`MANAGED_BY`].
 pub const MANAGER: &str = "peerpod-operator";
@@ -27,7 +26,7 @@ pub struct Names {
     pub adaptor: String,
     /// The webhook's Deployment, Service and PodDisruptionBudget.
     pub webhook: String,
-    /// What is not in a namespace: the webhook configuration, or the policy and its binding.
+    /// The cluster-scoped objects: the webhook configuration, or the policy and its binding.
     pub cluster_scoped: String,
 }
 
@@ -43,8 +42,8 @@ impl Names {
     }
 }
 
-/// A configuration may be called what a Service may not: names with dots, or that begin with a digit. Such a name is
-/// replaced by its letters with the sum of the true one behind, since `a.b` and `a-b` are two.
+/// A configuration may have a name that a Service may not have: with dots, or with a digit at the beginning. Such a name is replaced
+/// by its letters and a hash of the full name, because `a.b` and `a-b` differ.
 fn base(name: &str) -> String {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain) {
@@ -59,7 +58,7 @@ fn fnv1a(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Which of a configuration's programs an object is of.
+/// The program of a configuration that an object belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// cloud-api-adaptor.
@@ -69,7 +68,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The labels by which the Pods of this part are selected. They never change: a selector is immutable.
+    /// The labels that select the Pods of this part. They never change, because a selector is immutable.
     pub(super) fn selector_labels(self, config: &PeerPodConfig) -> BTreeMap<String, String> {
         let (name, component) = match self {
             Self::Adaptor => ("cloud-api-adaptor", "adaptor"),
@@ -84,7 +83,7 @@ impl Part {
         .into()
     }
 
-    /// Where people find why its Pods do not run, or were not even made. Of several objects kubectl shows events only if told to.
+    /// The command that shows why its Pods do not run or were not created. For several objects kubectl shows events only on request.
     pub fn diagnosis(self, config: &PeerPodConfig, namespace: &str) -> String {
         let kinds = match self {
             Self::Adaptor => "daemonsets,pods",
@@ -111,7 +110,7 @@ impl Part {
         LabelSelector { match_labels: Some(self.selector_labels(config)), ..LabelSelector::default() }
     }
 
-    /// The metadata of an object in the namespace: it goes with its configuration.
+    /// The metadata of an object in the namespace. It is garbage-collected with its configuration.
     pub(super) fn metadata(self, inputs: &Inputs, name: String) -> ObjectMeta {
         ObjectMeta {
             name: Some(name),
@@ -122,7 +121,8 @@ impl Part {
         }
     }
 
-    /// The metadata of an object that is in no namespace. What is in one cannot own it; it is found again by its label.
+    /// The metadata of a cluster-scoped object. A configuration, which has a namespace, cannot own it; the operator finds it by its
+    /// label.
     pub(super) fn cluster_scoped(self, inputs: &Inputs) -> ObjectMeta {
         let class = inputs.config.spec.admission.runtime_class_name.clone();
         ObjectMeta {

@@ -22,7 +22,7 @@ pub const METRICS_PORT: i32 = 8080;
 /// Any user but root; the image has one of this number.
 pub const USER: i64 = 65_532;
 
-/// A new Pod is ready before an old one goes.
+/// A new Pod is ready before an old one is removed.
 pub(crate) fn strategy() -> DeploymentStrategy {
     DeploymentStrategy {
         type_: Some("RollingUpdate".to_owned()),
@@ -68,7 +68,7 @@ pub(crate) fn pod_security() -> PodSecurityContext {
     }
 }
 
-/// What the profile `restricted` asks of a container, and a root filesystem that nobody writes to.
+/// What the profile `restricted` asks of a container, and a read-only root filesystem.
 pub(crate) fn container_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -94,7 +94,7 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
         name: name.to_owned(),
         value_from: Some(EnvVarSource {
             field_ref: Some(ObjectFieldSelector {
-                // Written out: the API server would, and an apply would take that for somebody else's change.
+                // Explicit, because the API server sets it, and an apply would take that for another program's change.
                 api_version: Some("v1".to_owned()),
                 field_path: path.to_owned(),
             }),

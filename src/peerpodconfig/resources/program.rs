@@ -1,4 +1,4 @@
-//! What the operator itself runs as, which is how the webhook runs, too.
+//! How the operator itself runs, which is how the webhook runs too.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Of a registry that asks nobody who they are, on any node.
+    /// An image of a registry without authentication, on any node.
     pub fn public(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
@@ -38,8 +38,8 @@ impl Program {
         }
     }
 
-    /// As this Pod of the operator has it, on any node. Whoever names another image or other Secrets does so in the operator's
-    /// Deployment or ServiceAccount, and by whichever tool: the Pod has what comes of it. `None`: it is no Pod of the operator.
+    /// As in this Pod of the operator, on any node. The Pod shows the effective image and Secrets, whether they come from the
+    /// operator's Deployment or ServiceAccount. `None`: it is no Pod of the operator.
     pub fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
         let container = spec.containers.iter().find(|container| container.name == OPERATOR_CONTAINER)?;
@@ -51,8 +51,8 @@ impl Program {
         })
     }
 
-    /// What the operator itself is, with the image that somebody named instead of its own. Whoever names one needs no Pod of
-    /// the operator; `None`: there is neither.
+    /// The operator's own program, with this image if one is set. With an image no Pod of the operator is needed. `None`: there is
+    /// neither.
     pub fn with_image(own: Option<Self>, image: Option<&str>) -> Option<Self> {
         match (own, image) {
             (own, None) => own,
@@ -62,7 +62,7 @@ impl Program {
     }
 }
 
-/// Which nodes are for a Pod, and what it may push aside there.
+/// The nodes for a Pod, and its priority there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
     /// Labels of the nodes.
@@ -78,19 +78,19 @@ pub struct Placement {
 impl Placement {
     /// As the operator's Deployment has it, whose `ReplicaSet` this is.
     ///
-    /// A Pod has more than that: API servers put in what they tolerate and rank by default, and others what they like, for
-    /// each Pod anew. In the webhook's template it would be there for good, and change with the Pod that the operator runs in.
+    /// A Pod has more than that: API servers and admission webhooks add tolerations and priorities to each Pod. In the webhook's
+    /// template these would be permanent, and change with the Pod that the operator runs in.
     pub fn of(replicas: &ReplicaSet) -> Self {
         let spec: Option<&ReplicaSetSpec> = (&replicas.spec).into();
         let template = spec.and_then(|spec| spec.template.as_ref()?.spec.clone());
         let PodSpec { node_selector, affinity, tolerations, priority_class_name, .. } =
             template.unwrap_or_default();
-        // What it says of Pods is about the operator's own.
+        // Its rules about Pods concern the operator's own.
         let node_affinity = affinity.and_then(|affinity| affinity.node_affinity);
         Self { node_selector, node_affinity, tolerations, priority_class_name }
     }
 
-    /// Puts a Pod there.
+    /// Applies this to a Pod.
     pub(super) fn place(&self, pod: PodSpec) -> PodSpec {
         let node_affinity = self.node_affinity.clone();
         PodSpec {

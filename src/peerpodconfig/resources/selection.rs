@@ -1,4 +1,4 @@
-//! The nodes that a configuration selects, as its Pods say it.
+//! The nodes that a configuration selects, in the form that its Pods need.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct NodeSelection {
 }
 
 impl NodeSelection {
-    /// What a configuration selects. A selector that is there and empty selects every node.
+    /// The nodes that a configuration selects. An empty selector selects every node.
     pub fn of(spec: &PeerPodConfigSpec) -> Self {
         let default = || [(WORKER_LABEL.to_owned(), String::new())].into();
         let (labels, selector) = match (&spec.node_selector, &spec.label_selector) {
@@ -76,7 +76,7 @@ impl NodeSelection {
     }
 }
 
-/// Whether a label that is there, or is not, meets a requirement of a node selector.
+/// Whether a label, present or missing, meets a requirement of a node selector.
 pub(super) fn requirement_holds(operator: &str, values: &[String], label: Option<&String>) -> bool {
     let among = |label: &String| values.contains(label);
     let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());

@@ -1,5 +1,5 @@
-//! cloud-api-adaptors of others: those that somebody else installed, and those of other configurations. Two on one node would
-//! share its socket and port.
+//! cloud-api-adaptors that a configuration does not manage: those of other configurations, and those that this operator did not
+//! install. Two on one node would share its socket and port.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,13 +12,13 @@ use kube::ResourceExt as _;
 use super::{CONFIG_LABEL, Names, NodeSelection, selection::requirement_holds};
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// What cloud-api-adaptor's own installations, and the controller that this operator takes the place of, call theirs.
+/// The names in cloud-api-adaptor's own installations and in those of the controller that this operator replaces.
 const NAMES: [&str; 2] = ["cloud-api-adaptor-daemonset", "peerpodconfig-ctrl-caa-daemon"];
 
 /// The last part of every image's name, and the label `app` of the usual DaemonSet.
 const ADAPTOR: &str = "cloud-api-adaptor";
 
-/// A DaemonSet that is in the way.
+/// A DaemonSet that conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmanaged {
     /// Its namespace.
@@ -27,14 +27,14 @@ pub struct Unmanaged {
     pub name: String,
     /// The selected nodes that it runs on, in order.
     pub nodes: Vec<String>,
-    /// The other configuration that this operator made it for, by its name.
+    /// The name of the other configuration that this operator created it for.
     pub of_config: Option<String>,
-    /// Whether it was made for this very configuration, by the controller that this operator takes the place of.
+    /// Whether the controller that this operator replaces created it for this configuration.
     pub for_this: bool,
 }
 
 impl fmt::Display for Unmanaged {
-    /// What is in the way, and how to take over.
+    /// Names the conflict, and how to take over.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name, nodes, of_config, for_this } = self;
         write!(f, "the DaemonSet {namespace}/{name}")?;
@@ -75,11 +75,11 @@ impl fmt::Display for Unmanaged {
     }
 }
 
-/// The DaemonSets that run cloud-api-adaptor on nodes that a configuration selects, but its own. One that is being deleted
-/// counts until its Pods have ended. Taints are not looked at: a node that is tainted now may be free of it later.
+/// The DaemonSets, except a configuration's own, that run cloud-api-adaptor on nodes that the configuration selects. One that is being
+/// deleted counts until its Pods have ended. Taints do not count, because a taint may be removed later.
 ///
-/// None is adopted, not even one that was made for this configuration: its selector cannot be changed, and replacing it
-/// costs the VMs that it serves, so somebody must decide when.
+/// The operator adopts none, not even one that was created for this configuration: its selector cannot be changed, and replacing it
+/// costs the VMs that it serves, so a person must decide when.
 pub fn unmanaged_adaptors<'a>(
     daemon_sets: impl IntoIterator<Item = &'a DaemonSet>,
     config: &PeerPodConfig,
@@ -112,7 +112,7 @@ fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
     spec?.template.spec.as_ref()
 }
 
-/// Whether a DaemonSet runs cloud-api-adaptor, whoever made it.
+/// Whether a DaemonSet runs cloud-api-adaptor, whatever created it.
 pub fn runs_adaptor(daemon_set: &DaemonSet) -> bool {
     let labels = daemon_set.labels();
     let images =
@@ -133,7 +133,7 @@ pub fn runs_anothers_adaptor(daemon_set: &DaemonSet, config: &PeerPodConfig) -> 
     runs_adaptor(daemon_set) && !is_of(daemon_set, config)
 }
 
-/// Whether it is the configuration's own, also while somebody took its label off.
+/// Whether it is the configuration's own, also without its label.
 fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     daemon_set.namespace() == config.namespace() && daemon_set.name_any() == Names::of(config).adaptor
 }

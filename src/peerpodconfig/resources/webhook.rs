@@ -1,4 +1,4 @@
-//! The admission webhook: the operator's own image in a Deployment of its own, and what leads the API server to it.
+//! The admission webhook: the operator's own image in its own Deployment, and its registration.
 
 use k8s_openapi::{
     ByteString,
@@ -40,7 +40,7 @@ mod tls;
 
 pub use tls::{tls_of_deployment, tls_of_settings};
 
-/// The name of the webhook within its configuration, as upstream's is called.
+/// The name of the webhook within its configuration, the same as upstream's.
 pub const WEBHOOK: &str = "mwebhook.peerpods.io";
 
 /// The identity that the webhook runs under. It is part of the installation: the operator gives no rights.
@@ -52,19 +52,19 @@ const CONTAINER: &str = "webhook";
 /// Where reviews are served.
 pub const PORT: i32 = 9443;
 
-/// How long the API server waits for an answer, which takes milliseconds. Whoever makes a Pod waits as long.
+/// How long the API server waits for an answer, which takes milliseconds. The creation of a Pod waits as long.
 const TIMEOUT_SECONDS: i32 = 5;
 
-/// How long a Pod that is to go serves on: until every API server has heard that it is no endpoint any more.
+/// How long a terminating Pod continues to serve, until every API server has learnt that it is no endpoint.
 const SERVES_ON_SECONDS: i64 = 5;
 
-/// How long a Pod has from its deletion on: what it serves on, then what its connections may take to end, and some more.
+/// The grace period of a Pod: the time that it continues to serve, the time that its connections may take to end, and a reserve.
 const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().cast_signed() + 5;
 
-/// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one goes.
+/// The webhook's Pods. They are spread over nodes, and a new one is ready before an old one is removed.
 ///
-/// `tls`: what they take of their clients, which is in their template, so that a change reaches them. `program`: what they run,
-/// and where.
+/// `tls`: the options for their clients. They are in the Pod template, so a change replaces the Pods. `program`: the image and the
+/// placement.
 pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deployment {
     let config = inputs.config;
     Deployment {
@@ -109,7 +109,7 @@ pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
     }
 }
 
-/// What makes the API server ask the webhook, about peer pods alone: while it is down no other Pod is held up.
+/// Registers the webhook with API servers, for peer pods alone: while it is down, no other Pod is affected.
 ///
 /// `ca_bundle`: the authorities whose certificates the webhook may show, in PEM, once they are known.
 pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
@@ -186,7 +186,7 @@ fn pod(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> PodSpec {
     program.placement.place(PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
-            // Those of before are to go, and must not lead the new ones to where they are not.
+            // Former Pods are being replaced, and must not influence where new ones run.
             match_label_keys: Some(vec!["pod-template-hash".to_owned()]),
             ..own_pods::spread(Part::Webhook.selector(inputs.config))
         }]),

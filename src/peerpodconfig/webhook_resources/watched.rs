@@ -1,4 +1,4 @@
-//! What is known of the two objects that all webhooks share, by watching them.
+//! Watches the two objects that all webhooks share.
 
 use std::fmt::Debug;
 
@@ -27,7 +27,7 @@ pub(in crate::peerpodconfig) struct Watched {
     lease: watch::Sender<Seen>,
 }
 
-/// What was seen of one of them. Of a private key nothing is kept.
+/// The stored part of one of them. A private key is not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Seen {
     #[default]
@@ -43,7 +43,7 @@ enum Seen {
 }
 
 impl Watched {
-    /// Gives beside what will be known a word whenever that changes.
+    /// Returns the store, and a stream with an item for each change.
     pub(in crate::peerpodconfig) fn watch(
         client: &Client,
         namespace: &str,
@@ -58,7 +58,7 @@ impl Watched {
                 authorities: rotation::authorities(secret).cloned(),
                 certificate: secret.data.as_ref().and_then(|data| data.get(CERTIFICATE)).cloned(),
             }),
-            // It is written every few seconds, by whoever holds it.
+            // Its holder writes it every few seconds.
             changes(leases, LEASE, lease.clone(), |lease| Seen::There {
                 owners: owners(lease),
                 ours: true,
@@ -69,7 +69,7 @@ impl Watched {
         (Self { secret, lease }, changes)
     }
 
-    /// Whether the Secret is known to be as it is to be for a configuration of this uid.
+    /// Whether the Secret is known to be as wanted for the configuration with this uid.
     pub(super) fn secret_is_so(&self, uid: &str, use_: Use) -> bool {
         self.secret.borrow().is_so(uid, use_)
     }
@@ -79,7 +79,7 @@ impl Watched {
         self.lease.borrow().is_so(uid, use_)
     }
 
-    /// The authorities in the Secret, if there are some.
+    /// The authorities in the Secret, if there are any.
     pub(in crate::peerpodconfig) fn authorities(&self) -> Option<ByteString> {
         match &*self.secret.borrow() {
             Seen::There { authorities, .. } => authorities.clone(),
@@ -87,13 +87,13 @@ impl Watched {
         }
     }
 
-    /// Whether somebody else filled the Secret.
+    /// Whether the operator did not create the certificate in the Secret.
     pub(in crate::peerpodconfig) fn is_unmanaged(&self) -> bool {
         matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
     }
 
-    /// Why API servers that trust these authorities do not take the certificate in the Secret for a webhook that they call by
-    /// this name, where somebody else made it; `None` if they do. As the end of a sentence about it.
+    /// Why API servers that trust these authorities and call the webhook by this name reject a certificate in the Secret that the
+    /// operator did not create, as the end of a sentence; `None` if they accept it.
     pub(in crate::peerpodconfig) fn certificate_problem(
         &self,
         name: &str,
@@ -168,7 +168,7 @@ mod tests {
             (there(&[], true), false, true),
             (there(&["other"], true), false, true),
             (there(&["other", "own"], true), true, false),
-            // One that somebody else filled is not owned.
+            // A Secret with a certificate from another source has no owner.
             (there(&["own"], false), false, false),
             (there(&["other"], false), true, true),
         ] {

@@ -49,7 +49,7 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
 ];
 
-/// What it may do in the whole cluster: read, not change. The names of the configurations depend on the PeerPodConfigs.
+/// What it may do in the whole cluster: read, not change. The names of the configurations depend on each PeerPodConfig.
 pub const CLUSTER_PERMISSIONS: &[Permission] = &[Permission::new(
     "admissionregistration.k8s.io",
     &["mutatingwebhookconfigurations"],

@@ -1,5 +1,5 @@
-//! The admission as a policy inside the API server: what [`mutate`](crate::webhook::mutate()) does to a Pod, in CEL. No
-//! server, no certificate, nothing to be down.
+//! The admission as a policy inside the API server: what [`mutate`](crate::webhook::mutate()) does to a Pod, in CEL. It needs no
+//! server and no certificate, so it cannot be down.
 
 mod cel;
 
@@ -38,7 +38,7 @@ pub fn policy(inputs: &Inputs) -> DynamicObject {
         &json!({
             "failurePolicy": "Fail",
             "reinvocationPolicy": "IfNeeded",
-            // Replaced as a whole, so what the API server would fill in must be there: else it differs for ever.
+            // Replaced as a whole, so the API server's defaults must be there: otherwise it always differs.
             "matchConstraints": {
                 "matchPolicy": "Equivalent",
                 "namespaceSelector": other_namespaces(inputs),
@@ -141,7 +141,7 @@ const POD_LEVEL_STAYS: Unsupported = Unsupported {
     policy: "leaves them there without a warning",
 };
 
-/// What this configuration does not get where its admission is a policy, for a condition to tell.
+/// What this configuration does not get where its admission is a policy. A condition reports it.
 pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
     match (admission.mode, admission.sizing) {

@@ -1,4 +1,4 @@
-//! The demands on TLS: those of cloud-api-adaptor's settings are the webhook's, too.
+//! The TLS options: those of cloud-api-adaptor's settings apply to the webhook too.
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentSpec},
@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 use super::CONTAINER;
 use crate::webhook::tls::{TlsError, TlsOptions};
 
-/// The settings, and the flags by which the webhook is told them.
+/// The settings, and the webhook's flags for them.
 const SETTINGS: [(&str, &str); 2] =
     [("TLS_MIN_VERSION", "--tls-min-version="), ("TLS_CIPHER_SUITES", "--tls-cipher-suites=")];
 
@@ -21,7 +21,7 @@ pub fn tls_of_settings(config_map: &ConfigMap) -> Result<TlsOptions, TlsError> {
     TlsOptions::parse(min_version, ciphers)
 }
 
-/// What the Pods of this Deployment are told; the default where somebody else wrote what they cannot start with.
+/// The options of this Deployment's Pods; the default where its flags are invalid.
 pub fn tls_of_deployment(deployment: &Deployment) -> TlsOptions {
     let spec: Option<&DeploymentSpec> = (&deployment.spec).into();
     let pod = spec.and_then(|spec| spec.template.spec.as_ref());
@@ -34,7 +34,7 @@ pub fn tls_of_deployment(deployment: &Deployment) -> TlsOptions {
     TlsOptions::parse(min_version, ciphers).unwrap_or_default()
 }
 
-/// How the webhook is told of them. What is the default is not said.
+/// The webhook's flags for these options, without defaults.
 pub(super) fn arguments(tls: &TlsOptions) -> impl Iterator<Item = String> + use<> {
     let values = SETTINGS.into_iter().zip(tls.values());
     values.filter(|(_, value)| !value.is_empty()).map(|((_, flag), value)| format!("{flag}{value}"))
