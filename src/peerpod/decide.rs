@@ -12,7 +12,7 @@ use std::{cmp::Ordering, time::Duration};
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
+use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, ownership};
 
 /// How long after a Pod's grace period its VM is kept.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -211,7 +211,7 @@ pub enum Refusal {
     /// The identifier names no machine.
     BadInstance(IdProblem),
     /// The machine is not this Pod's.
-    NotOwn(guard::NotOwn),
+    NotOwn(ownership::NotOwn),
     /// Another PeerPod needs the same machine.
     Claimed(Message),
     /// This operator cannot speak to that cloud.
@@ -251,7 +251,7 @@ pub fn decide(facts: Facts) -> Decision {
             if let Some(claimant) = facts.claimed_by {
                 return Decision::Refuse(Refusal::Claimed(claimant));
             }
-            match guard::prove(vm, &pod) {
+            match ownership::verify(vm, &pod) {
                 Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
                 Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes),
                 Ok(_) if facts.developer_mode => Decision::Refuse(Refusal::DeveloperMode),
@@ -356,7 +356,7 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
 
 /// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
-    let proven = facts.pod.as_ref().is_some_and(|pod| guard::prove(vm.clone(), pod).is_ok());
+    let proven = facts.pod.as_ref().is_some_and(|pod| ownership::verify(vm.clone(), pod).is_ok());
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 

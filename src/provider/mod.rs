@@ -19,26 +19,26 @@
 //!
 //! # What a provider may rely on
 //!
-//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`guard::prove`] has shown that it is the machine
+//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the machine
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
 //! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
 
-mod decorators;
-mod earlier;
 mod error;
 mod finding;
-pub mod guard;
 mod instance;
 pub mod libvirt;
+mod limits;
+pub mod ownership;
 pub mod places;
+mod previous_endpoints;
 mod registry;
 
-pub use decorators::{Limits, decorate};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
-pub use guard::OwnVm;
 pub use instance::{IdProblem, InstanceId};
+pub use limits::{Limits, decorate};
+pub use ownership::OwnVm;
 pub use places::Places;
 pub use registry::{Clouds, cloud_label, open};
 

@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use super::{
     Error, ErrorClass, Limits, Places, Provider, decorate,
-    earlier::{EarlierPlace, Seen, WithEarlier},
     libvirt::{Expected, Libvirt},
     places::Known,
+    previous_endpoints::{PreviousEndpoint, Seen, WithPrevious},
 };
 use crate::{
     metrics::Metrics,
-    settings::{CloudProvider, Place, ProviderSettings, Snapshot, State},
+    settings::{CloudProvider, Endpoint, ProviderSettings, Snapshot, State},
 };
 
 /// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
@@ -38,9 +38,9 @@ struct Inner {
 /// What was made of one generation of settings and of what was known of the places.
 struct Built {
     generation: u64,
-    place: Place,
+    endpoint: Endpoint,
     known: Arc<Known>,
-    /// What was seen in that place, on that host.
+    /// What was seen at that endpoint, on that host.
     seen: Arc<Seen>,
     provider: Result<(CloudProvider, Arc<dyn Provider>), Error>,
 }
@@ -56,8 +56,8 @@ impl Clouds {
     pub fn are_known(&self) -> bool {
         let state = self.0.settings.borrow();
         let usable = state.current.as_ref().filter(|snapshot| snapshot.obstacle().is_none());
-        let place = usable.and_then(|snapshot| snapshot.provider.place());
-        place.is_none_or(|place| self.0.places.known(&place).is_some())
+        let endpoint = usable.and_then(|snapshot| snapshot.provider.endpoint());
+        endpoint.is_none_or(|endpoint| self.0.places.known(&endpoint).is_some())
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
@@ -102,10 +102,10 @@ impl Clouds {
         if let Some(obstacle) = snapshot.obstacle() {
             return Err(Error::new(ErrorClass::Invalid, obstacle));
         }
-        let Some(place) = snapshot.provider.place() else {
+        let Some(endpoint) = snapshot.provider.endpoint() else {
             return Err(Error::new(ErrorClass::Invalid, "the settings name no place"));
         };
-        let Some(known) = self.0.places.known(&place) else {
+        let Some(known) = self.0.places.known(&endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
             return Err(Error::new(ErrorClass::Transient, message));
         };
@@ -115,19 +115,20 @@ impl Clouds {
         {
             return built.provider.clone();
         }
-        let same =
-            |it: &&Built| it.place == place && it.known.host == known.host && it.known.moved == known.moved;
+        let same = |it: &&Built| {
+            it.endpoint == endpoint && it.known.host == known.host && it.known.moved == known.moved
+        };
         let seen = built.as_ref().filter(same).map(|before| Arc::clone(&before.seen)).unwrap_or_default();
-        let provider = self.build(snapshot, &place, &known, &seen);
+        let provider = self.build(snapshot, &endpoint, &known, &seen);
         let generation = state.generation;
-        *built = Some(Built { generation, place, known, seen, provider: provider.clone() });
+        *built = Some(Built { generation, endpoint, known, seen, provider: provider.clone() });
         provider
     }
 
     fn build(
         &self,
         snapshot: &Snapshot,
-        place: &Place,
+        endpoint: &Endpoint,
         known: &Arc<Known>,
         seen: &Arc<Seen>,
     ) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
@@ -137,13 +138,13 @@ impl Clouds {
             let provider = connect(&snapshot.provider, address, host.as_deref(), moved, limits.most_calls())?;
             Ok::<_, Error>(decorate(provider, cloud.as_str(), limits.clone(), metrics.clone()))
         };
-        let current = at(&place.address, &known.host, Some(self.0.places.moved()))?;
-        let earlier = known.former.iter().map(|former| EarlierPlace {
+        let current = at(&endpoint.address, &known.host, Some(self.0.places.moved()))?;
+        let previous = known.former.iter().map(|former| PreviousEndpoint {
             former: former.clone(),
             provider: at(&former.address, &former.host, None),
         });
-        let (earlier, known, seen) = (earlier.collect(), Arc::clone(known), Arc::clone(seen));
-        Ok((cloud, Arc::new(WithEarlier { current, place: place.clone(), known, seen, earlier })))
+        let (previous, known, seen) = (previous.collect(), Arc::clone(known), Arc::clone(seen));
+        Ok((cloud, Arc::new(WithPrevious { current, endpoint: endpoint.clone(), known, seen, previous })))
     }
 }
 

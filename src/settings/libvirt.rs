@@ -2,7 +2,7 @@
 
 use libvirt_client::{ConnectUri, UriError};
 
-use super::Place;
+use super::Endpoint;
 use super::key::settings;
 use super::snapshot::Malformed;
 
@@ -39,9 +39,9 @@ settings! {
 
 impl Libvirt {
     /// Where these settings look for machines.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
         let uri = self.uri.parse::<ConnectUri>().ok()?;
-        Some(Place { setting: "LIBVIRT_URI", address: uri.address() })
+        Some(Endpoint { setting: "LIBVIRT_URI", address: uri.address() })
     }
 
     /// What deletion could not use.

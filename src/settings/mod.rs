@@ -17,22 +17,22 @@
 
 mod catalogue;
 mod common;
+mod endpoint;
 mod error;
 mod folder;
 mod inspect;
 mod key;
 mod libvirt;
-mod place;
 mod snapshot;
 mod watch;
 
 pub use catalogue::CloudProvider;
 pub use common::Common;
+pub use endpoint::Endpoint;
 pub use error::SettingsError;
 pub use folder::{Folders, Raw};
 pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};
 pub use key::{Key, Kind};
 pub use libvirt::Libvirt;
-pub use place::Place;
 pub use snapshot::{Conflict, Malformed, ProviderSettings, Snapshot, Source, Warning};
 pub use watch::{State, watch};

@@ -6,7 +6,7 @@ use std::fmt;
 use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{CloudProvider, Common, Key, Libvirt, Place, Raw, SettingsError, catalogue};
+use super::{CloudProvider, Common, Endpoint, Key, Libvirt, Raw, SettingsError, catalogue};
 
 /// The settings of one pair of folders, read at one moment and as a whole.
 #[derive(Clone, Debug)]
@@ -166,9 +166,9 @@ impl ProviderSettings {
     }
 
     /// Where in that provider's cloud machines are made and looked for; none where the settings name no place for good.
-    pub fn place(&self) -> Option<Place> {
+    pub fn endpoint(&self) -> Option<Endpoint> {
         match self {
-            Self::Libvirt(libvirt) => libvirt.place(),
+            Self::Libvirt(libvirt) => libvirt.endpoint(),
         }
     }
 

@@ -429,7 +429,7 @@ proptest! {
 #[test]
 fn every_decision_has_a_label_of_the_table() {
     let error = Error::new(ErrorClass::Transient, "");
-    let own = guard::prove(vm("podvm-web-0-1a2b3c4d"), "web-0").unwrap();
+    let own = ownership::verify(vm("podvm-web-0-1a2b3c4d"), "web-0").unwrap();
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,

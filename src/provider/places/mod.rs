@@ -28,7 +28,7 @@ use self::keeper::Keeper;
 use super::Error;
 use crate::{
     names,
-    settings::{Place, State},
+    settings::{Endpoint, State},
 };
 
 /// What the leader may do to keep the places.
@@ -48,7 +48,7 @@ pub struct Places {
 struct Answer {
     /// The term of leadership in which it was found out.
     term: u64,
-    place: Place,
+    endpoint: Endpoint,
     outcome: Result<Arc<Known>, Error>,
 }
 
@@ -92,9 +92,10 @@ impl Places {
     }
 
     /// What is known while the settings name this place. `None`: the leader has not found it out yet.
-    pub(super) fn known(&self, place: &Place) -> Option<Result<Arc<Known>, Error>> {
+    pub(super) fn known(&self, endpoint: &Endpoint) -> Option<Result<Arc<Known>, Error>> {
         let answer = self.answer.borrow();
-        let answer = answer.as_ref().filter(|it| it.place == *place && it.term == self.leadership.term());
+        let answer =
+            answer.as_ref().filter(|it| it.endpoint == *endpoint && it.term == self.leadership.term());
         answer.map(|answer| answer.outcome.clone())
     }
 

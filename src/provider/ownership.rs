@@ -15,7 +15,7 @@ const SANDBOX_CHARACTERS: usize = 8;
 
 const PREFIX: &str = "podvm-";
 
-/// A machine that has been proven to be the pod VM of the Pod in question. Only [`prove`] makes one.
+/// A machine that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnVm(Vm);
 
@@ -59,7 +59,7 @@ impl NotOwn {
 }
 
 /// Shows that `vm` is what cloud-api-adaptor made for the Pod named `pod`, or says why not.
-pub fn prove(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
+pub fn verify(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
     let expected = prefix(pod);
     let sandbox = vm.name.strip_prefix(&expected);
     let ours = sandbox.is_some_and(|sandbox| {
@@ -102,10 +102,10 @@ mod tests {
 
     #[test]
     fn the_name_made_from_the_pod_proves_the_vm() {
-        assert!(prove(vm("podvm-web-0-1a2b3c4d"), "web-0").is_ok());
-        assert!(prove(vm("podvm-a-b-1a2b3c4d"), "a.b").is_ok(), "dots become hyphens");
+        assert!(verify(vm("podvm-web-0-1a2b3c4d"), "web-0").is_ok());
+        assert!(verify(vm("podvm-a-b-1a2b3c4d"), "a.b").is_ok(), "dots become hyphens");
         let long = "x".repeat(253);
-        assert!(prove(vm(&format!("podvm-{}-1a2b3c4d", "x".repeat(48))), &long).is_ok(), "names are cut");
+        assert!(verify(vm(&format!("podvm-{}-1a2b3c4d", "x".repeat(48))), &long).is_ok(), "names are cut");
     }
 
     #[test]
@@ -120,15 +120,15 @@ mod tests {
             "podvm-web-0-1A2B3C4D",
             "podvm-web-0-1a2b-c4d",
         ] {
-            assert!(matches!(prove(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
+            assert!(matches!(verify(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
         }
-        assert!(prove(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(), "the VM of the Pod web-1a2b3c4d");
+        assert!(verify(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(), "the VM of the Pod web-1a2b3c4d");
     }
 
     #[test]
     fn a_name_without_the_providers_sign_proves_nothing() {
         let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
-        assert!(matches!(prove(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
+        assert!(matches!(verify(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
     }
 
     proptest! {
@@ -136,19 +136,19 @@ mod tests {
         fn every_pods_own_vm_is_proven_and_fits_the_limit(pod in "[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
             let name = format!("{}{sandbox}", prefix(&pod));
             prop_assert!(name.len() <= NAME_LIMIT);
-            prop_assert!(prove(vm(&name), &pod).is_ok());
+            prop_assert!(verify(vm(&name), &pod).is_ok());
         }
 
         #[test]
         fn no_vm_is_proven_for_two_short_pod_names(a in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", b in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
             prop_assume!(a != b);
             let name = format!("{}{sandbox}", prefix(&a));
-            prop_assert!(prove(vm(&name), &b).is_err());
+            prop_assert!(verify(vm(&name), &b).is_err());
         }
 
         #[test]
         fn any_name_is_answered_without_panic(name in "\\PC*", pod in "\\PC*") {
-            let _ = prove(vm(&name), &pod);
+            let _ = verify(vm(&name), &pod);
         }
     }
 }
