@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
-//! | [`provider`] | the contract with a cloud, and one module for each cloud |
+//! | [`provider`] | the contract with a cloud, and one folder for each cloud |
 //! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
 //! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
@@ -24,7 +24,7 @@
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use peerpod_operator::provider::{Clouds, Limits, Places};
+//! use peerpod_operator::provider::{CATALOGUE, Clouds, Limits, Places};
 //! use peerpod_operator::{NAMESPACE, metrics::Metrics, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -36,7 +36,7 @@
 //!     told.settings_reloaded(state.rejected.is_none());
 //!     told.settings_usable(state.usable());
 //! };
-//! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
+//! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let leadership = Leadership::unlimited(); // this process is alone
 //! let (places, keeping) =
 //!     Places::keep(client.clone(), NAMESPACE, settings.clone(), leadership.clone(), shutdown.clone());

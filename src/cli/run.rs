@@ -21,7 +21,7 @@ use crate::{
     metrics::Metrics,
     names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod, peerpodconfig,
-    provider::{Clouds, Limits, Places},
+    provider::{CATALOGUE, Clouds, Limits, Places},
     settings,
     webhook::tls::TlsOptions,
 };
@@ -55,7 +55,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             Some(problem) => shown.unmet(problem),
         }
     };
-    let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;
+    let (settings, _) =
+        settings::watch(args.folders.clone().into(), CATALOGUE, shutdown.clone(), on_change).await;
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 

@@ -31,6 +31,8 @@ pub struct Facts {
     pub recorded: Timestamp,
     /// The name of the Pod that owns it, if one does.
     pub pod: Option<String>,
+    /// The longest name that cloud-api-adaptor gives to a VM on that cloud, in bytes.
+    pub name_limit: usize,
     /// How far that Pod is.
     pub owner: Owner,
     /// When that Pod was in its present sandbox already.
@@ -251,7 +253,7 @@ pub fn decide(facts: Facts) -> Decision {
             if let Some(claimant) = facts.claimed_by {
                 return Decision::Refuse(Refusal::Claimed(claimant));
             }
-            match ownership::verify(vm, &pod) {
+            match ownership::verify(vm, &pod, facts.name_limit) {
                 Err(not_own) => Decision::Refuse(Refusal::NotOwn(not_own)),
                 Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::MachineGoes),
                 Ok(_) if facts.developer_mode => Decision::Refuse(Refusal::DeveloperMode),
@@ -356,7 +358,8 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
 
 /// Whether a sibling's machine is this Pod's and not the one that this PeerPod records.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
-    let proven = facts.pod.as_ref().is_some_and(|pod| ownership::verify(vm.clone(), pod).is_ok());
+    let verify = |pod: &String| ownership::verify(vm.clone(), pod, facts.name_limit);
+    let proven = facts.pod.as_ref().is_some_and(|pod| verify(pod).is_ok());
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 

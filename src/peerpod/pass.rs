@@ -217,7 +217,7 @@ mod tests {
         observe::tests::{answers, failing},
         *,
     };
-    use crate::provider::{Vm, ownership};
+    use crate::provider::{NAME_LIMIT, Vm, ownership};
 
     /// What follows from the deletion of a dangling machine by this cloud.
     async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
@@ -251,7 +251,7 @@ mod tests {
         let gone = || Error::new(ErrorClass::NotFound, "");
         let busy = Error::new(ErrorClass::Transient, "busy");
         let another = Vm { name: "database".to_owned(), ..vm.clone() };
-        let refusal = Refusal::NotOwn(ownership::verify(another.clone(), "web-0").unwrap_err());
+        let refusal = Refusal::NotOwn(ownership::verify(another.clone(), "web-0", NAME_LIMIT).unwrap_err());
         for (shown, expected) in [
             (Err(gone()), Decision::Release(Release::Absent)),
             (Ok(vm.clone()), goes.clone()),

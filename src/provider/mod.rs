@@ -23,9 +23,34 @@
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
 //! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
+//!
+//! # Where a cloud is
+//!
+//! A cloud is one folder and one line in [`CLOUDS`]. Its [`Cloud`] says all that the rest of the operator asks about it: no other
+//! module compares names of clouds.
+//!
+//! ```text
+//! settings   a catalogue of schemas (name, keys, check)  ->  Snapshot: schema, values, endpoint
+//! cloud.rs   Cloud: a schema, and what else differs from cloud to cloud; CLOUDS, and their CATALOGUE
+//! registry   Snapshot  ->  the Cloud of its name  ->  open(values)  ->  a provider within its limits
+//! aws/ …     mod.rs: its Cloud; settings.rs: its keys
+//! libvirt/   the same, and its typed settings and its Provider
+//! ```
+//!
+//! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
+//! reads them into its own type when a provider is opened, so no other module knows that type.
 
+mod alibabacloud;
+mod aws;
+mod azure;
+mod byom;
+pub mod cloud;
+mod docker;
 mod error;
 mod finding;
+mod gcp;
+mod ibmcloud;
+mod ibmcloud_powervs;
 mod instance;
 pub mod libvirt;
 mod limits;
@@ -33,7 +58,10 @@ pub mod ownership;
 pub mod places;
 mod previous_endpoints;
 mod registry;
+mod shared_keys;
+mod vsphere;
 
+pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
 pub use instance::{IdProblem, InstanceId};

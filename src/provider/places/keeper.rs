@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{Error, ErrorClass, open},
+    provider::{Error, ErrorClass, Opening, open},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -137,10 +137,11 @@ impl Keeper {
     /// Does the next thing to do; tells when to look again, if nothing changes.
     async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
-        let snapshot = state.current.filter(|snapshot| snapshot.obstacle().is_none());
-        let Some((snapshot, endpoint)) =
-            snapshot.and_then(|it| it.provider.endpoint().map(|endpoint| (it, endpoint)))
-        else {
+        let usable = state.current.and_then(|snapshot| {
+            let endpoint = snapshot.endpoint().ok()?.clone();
+            Some((snapshot, endpoint))
+        });
+        let Some((snapshot, endpoint)) = usable else {
             // The settings themselves say why nothing is decided by them.
             return LONGEST_PAUSE;
         };
@@ -184,7 +185,7 @@ impl Keeper {
         let Some(object) = &seen.object else {
             return seen.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
         };
-        let cloud = snapshot.provider.provider().as_str();
+        let cloud = snapshot.cloud();
         let (key, empty) = (key(cloud, &endpoint.address), BTreeMap::new());
         let data = object.data.as_ref().unwrap_or(&empty);
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
@@ -314,7 +315,7 @@ impl Seen {
 
 /// Asks which host is at the place that the settings name.
 async fn ask(snapshot: &Snapshot) -> Result<Host, Error> {
-    let provider = open(snapshot, 1)?;
+    let provider = open(snapshot, Opening::new(1))?;
     let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
         let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
