@@ -32,7 +32,8 @@
 //! ```text
 //! settings   a catalogue of schemas (name, keys, check)  ->  Snapshot: schema, values, endpoint
 //! cloud.rs   Cloud: a schema, and what else differs from cloud to cloud; CLOUDS, and their CATALOGUE
-//! registry   Snapshot  ->  the Cloud of its name  ->  open(values)  ->  a provider within its limits
+//! openers.rs the Cloud of a Snapshot's name, or what an embedding program brings for it  ->  open(values)  ->  Provider
+//! registry   the provider of the settings in force, within its limits
 //! aws/ …     mod.rs: its Cloud; settings.rs: its keys
 //! libvirt/   the same, and its typed settings and its Provider
 //! ```
@@ -54,6 +55,7 @@ mod ibmcloud_powervs;
 mod instance;
 pub mod libvirt;
 mod limits;
+mod openers;
 pub mod ownership;
 pub mod places;
 mod previous_endpoints;
@@ -66,9 +68,10 @@ pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
 pub use instance::{IdProblem, InstanceId};
 pub use limits::{Limits, decorate};
+pub use openers::Openers;
 pub use ownership::OwnVm;
 pub use places::Places;
-pub use registry::{Clouds, cloud_label, open};
+pub use registry::{Clouds, cloud_label};
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -7,7 +7,7 @@ use operator_kit::{Message, changes::changes};
 use tokio::sync::watch;
 
 use super::{
-    CLOUDS, Cloud, Error, ErrorClass, Limits, Places, Provider,
+    CLOUDS, Cloud, Error, ErrorClass, Limits, Openers, Places, Provider,
     cloud::{Opening, Recorded},
     decorate,
     places::Known,
@@ -28,6 +28,7 @@ pub fn cloud_label(cloud: &str) -> &'static str {
 pub struct Clouds(Arc<Inner>);
 
 struct Inner {
+    openers: Openers,
     settings: watch::Receiver<State>,
     places: Places,
     limits: Limits,
@@ -46,9 +47,15 @@ struct Built {
 }
 
 impl Clouds {
-    /// Clouds by these settings, each within `limits`; its VMs may be in these places.
-    pub fn new(settings: watch::Receiver<State>, places: Places, limits: Limits, metrics: Metrics) -> Self {
-        Self(Arc::new(Inner { settings, places, limits, metrics, built: Mutex::default() }))
+    /// Clouds by these settings, each within `limits`; its VMs may be in these places, which were kept with the same `openers`.
+    pub fn new(
+        openers: Openers,
+        settings: watch::Receiver<State>,
+        places: Places,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> Self {
+        Self(Arc::new(Inner { openers, settings, places, limits, metrics, built: Mutex::default() }))
     }
 
     /// Whether it is known, or known why not, in which places a VM may be. Until then nothing can be decided;
@@ -130,7 +137,8 @@ impl Clouds {
         let (limits, metrics) = (&self.0.limits, &self.0.metrics);
         let at = |address: &str, host: &Option<String>, moved| {
             let recorded = Some(Recorded { address, host: host.as_deref(), moved });
-            let provider = open(snapshot, Opening { calls: limits.most_calls(), recorded })?;
+            let opening = Opening { calls: limits.most_calls(), recorded };
+            let provider = self.0.openers.open(snapshot, opening)?;
             Ok::<_, Error>(decorate(provider, cloud, limits.clone(), metrics.clone()))
         };
         let current = at(&endpoint.address, &known.host, Some(self.0.places.moved()))?;
@@ -143,13 +151,5 @@ impl Clouds {
     }
 }
 
-/// The provider that these settings describe, without limits and metrics.
-pub fn open(snapshot: &Snapshot, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
-    let cloud = snapshot.cloud();
-    let open = Cloud::named(cloud).and_then(|cloud| cloud.open).ok_or_else(|| {
-        let message = format!("this version of the operator does not delete VMs on {cloud}");
-        Error::new(ErrorClass::NotSupported, Message::public(message))
-    })?;
-    open(&snapshot.values, opening)
-}
+#[cfg(test)]
+mod tests;

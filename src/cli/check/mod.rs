@@ -19,7 +19,7 @@ use self::{
 };
 use super::FolderArgs;
 use crate::{
-    provider::{self, CATALOGUE, Error, ErrorClass, Opening},
+    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening},
     settings::{Folders, Inspection, Snapshot},
 };
 
@@ -99,7 +99,7 @@ fn examine(folders: &Folders) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
-    let provider = provider::open(snapshot, Opening::new(CALLS))?;
+    let provider = Openers::default().open(snapshot, Opening::new(CALLS))?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.cloud();
         let message =

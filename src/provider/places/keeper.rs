@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{Error, ErrorClass, Opening, open},
+    provider::{Error, ErrorClass, Openers, Opening},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -57,6 +57,7 @@ pub(super) struct Keeper {
     api: Api<ConfigMap>,
     /// The `ConfigMap`, for people.
     name: String,
+    openers: Openers,
     settings: watch::Receiver<State>,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
@@ -88,6 +89,7 @@ impl Keeper {
     pub(super) fn new(
         client: Client,
         namespace: &str,
+        openers: Openers,
         settings: watch::Receiver<State>,
         leadership: Leadership,
         answer: watch::Sender<Option<Answer>>,
@@ -96,7 +98,7 @@ impl Keeper {
         let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
-        Self { api, name, settings, leadership, answer, moved, backoff, doubts }
+        Self { api, name, openers, settings, leadership, answer, moved, backoff, doubts }
     }
 
     /// Works whenever this process leads, until `stop`.
@@ -191,7 +193,8 @@ impl Keeper {
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
         let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
-        let host = if recorded.is_none() || doubted { ask(snapshot).await.map(Some) } else { Ok(recorded) };
+        let host =
+            if recorded.is_none() || doubted { self.ask(snapshot).await.map(Some) } else { Ok(recorded) };
         let known_host = host.as_ref().ok().and_then(Option::as_ref);
         let records = before
             .naming(cloud, endpoint, known_host, Timestamp::now())
@@ -225,6 +228,16 @@ impl Keeper {
             former: former.collect(),
             key,
         }))
+    }
+
+    /// Asks which host is at the endpoint that the settings name.
+    async fn ask(&self, snapshot: &Snapshot) -> Result<Host, Error> {
+        let provider = self.openers.open(snapshot, Opening::new(1))?;
+        let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
+            let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
+            Err(Error::new(ErrorClass::Transient, Message::public(message)))
+        });
+        name.map(Host::new)
     }
 
     /// Makes the `ConfigMap`, empty: another process may make it, too, and have written to it. The watch brings it.
@@ -311,16 +324,6 @@ impl Seen {
             self.unreadable = Some(failed("read", name, None, &"the API server does not answer"));
         }
     }
-}
-
-/// Asks which host is at the place that the settings name.
-async fn ask(snapshot: &Snapshot) -> Result<Host, Error> {
-    let provider = open(snapshot, Opening::new(1))?;
-    let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
-        let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
-        Err(Error::new(ErrorClass::Transient, Message::public(message)))
-    });
-    name.map(Host::new)
 }
 
 /// The error of a call for the `ConfigMap`.
