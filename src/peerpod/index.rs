@@ -16,7 +16,7 @@ use kube::{
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 
-pub(super) use self::relatives::FEW;
+pub(super) use self::relatives::{FEW, MOST_PODS};
 use self::{
     links::{Entry, Links, Replaced, Said},
     relatives::{Placement, Stake},
@@ -175,8 +175,8 @@ impl Index {
     pub(super) fn going_beside(&self, peerpod: &PeerPod) -> Vec<Key> {
         let own = key(peerpod);
         let state = self.state();
-        let going = state.current.relatives.going(self.placement(peerpod));
-        going.filter(|key| ***key != own).take(FEW).cloned().collect()
+        let waiting = state.current.relatives.waiting(self.placement(peerpod));
+        waiting.filter(|key| ***key != own).cloned().collect()
     }
 
     /// It is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. Once so, for as long as a PeerPod

@@ -16,7 +16,7 @@ use operator_kit::{
 use super::{
     decide::{Facts, InSandbox, Machine, Owner, Sibling, hold, is_superseded},
     endings::Endings,
-    index::{Claimants, Index, Newer, Siblings, key},
+    index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
     object::{has_finalizer, is_abandoned, owner},
     pod::{PodState, PodView, state_of},
     progress::{Pass, Step},
@@ -26,9 +26,6 @@ use crate::{
     api::v1alpha1::PeerPod,
     provider::{Cloud, Clouds, Error, ErrorClass, InstanceId, NAME_LIMIT, Provider},
 };
-
-/// A VM has one PeerPod. Where PeerPods of more other Pods than these name it and go, each counts as a claim unseen.
-const MOST_PODS: usize = 15;
 
 /// Where facts come from.
 pub(super) struct Observer {

@@ -113,7 +113,7 @@ impl Links {
         if let Some((placement, _)) = old.filter(|_| old != now)
             && self.relatives.living(placement.vm).next().is_none()
         {
-            others.extend(self.relatives.going(placement).take(FEW + 1).cloned());
+            others.extend(self.relatives.waiting(placement).cloned());
         }
         others.retain(|other| other != key);
         Replaced { before: old.map(|(placement, _)| placement), matters, others }

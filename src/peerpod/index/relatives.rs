@@ -11,6 +11,9 @@ use super::Key;
 /// (see [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
 pub(in crate::peerpod) const FEW: usize = 4;
 
+/// A VM has one PeerPod. Where PeerPods of more other Pods than these name it and go, each counts as a claim unseen.
+pub(in crate::peerpod) const MOST_PODS: usize = 15;
+
 /// A VM as it is recorded for one Pod: by the hashes of both, 0 where there is none. The keys of the hashes are random, so
 /// nobody can make two of them alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,14 +182,16 @@ impl Relatives {
         keys(self.members.range(range(vm, [Stake::Held, Stake::Unheld], ALL)))
     }
 
-    /// Those that name the VM and are being deleted, those of the same Pod first.
-    pub(super) fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
-        let Placement { vm, pod } = placement;
-        let others = [[0, pod.saturating_sub(1)], [pod.saturating_add(1), u64::MAX]];
-        let others = others
-            .into_iter()
-            .flat_map(move |pods| keys(self.members.range(range(vm, [Stake::Going; 2], pods))));
-        keys(self.members.range(of_one(placement, Stake::Going))).chain(others)
+    /// Those that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod and of those that
+    /// have none, and one of each other Pod, as many as a look counts.
+    pub(super) fn waiting(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let of_pods = [placement, Placement { pod: 0, ..placement }];
+        let few = of_pods.into_iter().flat_map(|it| self.going(it).take(FEW + 1));
+        few.chain(self.going_of_other_pods(placement).take(MOST_PODS + 1))
+    }
+
+    fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        keys(self.members.range(of_one(placement, Stake::Going)))
     }
 
     /// Of each other Pod one that names the VM and is being deleted.

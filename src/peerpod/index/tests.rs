@@ -175,6 +175,17 @@ fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look
 }
 
 #[test]
+fn each_pod_whose_peerpod_waits_for_a_vm_is_woken_when_another_one_goes() {
+    let index = Index::default();
+    let going = |number: usize| deleted(made(&format!("{number:02}"), &number.to_string(), UUID, 0));
+    for number in 0..MOST_PODS {
+        index.apply(&Event::Apply(going(number)));
+    }
+    assert_eq!(told(&index, &Event::Delete(going(0))).len(), MOST_PODS - 1);
+    assert_eq!(index.going_beside(&going(1)).len(), MOST_PODS - 2);
+}
+
+#[test]
 fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_concern() {
     let index = Index::default();
     for number in 0..100 {

@@ -14,7 +14,7 @@ use crate::address::Address;
 use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
 use crate::node::{Leftovers, Node};
 use crate::pki;
-use crate::process::{Identity, Lifetime, Process, Signal};
+use crate::process::{Identity, Lifetime, Process, Signal, wait_for_all};
 use crate::tools::Tools;
 
 /// How long each part of a start may take: generous, as machines that build beside it are slow.
@@ -225,7 +225,10 @@ impl Cluster {
     /// Ends a component: in order, or by SIGKILL where that takes more than 2 s.
     pub async fn stop_component(&mut self, component: Component) -> Result<()> {
         if let Some(process) = self.processes.remove(&component) {
+            // A program in a node's namespaces is the child of what entered them, and ends a moment after it.
+            let children = if Component::NODE.contains(&component) { process.children() } else { Vec::new() };
             process.stop(STOP_GRACE).await?;
+            wait_for_all(children).await?;
             self.save()?;
         }
         Ok(())

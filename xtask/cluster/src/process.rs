@@ -226,6 +226,14 @@ impl Process {
         Ok(self.ended().await)
     }
 
+    /// Handles of the processes that it has started and that have not ended, for [`wait_for_all`].
+    pub(crate) fn children(&self) -> Vec<OwnedFd> {
+        let pid = self.identity.pid;
+        let pids = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let pids = pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
+    }
+
     /// Ends it at once, without a chance to clean up: SIGKILL. Fine on a process that has ended.
     pub async fn kill(&self) -> Result<()> {
         if self.is_running() {
@@ -333,6 +341,13 @@ fn adopt(child: &Child) -> Result<(Identity, OwnedFd)> {
     let handle = pidfd_open(pid, PidfdFlags::empty()).context("opening its pidfd")?;
     let (identity, _) = Identity::of(pid.as_raw_nonzero().get()).context("reading its state in /proc")?;
     Ok((identity, handle))
+}
+
+/// Waits until all these processes have ended.
+pub(crate) async fn wait_for_all(handles: Vec<OwnedFd>) -> Result<()> {
+    let ended = move || handles.iter().all(|handle| wait_for_end(handle, Some(KILL_DEADLINE)));
+    ensure!(tokio::task::spawn_blocking(ended).await?, "a process did not end within {KILL_DEADLINE:?}");
+    Ok(())
 }
 
 /// Blocks until the process of a pidfd has ended; false when the deadline passes first.
