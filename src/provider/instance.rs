@@ -1,15 +1,15 @@
-//! Identifiers of machines, in the one form that can be compared.
+//! Identifiers of VMs, in the one form that can be compared.
 
 use std::fmt;
 
 use super::Cloud;
 
-/// A machine's identifier in its cloud's canonical form: two PeerPods name the same machine exactly when their clouds
+/// A VM's identifier in its cloud's canonical form: two PeerPods name the same VM exactly when their clouds
 /// and these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId(String);
 
-/// Why a recorded identifier names no machine.
+/// Why a recorded identifier names no VM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdProblem {
     /// Nothing was recorded.

@@ -10,7 +10,7 @@ use crate::settings::{Snapshot, Values};
 /// Opens providers: each as its [`Cloud`] does, or as the program that embeds this library does. Cheap to clone.
 ///
 /// An embedding program that serves a cloud which this version does not serve also gives
-/// [`settings::watch`](crate::settings::watch) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
+/// [`settings::watch`](crate::settings::watch()) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
 #[derive(Clone, Default)]
 pub struct Openers(BTreeMap<&'static str, Opener>);
 

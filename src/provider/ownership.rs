@@ -1,7 +1,7 @@
-//! The proof that a machine is one Pod's pod VM.
+//! The proof that a VM is one Pod's pod VM.
 //!
-//! Anybody who may create a PeerPod can write any identifier into it. So the identifier alone never decides that a
-//! machine may go: the machine itself must bear the name that cloud-api-adaptor makes from the owning Pod's name.
+//! The author of a PeerPod can write any identifier into it, so an identifier proves nothing. The operator deletes a VM only if it
+//! has the name that cloud-api-adaptor makes from the name of the owning Pod.
 
 use operator_kit::Message;
 
@@ -12,18 +12,18 @@ const SANDBOX_CHARACTERS: usize = 8;
 
 const PREFIX: &str = "podvm-";
 
-/// A machine that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
+/// A VM that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnVm(Vm);
 
 impl OwnVm {
-    /// The machine.
+    /// The VM.
     pub fn vm(&self) -> &Vm {
         &self.0
     }
 }
 
-/// Why a machine is not the Pod's. Displayed, it does not show the machine's name: that is made from another Pod's name, whose
+/// Why a VM is not the Pod's. Displayed, it does not show the VM's name: that is made from another Pod's name, whose
 /// namespace may be another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {

@@ -162,7 +162,7 @@ impl Provider for WithPrevious {
 mod tests {
     use super::*;
 
-    /// A cloud that answers so when it is asked for a machine.
+    /// A cloud that answers so when it is asked for a VM.
     struct Answers(Result<Vm, Error>);
 
     #[async_trait]
