@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
-//! | [`provider`] | the contract with a cloud, and one module for each cloud |
+//! | [`provider`] | the contract with a cloud, and one folder for each cloud |
 //! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
 //! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
@@ -24,7 +24,7 @@
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use peerpod_operator::provider::{Clouds, Limits, Places};
+//! use peerpod_operator::provider::{CATALOGUE, Clouds, Limits, Openers, Places};
 //! use peerpod_operator::{NAMESPACE, metrics::Metrics, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -36,12 +36,13 @@
 //!     told.settings_reloaded(state.rejected.is_none());
 //!     told.settings_usable(state.usable());
 //! };
-//! let (settings, _) = settings::watch(folders, shutdown.clone(), on_change).await;
+//! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let leadership = Leadership::unlimited(); // this process is alone
-//! let (places, keeping) =
-//!     Places::keep(client.clone(), NAMESPACE, settings.clone(), leadership.clone(), shutdown.clone());
+//! let openers = Openers::default(); // with a provider of your own: `.with("aws", …)`
+//! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
+//! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
 //! tokio::spawn(keeping);
-//! let clouds = Clouds::new(settings, places, Limits::new(128), metrics.clone());
+//! let clouds = Clouds::new(openers, settings, places, Limits::new(128), metrics.clone());
 //! let slow_after = std::time::Duration::from_secs(300);
 //! peerpod::run(client, clouds, leadership, metrics, slow_after, || println!("synced"), shutdown).await;
 //! # Ok(())

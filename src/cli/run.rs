@@ -21,7 +21,7 @@ use crate::{
     metrics::Metrics,
     names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod, peerpodconfig,
-    provider::{Clouds, Limits, Places},
+    provider::{CATALOGUE, Clouds, Limits, Openers, Places},
     settings,
     webhook::tls::TlsOptions,
 };
@@ -55,7 +55,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             Some(problem) => shown.unmet(problem),
         }
     };
-    let (settings, _) = settings::watch(args.folders.clone().into(), shutdown.clone(), on_change).await;
+    let (settings, _) =
+        settings::watch(args.folders.clone().into(), CATALOGUE, shutdown.clone(), on_change).await;
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -67,9 +68,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let keep = (client.clone(), settings.clone(), leadership.clone(), shutdown.clone());
-    let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3);
-    let clouds = Clouds::new(settings, places, Limits::new(args.concurrency), metrics.clone());
+    let openers = Openers::default();
+    let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
+    let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3, keep.4);
+    let clouds = Clouds::new(openers, settings, places, Limits::new(args.concurrency), metrics.clone());
     let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let controllers = async {
         let runs = |name| args.controllers.contains(&name);

@@ -257,7 +257,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
-    use crate::provider::{Error, InstanceId, Vm, guard};
+    use crate::provider::{Error, InstanceId, NAME_LIMIT, Vm, ownership};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -290,7 +290,7 @@ mod tests {
         let vm =
             Vm { id, name: "podvm-payroll-1".into(), marked: true, created: None, own_disks: Vec::new() };
         let refusals = [
-            Blocked::NotOwn(guard::prove(vm, "web").unwrap_err()),
+            Blocked::NotOwn(ownership::verify(vm, "web", NAME_LIMIT).unwrap_err()),
             Blocked::Claimed(message()),
             Blocked::NotSupported(message()),
         ];

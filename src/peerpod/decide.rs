@@ -12,7 +12,7 @@ use std::{cmp::Ordering, time::Duration};
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, guard};
+use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, ownership};
 
 /// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -31,6 +31,8 @@ pub struct Facts {
     pub recorded: Timestamp,
     /// The name of the Pod that owns the PeerPod, if a Pod owns it.
     pub pod: Option<String>,
+    /// The longest name that cloud-api-adaptor gives to a VM on that cloud, in bytes.
+    pub name_limit: usize,
     /// The state of that Pod.
     pub owner: Owner,
     /// Since when that Pod is in its present sandbox, at the latest.
@@ -211,7 +213,7 @@ pub enum Blocked {
     /// The identifier names no VM.
     BadInstance(IdProblem),
     /// The VM is not this Pod's.
-    NotOwn(guard::NotOwn),
+    NotOwn(ownership::NotOwn),
     /// Another PeerPod needs the same VM.
     Claimed(Message),
     /// This operator does not support that cloud.
@@ -251,7 +253,7 @@ pub fn decide(facts: Facts) -> Decision {
             if let Some(claimant) = facts.claimed_by {
                 return Decision::Refuse(Blocked::Claimed(claimant));
             }
-            match guard::prove(vm, &pod) {
+            match ownership::verify(vm, &pod, facts.name_limit) {
                 Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
                 Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::VmDeletion),
                 Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
@@ -359,7 +361,8 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
 
 /// Whether a sibling's VM is this Pod's and not the one that this PeerPod records.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
-    let proven = facts.pod.as_ref().is_some_and(|pod| guard::prove(vm.clone(), pod).is_ok());
+    let verify = |pod: &String| ownership::verify(vm.clone(), pod, facts.name_limit);
+    let proven = facts.pod.as_ref().is_some_and(|pod| verify(pod).is_ok());
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 

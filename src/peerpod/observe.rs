@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{Clouds, Error, ErrorClass, InstanceId, Provider},
+    provider::{Cloud, Clouds, Error, ErrorClass, InstanceId, NAME_LIMIT, Provider},
 };
 
 /// The sources of the facts.
@@ -54,6 +54,7 @@ impl Observer {
             abandoned: is_abandoned(peerpod),
             recorded: siblings.recorded,
             pod: pod.map(|pod| pod.name.clone()),
+            name_limit: Cloud::named(peerpod.cloud_provider()).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
             owner: Owner::Gone,
             in_sandbox: InSandbox::Unknown,
             instance,

@@ -222,7 +222,7 @@ mod tests {
         observe::tests::{answers, failing},
         *,
     };
-    use crate::provider::{Vm, guard};
+    use crate::provider::{NAME_LIMIT, Vm, ownership};
 
     /// The decision after this cloud was asked to delete a dangling VM.
     async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
@@ -256,7 +256,7 @@ mod tests {
         let gone = || Error::new(ErrorClass::NotFound, "");
         let busy = Error::new(ErrorClass::Transient, "busy");
         let another = Vm { name: "database".to_owned(), ..vm.clone() };
-        let blocked = Blocked::NotOwn(guard::prove(another.clone(), "web-0").unwrap_err());
+        let blocked = Blocked::NotOwn(ownership::verify(another.clone(), "web-0", NAME_LIMIT).unwrap_err());
         for (shown, expected) in [
             (Err(gone()), Decision::Release(Release::Absent)),
             (Ok(vm.clone()), goes.clone()),

@@ -1,15 +1,15 @@
-//! Identifiers of machines, in the one form that can be compared.
+//! Identifiers of VMs, in the one form that can be compared.
 
 use std::fmt;
 
-use uuid::Uuid;
+use super::Cloud;
 
-/// A machine's identifier in its cloud's canonical form: two PeerPods name the same machine exactly when their clouds
+/// A VM's identifier in its cloud's canonical form: two PeerPods name the same VM exactly when their clouds
 /// and these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId(String);
 
-/// Why a recorded identifier names no machine.
+/// Why a recorded identifier names no VM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdProblem {
     /// Nothing was recorded.
@@ -33,10 +33,8 @@ impl InstanceId {
         if raw.is_empty() {
             return Err(IdProblem::Empty);
         }
-        match cloud_provider {
-            super::libvirt::NAME => domain_uuid(raw),
-            _ => Ok(Self(raw.to_owned())),
-        }
+        let parse = Cloud::named(cloud_provider).map_or(verbatim as fn(&str) -> _, |cloud| cloud.parse_id);
+        parse(raw).map(Self)
     }
 
     /// The canonical spelling.
@@ -45,17 +43,11 @@ impl InstanceId {
     }
 }
 
-/// Only a UUID names a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt
-/// gives to another domain later.
-fn domain_uuid(raw: &str) -> Result<InstanceId, IdProblem> {
-    let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
-    Uuid::try_parse(raw).map(|uuid| InstanceId(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
-        expected: "a domain's UUID",
-        hint: number.then_some(
-            "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those numbers, \
-             so they do not identify a VM",
-        ),
-    })
+/// Takes an identifier as it was recorded: the rule of a cloud whose identifiers have one form, or that this operator does not
+/// speak to.
+#[allow(clippy::unnecessary_wraps, reason = "it is one of several rules")]
+pub(super) fn verbatim(raw: &str) -> Result<String, IdProblem> {
+    Ok(raw.to_owned())
 }
 
 impl fmt::Display for InstanceId {

@@ -2,50 +2,81 @@
 //!
 //! # What a provider promises
 //!
-//! - [`Provider::describe`] reads; it never changes anything. A machine that does not exist is [`ErrorClass::NotFound`],
+//! - [`Provider::describe`] reads; it never changes anything. A VM that does not exist is [`ErrorClass::NotFound`],
 //!   and nothing else is: a wrong scope, missing rights or a cloud that does not answer have classes of their own.
 //!   Callers release finalizers on that answer, so doubt must never be reported as absence.
-//! - [`Provider::delete`] deletes the machine and everything in [`Vm::own_disks`], and nothing else. It may return
-//!   before the machine is gone, and it may be called again at any time, also after it half succeeded: a step whose
-//!   work is already done is a success. It leaves the machine findable by `describe` until everything that belongs to
+//! - [`Provider::delete`] deletes the VM and everything in [`Vm::own_disks`], and nothing else. It may return
+//!   before the VM is gone, and it may be called again at any time, also after it half succeeded: a step whose
+//!   work is already done is a success. It leaves the VM findable by `describe` until everything that belongs to
 //!   it is gone, so that a retry still finds what is left.
 //! - [`Provider::examine`] finds out whether the cloud is reached, and what may be done there, without changing anything:
 //!   by reading, by the cloud's own dry run or question for rights, or by asking for a change to something that is proven
 //!   not to exist. It fails only if the cloud is not reached at all; whatever is refused there is a [`Finding`], and so is
 //!   a right that only its use would show ([`Outcome::Untried`]). It finds out all there is, not the first problem alone.
-//! - All end by themselves: every wait inside has a deadline. All may be called for many machines at once, and may
+//! - All end by themselves: every wait inside has a deadline. All may be called for many VMs at once, and may
 //!   be dropped at any await point without harm to a later call.
 //! - Errors say what was being done and what to do about it, and never show a credential.
 //!
 //! # What a provider may rely on
 //!
-//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`guard::prove`] has shown that it is the machine
+//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the VM
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
 //! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
+//!
+//! # Where a cloud is
+//!
+//! A cloud is one folder and one line in [`CLOUDS`]. Its [`Cloud`] says all that the rest of the operator asks about it: no other
+//! module compares names of clouds.
+//!
+//! ```text
+//! settings   a catalogue of schemas (name, keys, check)  ->  Snapshot: schema, values, endpoint
+//! cloud.rs   Cloud: a schema, and what else differs from cloud to cloud; CLOUDS, and their CATALOGUE
+//! openers.rs the Cloud of a Snapshot's name, or what an embedding program brings for it  ->  open(values)  ->  Provider
+//! registry   the provider of the settings in force, within its limits
+//! aws/ …     mod.rs: its Cloud; settings.rs: its keys
+//! libvirt/   the same, and its typed settings and its Provider
+//! ```
+//!
+//! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
+//! reads them into its own type when a provider is opened, so no other module knows that type.
 
-mod decorators;
-mod earlier;
+mod alibabacloud;
+mod aws;
+mod azure;
+mod byom;
+pub mod cloud;
+mod docker;
 mod error;
 mod finding;
-pub mod guard;
+mod gcp;
+mod ibmcloud;
+mod ibmcloud_powervs;
 mod instance;
 pub mod libvirt;
+mod limits;
+mod openers;
+pub mod ownership;
 pub mod places;
+mod previous_endpoints;
 mod registry;
+mod shared_keys;
+mod vsphere;
 
-pub use decorators::{Limits, decorate};
+pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
-pub use guard::OwnVm;
 pub use instance::{IdProblem, InstanceId};
+pub use limits::{Limits, decorate};
+pub use openers::Openers;
+pub use ownership::OwnVm;
 pub use places::Places;
-pub use registry::{Clouds, cloud_label, open};
+pub use registry::{Clouds, cloud_label};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-/// A machine as its cloud describes it.
+/// A VM as its cloud describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
     /// What [`Provider::describe`] was asked for.
@@ -65,10 +96,10 @@ pub struct Vm {
 /// One cloud, as far as pod VMs are concerned. See the [module](self) for the contract.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// The machine with this id, or [`ErrorClass::NotFound`].
+    /// The VM with this id, or [`ErrorClass::NotFound`].
     async fn describe(&self, id: &InstanceId) -> Result<Vm, Error>;
 
-    /// Deletes the machine with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
+    /// Deletes the VM with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<(), Error>;
 
     /// What tells the host that answers from another one at the same address; `None` where the cloud has no such thing.

@@ -4,23 +4,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, stream};
 use operator_kit::{Message, changes::changes};
-use tokio::sync::{Notify, watch};
-use uuid::Uuid;
+use tokio::sync::watch;
 
 use super::{
-    Error, ErrorClass, Limits, Places, Provider, decorate,
-    earlier::{EarlierPlace, Seen, WithEarlier},
-    libvirt::{Expected, Libvirt},
+    CLOUDS, Cloud, Error, ErrorClass, Limits, Openers, Places, Provider,
+    cloud::{Opening, Recorded},
+    decorate,
     places::Known,
+    previous_endpoints::{PreviousEndpoint, Seen, WithPrevious},
 };
 use crate::{
     metrics::Metrics,
-    settings::{CloudProvider, Place, ProviderSettings, Snapshot, State},
+    settings::{Endpoint, Snapshot, State},
 };
 
 /// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
 pub fn cloud_label(cloud: &str) -> &'static str {
-    cloud.parse::<CloudProvider>().map_or("unknown", CloudProvider::as_str)
+    Cloud::named(cloud).map_or("unknown", Cloud::name)
 }
 
 /// The clouds that the settings in force give access to. Cheap to clone; follows the settings by itself.
@@ -28,6 +28,7 @@ pub fn cloud_label(cloud: &str) -> &'static str {
 pub struct Clouds(Arc<Inner>);
 
 struct Inner {
+    openers: Openers,
     settings: watch::Receiver<State>,
     places: Places,
     limits: Limits,
@@ -38,38 +39,43 @@ struct Inner {
 /// What was made of one generation of settings and of what was known of the places.
 struct Built {
     generation: u64,
-    place: Place,
+    endpoint: Endpoint,
     known: Arc<Known>,
-    /// What was seen in that place, on that host.
+    /// What was seen at that endpoint, on that host.
     seen: Arc<Seen>,
-    provider: Result<(CloudProvider, Arc<dyn Provider>), Error>,
+    provider: Result<(&'static str, Arc<dyn Provider>), Error>,
 }
 
 impl Clouds {
-    /// Clouds by these settings, each within `limits`; its VMs may be in these places.
-    pub fn new(settings: watch::Receiver<State>, places: Places, limits: Limits, metrics: Metrics) -> Self {
-        Self(Arc::new(Inner { settings, places, limits, metrics, built: Mutex::default() }))
+    /// Clouds by these settings, each within `limits`; its VMs may be in these places, which were kept with the same `openers`.
+    pub fn new(
+        openers: Openers,
+        settings: watch::Receiver<State>,
+        places: Places,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> Self {
+        Self(Arc::new(Inner { openers, settings, places, limits, metrics, built: Mutex::default() }))
     }
 
     /// Whether it is known, or known why not, in which places a VM may be. Until then nothing can be decided;
     /// [`changes`](Self::changes) tells when.
     pub fn are_known(&self) -> bool {
         let state = self.0.settings.borrow();
-        let usable = state.current.as_ref().filter(|snapshot| snapshot.obstacle().is_none());
-        let place = usable.and_then(|snapshot| snapshot.provider.place());
-        place.is_none_or(|place| self.0.places.known(&place).is_some())
+        let endpoint = state.current.as_ref().and_then(|snapshot| snapshot.endpoint().ok());
+        endpoint.is_none_or(|endpoint| self.0.places.known(endpoint).is_some())
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
     pub fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
-        let Ok(wanted) = cloud.parse::<CloudProvider>() else {
-            let known = CloudProvider::ALL.map(CloudProvider::as_str).join(", ");
+        let Some(wanted) = Cloud::named(cloud) else {
+            let known = CLOUDS.map(Cloud::name).join(", ");
             let message =
                 format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
             return Err(Error::new(ErrorClass::NotSupported, Message::public(message)));
         };
         let (served, provider) = self.built()?;
-        if served == wanted {
+        if served == wanted.name() {
             return Ok(provider);
         }
         let message = format!(
@@ -90,7 +96,7 @@ impl Clouds {
         stream::select(changes(settings), self.0.places.changes())
     }
 
-    fn built(&self) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
+    fn built(&self) -> Result<(&'static str, Arc<dyn Provider>), Error> {
         let state = self.0.settings.borrow().clone();
         let mut built = self.0.built.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(snapshot) = &state.current else {
@@ -99,13 +105,8 @@ impl Clouds {
             let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
             return Err(Error::new(ErrorClass::Invalid, message));
         };
-        if let Some(obstacle) = snapshot.obstacle() {
-            return Err(Error::new(ErrorClass::Invalid, obstacle));
-        }
-        let Some(place) = snapshot.provider.place() else {
-            return Err(Error::new(ErrorClass::Invalid, "the settings name no place"));
-        };
-        let Some(known) = self.0.places.known(&place) else {
+        let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
+        let Some(known) = self.0.places.known(endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
             return Err(Error::new(ErrorClass::Transient, message));
         };
@@ -115,70 +116,40 @@ impl Clouds {
         {
             return built.provider.clone();
         }
-        let same =
-            |it: &&Built| it.place == place && it.known.host == known.host && it.known.moved == known.moved;
+        let same = |it: &&Built| {
+            it.endpoint == *endpoint && it.known.host == known.host && it.known.moved == known.moved
+        };
         let seen = built.as_ref().filter(same).map(|before| Arc::clone(&before.seen)).unwrap_or_default();
-        let provider = self.build(snapshot, &place, &known, &seen);
-        let generation = state.generation;
-        *built = Some(Built { generation, place, known, seen, provider: provider.clone() });
+        let provider = self.build(snapshot, endpoint, &known, &seen);
+        let (generation, endpoint) = (state.generation, endpoint.clone());
+        *built = Some(Built { generation, endpoint, known, seen, provider: provider.clone() });
         provider
     }
 
     fn build(
         &self,
         snapshot: &Snapshot,
-        place: &Place,
+        endpoint: &Endpoint,
         known: &Arc<Known>,
         seen: &Arc<Seen>,
-    ) -> Result<(CloudProvider, Arc<dyn Provider>), Error> {
-        let cloud = snapshot.provider.provider();
+    ) -> Result<(&'static str, Arc<dyn Provider>), Error> {
+        let cloud = snapshot.cloud();
         let (limits, metrics) = (&self.0.limits, &self.0.metrics);
         let at = |address: &str, host: &Option<String>, moved| {
-            let provider = connect(&snapshot.provider, address, host.as_deref(), moved, limits.most_calls())?;
-            Ok::<_, Error>(decorate(provider, cloud.as_str(), limits.clone(), metrics.clone()))
+            let recorded = Some(Recorded { address, host: host.as_deref(), moved });
+            let opening = Opening { calls: limits.most_calls(), recorded };
+            let provider = self.0.openers.open(snapshot, opening)?;
+            Ok::<_, Error>(decorate(provider, cloud, limits.clone(), metrics.clone()))
         };
-        let current = at(&place.address, &known.host, Some(self.0.places.moved()))?;
-        let earlier = known.former.iter().map(|former| EarlierPlace {
+        let current = at(&endpoint.address, &known.host, Some(self.0.places.moved()))?;
+        let previous = known.former.iter().map(|former| PreviousEndpoint {
             former: former.clone(),
             provider: at(&former.address, &former.host, None),
         });
-        let (earlier, known, seen) = (earlier.collect(), Arc::clone(known), Arc::clone(seen));
-        Ok((cloud, Arc::new(WithEarlier { current, place: place.clone(), known, seen, earlier })))
+        let (previous, known, seen) = (previous.collect(), Arc::clone(known), Arc::clone(seen));
+        Ok((cloud, Arc::new(WithPrevious { current, endpoint: endpoint.clone(), known, seen, previous })))
     }
 }
 
-/// The provider that these settings describe, without limits and metrics, for `calls` calls at once and as many that hang: more
-/// of them may wait for one another. It connects when it is first used.
-pub fn open(snapshot: &Snapshot, calls: usize) -> Result<Box<dyn Provider>, Error> {
-    if let Some(obstacle) = snapshot.obstacle() {
-        return Err(Error::new(ErrorClass::Invalid, obstacle));
-    }
-    match &snapshot.provider {
-        ProviderSettings::Libvirt(settings) => {
-            Ok(Box::new(Libvirt::new(&settings.uri, &settings.pool, calls)?))
-        }
-    }
-}
-
-/// The same at an address that these or other settings name, by the credentials of these. Where another host than `host` answers
-/// there, `moved` is told.
-fn connect(
-    settings: &ProviderSettings,
-    address: &str,
-    host: Option<&str>,
-    moved: Option<Arc<Notify>>,
-    calls: usize,
-) -> Result<Box<dyn Provider>, Error> {
-    match settings {
-        ProviderSettings::Libvirt(settings) => {
-            let host = host.map(Uuid::try_parse).transpose().map_err(|_| {
-                Error::new(
-                    ErrorClass::Invalid,
-                    "a host in the record of places is no UUID; delete that entry",
-                )
-            })?;
-            let (uri, pool) = (&settings.uri, &settings.pool);
-            Ok(Box::new(Libvirt::elsewhere(uri, address, pool, calls, Expected { host, moved })?))
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

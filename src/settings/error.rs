@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use operator_kit::Message;
 
-use super::CloudProvider;
 use super::folder::FOLDER_LIMIT;
 
 /// Why a pair of folders gives no settings. Every message names the file or the setting, never a value that could be
@@ -66,20 +65,24 @@ pub enum SettingsError {
     /// `CLOUD_PROVIDER` is not given, and the other settings leave it open.
     #[error(
         "CLOUD_PROVIDER is not set, and {hint}: set it to one of {}",
-        CloudProvider::ALL.map(CloudProvider::as_str).join(", ")
+        known.join(", ")
     )]
     NoProvider {
         /// Why it could not be inferred.
         hint: &'static str,
+        /// The names that it may have.
+        known: Vec<&'static str>,
     },
     /// `CLOUD_PROVIDER` is none of cloud-api-adaptor's providers.
     #[error(
         "CLOUD_PROVIDER {name:?} is not a provider: it must be one of {}",
-        CloudProvider::ALL.map(CloudProvider::as_str).join(", ")
+        known.join(", ")
     )]
     UnknownProvider {
         /// What was given, cut to 64 characters.
         name: String,
+        /// The names that it may have.
+        known: Vec<&'static str>,
     },
     /// A provider of cloud-api-adaptor that this version does not speak to.
     #[error(
@@ -87,8 +90,8 @@ pub enum SettingsError {
          leaves their PeerPods unchanged"
     )]
     UnsupportedProvider {
-        /// The provider.
-        provider: CloudProvider,
+        /// Its name.
+        provider: &'static str,
     },
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::snapshot::{Rejected, given};
-use super::{CloudProvider, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
+use super::{Catalogue, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
 use crate::webhook::tls::{TlsError, TlsOptions};
 
 /// Everything that can be said of a pair of folders, all problems at once.
@@ -15,8 +15,8 @@ use crate::webhook::tls::{TlsError, TlsOptions};
 pub struct Inspection {
     /// What a running operator would have in force; none where it would refuse the folders.
     pub snapshot: Option<Snapshot>,
-    /// The provider that the folders are for, where that can be told.
-    pub provider: Option<CloudProvider>,
+    /// The name of the provider that the folders are for, where that can be told.
+    pub provider: Option<&'static str>,
     /// Why folders and files cannot be read.
     pub problems: Vec<SettingsError>,
     /// The settings: first what deletion depends on, then what else is described, then what else is in the folders.
@@ -77,19 +77,19 @@ pub enum Verdict {
 
 impl Inspection {
     /// Reads the folders and judges what they hold; blocks on the file system.
-    pub fn of(folders: &Folders) -> Self {
+    pub fn of(folders: &Folders, catalogue: Catalogue) -> Self {
         let (raw, problems) = Raw::examine(folders);
-        Self::judge(&raw, problems)
+        Self::judge(&raw, catalogue, problems)
     }
 
     /// Judges what was read beside these problems.
-    fn judge(raw: &Raw, problems: Vec<SettingsError>) -> Self {
+    fn judge(raw: &Raw, catalogue: Catalogue, problems: Vec<SettingsError>) -> Self {
         let mut remarks = Remarks::default();
-        let judged = Snapshot::judge(raw);
+        let judged = Snapshot::judge(raw, catalogue);
         let (snapshot, provider) = match judged {
             Ok(snapshot) => {
                 remarks.of_snapshot(&snapshot);
-                let provider = snapshot.provider.provider();
+                let provider = snapshot.cloud();
                 (Some(snapshot), Some(provider))
             }
             Err(Rejected { error, warnings }) => {
@@ -106,7 +106,7 @@ impl Inspection {
             }
         };
         remarks.of_webhook(raw);
-        let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.provider.keys());
+        let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.schema.keys);
         let mut described: Vec<&Key> = Common::KEYS.iter().chain(own).collect();
         described.sort_by_key(|key| !key.concerns_deletion);
         let hidden = described.iter().filter(|key| key.concerns_deletion).filter_map(|key| {
@@ -146,7 +146,7 @@ impl Remarks {
     }
 
     fn of_snapshot(&mut self, snapshot: &Snapshot) {
-        for malformed in &snapshot.malformed {
+        for malformed in snapshot.malformed() {
             self.add(malformed.key, Verdict::Malformed, true, malformed);
         }
         if let Some(conflict) = &snapshot.conflict {
@@ -161,7 +161,7 @@ impl Remarks {
         for warning in warnings {
             let (name, verdict) = match warning {
                 Warning::ProviderInferred { .. } => ("CLOUD_PROVIDER", Verdict::Missing),
-                Warning::UnknownKey { name } => (name.as_str(), Verdict::Unknown),
+                Warning::UnknownKey { name, .. } => (name.as_str(), Verdict::Unknown),
                 Warning::DifferentValues { name } | Warning::EmptyWins { name } => {
                     (name.as_str(), Verdict::Conflicting)
                 }

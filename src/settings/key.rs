@@ -2,8 +2,6 @@
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::snapshot::Warning;
-
 /// One setting, as packaging and documents print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
@@ -33,50 +31,60 @@ pub enum Kind {
 }
 
 impl Key {
-    pub(super) const fn new(name: &'static str, doc: &'static str, kind: Kind) -> Self {
+    /// A setting with this kind of value, no default, and nothing that depends on it.
+    pub const fn new(name: &'static str, doc: &'static str, kind: Kind) -> Self {
         Self { name, doc: doc.trim_ascii(), kind, default: "", required: false, concerns_deletion: false }
     }
 
-    pub(super) const fn text(name: &'static str, doc: &'static str) -> Self {
+    /// A setting that is any text.
+    pub const fn text(name: &'static str, doc: &'static str) -> Self {
         Self::new(name, doc, Kind::Text)
     }
 
-    pub(super) const fn switch(name: &'static str, doc: &'static str) -> Self {
+    /// A setting that is on or off.
+    pub const fn switch(name: &'static str, doc: &'static str) -> Self {
         Self::new(name, doc, Kind::Boolean)
     }
 
-    pub(super) const fn secret(name: &'static str, doc: &'static str) -> Self {
+    /// A setting that is never shown.
+    pub const fn secret(name: &'static str, doc: &'static str) -> Self {
         Self::new(name, doc, Kind::Secret)
     }
 
-    pub(super) const fn default(mut self, default: &'static str) -> Self {
+    /// The same with this default.
+    #[must_use]
+    pub const fn default(mut self, default: &'static str) -> Self {
         self.default = default;
         self
     }
 
-    pub(super) const fn required(mut self) -> Self {
+    /// The same, and cloud-api-adaptor does not start without it.
+    #[must_use]
+    pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    pub(super) const fn concerns_deletion(mut self) -> Self {
+    /// The same, and deletion depends on it.
+    #[must_use]
+    pub const fn concerns_deletion(mut self) -> Self {
         self.concerns_deletion = true;
         self
     }
 }
 
 /// A type that a setting can have. Reading never fails: what only the making of a VM needs must not stop a deletion.
-pub(super) trait Value {
+pub(crate) trait Value {
     const KIND: Kind;
 
     /// `given` is not empty; without it the key's default counts.
-    fn read(key: &Key, given: Option<&SecretString>, warnings: &mut Vec<Warning>) -> Self;
+    fn read(key: &Key, given: Option<&SecretString>) -> Self;
 }
 
 impl Value for String {
     const KIND: Kind = Kind::Text;
 
-    fn read(key: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+    fn read(key: &Key, given: Option<&SecretString>) -> Self {
         given.map_or(key.default, ExposeSecret::expose_secret).to_owned()
     }
 }
@@ -84,7 +92,7 @@ impl Value for String {
 impl Value for Option<String> {
     const KIND: Kind = Kind::Text;
 
-    fn read(_: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+    fn read(_: &Key, given: Option<&SecretString>) -> Self {
         given.map(|text| text.expose_secret().to_owned())
     }
 }
@@ -92,7 +100,7 @@ impl Value for Option<String> {
 impl Value for Option<SecretString> {
     const KIND: Kind = Kind::Secret;
 
-    fn read(_: &Key, given: Option<&SecretString>, _: &mut Vec<Warning>) -> Self {
+    fn read(_: &Key, given: Option<&SecretString>) -> Self {
         given.cloned()
     }
 }
@@ -100,11 +108,8 @@ impl Value for Option<SecretString> {
 impl Value for bool {
     const KIND: Kind = Kind::Boolean;
 
-    fn read(key: &Key, given: Option<&SecretString>, warnings: &mut Vec<Warning>) -> Self {
+    fn read(key: &Key, given: Option<&SecretString>) -> Self {
         let text = given.map_or(key.default, ExposeSecret::expose_secret);
-        if !["1", "true", "0", "false", ""].contains(&text) {
-            warnings.push(Warning::NotABoolean { key: key.name });
-        }
         ["1", "true"].contains(&text)
     }
 }
@@ -145,18 +150,14 @@ macro_rules! settings {
             $vis const KEYS: &'static [$crate::settings::Key] =
                 &[$($crate::settings::key::settings!(@key $type, $name, [$($doc),+] $(.$option($($argument)?))*)),+];
 
-            /// Reads every field from what `given` says of its key.
-            pub(super) fn read<'a>(
-                given: impl Fn(&str) -> Option<&'a secrecy::SecretString>,
-                warnings: &mut Vec<$crate::settings::Warning>,
-            ) -> Self {
+            /// Reads every field.
+            pub(crate) fn read(values: &$crate::settings::Values) -> Self {
                 Self {$(
                     $field: <$type as $crate::settings::key::Value>::read(
                         const { &$crate::settings::key::settings!(
                             @key $type, $name, [$($doc),+] $(.$option($($argument)?))*
                         ) },
-                        given(stringify!($name)),
-                        warnings,
+                        values.get(stringify!($name)),
                     )
                 ),+}
             }
@@ -170,4 +171,4 @@ macro_rules! settings {
         )$(.$option($($argument)?))*
     };
 }
-pub(super) use settings;
+pub(crate) use settings;

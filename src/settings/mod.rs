@@ -8,31 +8,34 @@
 //! ```
 //!
 //! A setting's name is cloud-api-adaptor's environment variable, so that one `ConfigMap` and one `Secret` serve it and
-//! this operator alike. Every setting is a documented field of one struct per provider ([`Common`], [`Libvirt`]); the
-//! same declaration makes the table ([`Common::KEYS`], [`Libvirt::KEYS`]) from which packaging and documents are
-//! printed, so a setting is described in one place.
+//! this operator alike. Every setting is a [`Key`], from which packaging and documents are printed: a setting is described in
+//! one place.
+//!
+//! This module knows no cloud by name. It is given a [`Catalogue`]: for each cloud its name, its keys, and a function that judges
+//! the values that deletion needs ([`Schema`]). A [`Snapshot`] holds the schema of its cloud and the values. The cloud's own
+//! folder in [`provider`](crate::provider) reads them into a type when it opens a provider.
 //!
 //! What only the making of a VM needs is read but never judged: a stale image name must not keep a VM from being
 //! deleted.
 
 mod catalogue;
 mod common;
+mod endpoint;
 mod error;
 mod folder;
 mod inspect;
-mod key;
-mod libvirt;
-mod place;
+pub(crate) mod key;
 mod snapshot;
+mod values;
 mod watch;
 
-pub use catalogue::CloudProvider;
+pub use catalogue::{Catalogue, Check, Schema};
 pub use common::Common;
+pub use endpoint::Endpoint;
 pub use error::SettingsError;
 pub use folder::{Folders, Raw};
 pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};
 pub use key::{Key, Kind};
-pub use libvirt::Libvirt;
-pub use place::Place;
-pub use snapshot::{Conflict, Malformed, ProviderSettings, Snapshot, Source, Warning};
+pub use snapshot::{Conflict, Malformed, Snapshot, Source, Warning};
+pub use values::Values;
 pub use watch::{State, watch};

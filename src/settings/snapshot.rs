@@ -6,29 +6,23 @@ use std::fmt;
 use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{CloudProvider, Common, Key, Libvirt, Place, Raw, SettingsError, catalogue};
+use super::{Catalogue, Common, Endpoint, Raw, Schema, SettingsError, Values};
 
 /// The settings of one pair of folders, read at one moment and as a whole.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// What concerns every provider.
     pub common: Common,
-    /// What concerns the provider that the folders serve.
-    pub provider: ProviderSettings,
+    /// The cloud that the folders serve.
+    pub schema: &'static Schema,
+    /// The values of its settings.
+    pub values: Values,
+    /// Where its VMs are, or what deletion needs and cannot use as it is: nothing may be deleted then.
+    pub endpoint: Result<Endpoint, Vec<Malformed>>,
     /// Set while two different values are given for something that deletion needs: nothing may be deleted then.
     pub conflict: Option<Conflict>,
-    /// What deletion needs and cannot use as it is: nothing may be deleted then.
-    pub malformed: Vec<Malformed>,
     /// What is odd without being in the way.
     pub warnings: Vec<Warning>,
-}
-
-/// The settings of the provider that a pair of folders serves.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum ProviderSettings {
-    /// `CLOUD_PROVIDER=libvirt`.
-    Libvirt(Libvirt),
 }
 
 /// Where a setting's value comes from.
@@ -49,7 +43,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The provider whose deletions wait.
-    pub provider: CloudProvider,
+    pub provider: &'static str,
     /// The settings' names, sorted.
     pub keys: Vec<&'static str>,
 }
@@ -69,12 +63,14 @@ pub enum Warning {
     /// `CLOUD_PROVIDER` is missing; the other settings tell the provider.
     ProviderInferred {
         /// What was inferred.
-        provider: CloudProvider,
+        provider: &'static str,
     },
     /// A file whose name is no setting of any provider.
     UnknownKey {
         /// The file's name.
         name: String,
+        /// The setting that was probably meant.
+        meant: Option<&'static str>,
     },
     /// The folders give two different values; the `ConfigMap`'s counts. Deletion does not depend on it.
     DifferentValues {
@@ -96,34 +92,36 @@ pub enum Warning {
 impl Snapshot {
     /// Reads what the folders hold. An empty value stands for the default. Where both folders have a setting the
     /// `ConfigMap`'s counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
-    pub fn parse(raw: &Raw) -> Result<Self, SettingsError> {
-        Self::judge(raw).map_err(|rejected| rejected.error)
+    pub fn parse(raw: &Raw, catalogue: Catalogue) -> Result<Self, SettingsError> {
+        Self::judge(raw, catalogue).map_err(|rejected| rejected.error)
     }
 
     /// The same, and what is odd also where the settings are rejected.
-    pub(super) fn judge(raw: &Raw) -> Result<Self, Rejected> {
-        let mut warnings = Vec::new();
-        let given = |name: &str| given(raw, name).map(|(_, value)| value);
-
-        let common = Common::read(given, &mut warnings);
+    pub(super) fn judge(raw: &Raw, catalogue: Catalogue) -> Result<Self, Rejected> {
+        let values = Values::of(raw, Common::KEYS);
+        let common = Common::read(&values);
+        let mut warnings: Vec<_> = values.odd_switches(Common::KEYS).collect();
         let names = raw.settings.keys().chain(raw.credentials.keys());
-        let unknown = names.filter(|name| !catalogue::is_known(name));
-        let unknown = unknown.map(|name| Warning::UnknownKey { name: name.clone() });
-        let provider = match &common.cloud_provider {
-            Some(name) => name.parse(),
-            None => infer_provider(raw)
-                .inspect(|provider| warnings.push(Warning::ProviderInferred { provider: *provider })),
+        let unknown = names.filter(|name| !catalogue.is_known(name));
+        let unknown =
+            unknown.map(|name| Warning::UnknownKey { name: name.clone(), meant: catalogue.nearest(name) });
+        let schema = match &common.cloud_provider {
+            Some(name) => catalogue.named(name),
+            None => infer_provider(raw, catalogue)
+                .inspect(|schema| warnings.push(Warning::ProviderInferred { provider: schema.cloud })),
         };
-        let provider = provider.and_then(|provider| match provider {
-            CloudProvider::Libvirt => Ok(ProviderSettings::Libvirt(Libvirt::read(given, &mut warnings))),
-            provider => Err(SettingsError::UnsupportedProvider { provider }),
+        let served = schema.and_then(|schema| match schema.check {
+            Some(check) => Ok((schema, check)),
+            None => Err(SettingsError::UnsupportedProvider { provider: schema.cloud }),
         });
-        match provider {
-            Ok(provider) => {
-                let conflict = compare_folders(raw, &provider, &mut warnings);
-                let malformed = provider.malformed();
+        match served {
+            Ok((schema, check)) => {
+                let values = Values::of(raw, schema.keys);
+                warnings.extend(values.odd_switches(schema.keys));
+                let conflict = compare_folders(raw, schema, &mut warnings);
+                let endpoint = check(&values);
                 warnings.extend(unknown);
-                Ok(Self { common, provider, conflict, malformed, warnings })
+                Ok(Self { common, schema, values, endpoint, conflict, warnings })
             }
             Err(error) => {
                 warnings.extend(unknown);
@@ -132,14 +130,31 @@ impl Snapshot {
         }
     }
 
+    /// The name of the cloud that the folders serve.
+    pub fn cloud(&self) -> &'static str {
+        self.schema.cloud
+    }
+
+    /// Where that cloud's VMs are, or why nothing may be deleted under these settings.
+    pub fn endpoint(&self) -> Result<&Endpoint, Message> {
+        if let (Ok(endpoint), None) = (&self.endpoint, &self.conflict) {
+            return Ok(endpoint);
+        }
+        let conflict: Vec<_> = self.conflict.iter().map(ToString::to_string).collect();
+        let public: Vec<_> = self.malformed().iter().map(Malformed::public).collect();
+        let full: Vec<_> = self.malformed().iter().map(ToString::to_string).collect();
+        let all = |malformed| [conflict.clone(), malformed].concat().join("; ");
+        Err(Message::new(all(public), all(full)))
+    }
+
     /// Why nothing may be deleted under these settings, if so.
     pub fn obstacle(&self) -> Option<Message> {
-        let conflict: Vec<_> = self.conflict.iter().map(ToString::to_string).collect();
-        let public: Vec<_> = self.malformed.iter().map(Malformed::public).collect();
-        let full: Vec<_> = self.malformed.iter().map(ToString::to_string).collect();
-        let all = |malformed| [conflict.clone(), malformed].concat().join("; ");
-        let (public, full) = (all(public), all(full));
-        (!full.is_empty()).then(|| Message::new(public, full))
+        self.endpoint().err()
+    }
+
+    /// What deletion needs and cannot use.
+    pub(super) fn malformed(&self) -> &[Malformed] {
+        self.endpoint.as_ref().err().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -157,52 +172,24 @@ pub(super) fn given<'a>(raw: &'a Raw, name: &str) -> Option<(Source, &'a SecretS
     value.filter(|(_, value)| !value.expose_secret().is_empty())
 }
 
-impl ProviderSettings {
-    /// Which provider these settings belong to.
-    pub fn provider(&self) -> CloudProvider {
-        match self {
-            Self::Libvirt(_) => CloudProvider::Libvirt,
-        }
-    }
-
-    /// Where in that provider's cloud machines are made and looked for; none where the settings name no place for good.
-    pub fn place(&self) -> Option<Place> {
-        match self {
-            Self::Libvirt(libvirt) => libvirt.place(),
-        }
-    }
-
-    /// Every setting of that provider.
-    pub(super) fn keys(&self) -> &'static [Key] {
-        match self {
-            Self::Libvirt(_) => Libvirt::KEYS,
-        }
-    }
-
-    fn malformed(&self) -> Vec<Malformed> {
-        match self {
-            Self::Libvirt(libvirt) => libvirt.malformed(),
-        }
-    }
-}
-
-/// The provider to which alone the given settings belong.
-fn infer_provider(raw: &Raw) -> Result<CloudProvider, SettingsError> {
+/// The cloud to which alone the given settings belong.
+fn infer_provider(raw: &Raw, catalogue: Catalogue) -> Result<&'static Schema, SettingsError> {
+    let unclear = |hint| SettingsError::NoProvider { hint, known: catalogue.names() };
     let files = raw.settings.iter().chain(&raw.credentials);
     let given = files.filter(|(_, value)| !value.expose_secret().is_empty());
-    let mut providers = given.filter_map(|(name, _)| catalogue::only_reader(name));
-    let Some(provider) = providers.next() else {
-        return Err(SettingsError::NoProvider { hint: "no other setting identifies the provider" });
+    let mut readers = given.filter_map(|(name, _)| catalogue.only_reader(name));
+    let Some(schema) = readers.next() else {
+        return Err(unclear("no other setting identifies the provider"));
     };
-    if providers.all(|other| other == provider) {
-        Ok(provider)
+    if readers.all(|other| other.cloud == schema.cloud) {
+        Ok(schema)
     } else {
-        Err(SettingsError::NoProvider { hint: "the other settings belong to more than one provider" })
+        Err(unclear("the other settings belong to more than one provider"))
     }
 }
 
 /// Finds the settings that both folders give, with different values.
-fn compare_folders(raw: &Raw, provider: &ProviderSettings, warnings: &mut Vec<Warning>) -> Option<Conflict> {
+fn compare_folders(raw: &Raw, schema: &Schema, warnings: &mut Vec<Warning>) -> Option<Conflict> {
     let mut keys = Vec::new();
     for (name, value) in &raw.settings {
         let Some(other) = raw.credentials.get(name) else {
@@ -216,13 +203,13 @@ fn compare_folders(raw: &Raw, provider: &ProviderSettings, warnings: &mut Vec<Wa
             warnings.push(Warning::EmptyWins { name: name.clone() });
             continue;
         }
-        let mut described = Common::KEYS.iter().chain(provider.keys());
+        let mut described = Common::KEYS.iter().chain(schema.keys);
         match described.find(|key| key.name == name && key.concerns_deletion) {
             Some(key) => keys.push(key.name),
             None => warnings.push(Warning::DifferentValues { name: name.clone() }),
         }
     }
-    (!keys.is_empty()).then(|| Conflict { provider: provider.provider(), keys })
+    (!keys.is_empty()).then_some(Conflict { provider: schema.cloud, keys })
 }
 
 impl fmt::Display for Conflict {
@@ -260,9 +247,9 @@ impl fmt::Display for Warning {
                      belong"
                 )
             }
-            Self::UnknownKey { name } => {
+            Self::UnknownKey { name, meant } => {
                 write!(f, "{name} is not a setting of any provider; the operator ignores it")?;
-                catalogue::nearest(name).map_or(Ok(()), |meant| write!(f, "; did you mean {meant}?"))
+                meant.map_or(Ok(()), |meant| write!(f, "; did you mean {meant}?"))
             }
             Self::DifferentValues { name } => {
                 write!(

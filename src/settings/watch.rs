@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Folders, Raw, SettingsError, Snapshot};
+use super::{Catalogue, Folders, Raw, SettingsError, Snapshot};
 
 /// How long a folder must rest after a change before it is read: the kubelet swaps at once, but people write file by
 /// file.
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// Reads `folders` once before it returns, then keeps the state up to date until `stop` or until every receiver is
+/// Reads `folders`, which are for one of the clouds in `catalogue`, once before it returns, then keeps the state up to date until `stop` or until every receiver is
 /// gone.
 ///
 /// Bad settings never take the place of good ones. Equal content is not a new generation. Every state that is published
@@ -63,11 +63,12 @@ impl State {
 /// every five seconds while they cannot be watched.
 pub async fn watch(
     folders: Folders,
+    catalogue: Catalogue,
     stop: CancellationToken,
     mut on_change: impl FnMut(&State) + Send + 'static,
 ) -> (watch::Receiver<State>, JoinHandle<()>) {
     let reader = Arc::new(Reader { folders, changed: Arc::default(), watcher: Mutex::default() });
-    let mut keeper = Keeper::default();
+    let mut keeper = Keeper::new(catalogue);
     keeper.take(&reader).await;
     on_change(&keeper.state);
     let (sender, receiver) = watch::channel(keeper.state.clone());
@@ -98,8 +99,8 @@ async fn rest(changed: &Notify) {
 }
 
 /// Holds what is in force against what is read.
-#[derive(Default)]
 struct Keeper {
+    catalogue: Catalogue,
     /// What the current snapshot was parsed from.
     raw: Raw,
     state: State,
@@ -108,6 +109,10 @@ struct Keeper {
 }
 
 impl Keeper {
+    fn new(catalogue: Catalogue) -> Self {
+        Self { catalogue, raw: Raw::default(), state: State::default(), deafness: None }
+    }
+
     /// Reads the folders. Returns whether the state changed; the first reading always changes it.
     async fn take(&mut self, reader: &Arc<Reader>) -> bool {
         let (heard, raw) = reader.read().await;
@@ -133,7 +138,7 @@ impl Keeper {
             if self.state.current.is_some() && self.raw.same_as(&raw) {
                 return Ok(None);
             }
-            Snapshot::parse(&raw).map(|snapshot| Some((raw, snapshot)))
+            Snapshot::parse(&raw, self.catalogue).map(|snapshot| Some((raw, snapshot)))
         });
         match parsed {
             Ok(None) => self.state.rejected.take().is_some(),
@@ -161,7 +166,7 @@ impl Keeper {
             }
             (Some(error), None) => error!(%folder, %error, "the settings are invalid; the operator has none"),
             (None, Some(snapshot)) => {
-                info!(%folder, generation, provider = %snapshot.provider.provider(), "the operator uses these settings");
+                info!(%folder, generation, provider = %snapshot.cloud(), "the operator uses these settings");
                 for warning in &snapshot.warnings {
                     warn!(%folder, "{warning}");
                 }

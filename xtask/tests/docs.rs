@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use peerpod_operator::settings::CloudProvider;
+use peerpod_operator::provider::CLOUDS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use testbed::docs;
 
@@ -158,7 +158,7 @@ fn the_book_lists_every_page_once() -> Result<()> {
 #[test]
 fn every_provider_is_listed_with_what_this_version_does_for_it() -> Result<()> {
     let overview = read("docs/src/providers/overview.md")?;
-    for provider in CloudProvider::ALL {
+    for provider in CLOUDS {
         let name = format!("`{provider}`");
         let row = overview.lines().find(|line| line.starts_with('|') && line.contains(&name));
         let row = row.with_context(|| format!("{provider} is not listed"))?;

@@ -101,7 +101,7 @@ impl Document {
     pub(super) fn new(folders: &Folders, inspection: Inspection, cloud: Cloud) -> Self {
         let result = if inspection.is_right() { cloud.outcome() } else { Outcome::Settings };
         let provider = Provider {
-            name: inspection.provider.map(settings::CloudProvider::as_str),
+            name: inspection.provider,
             settings_dir: folders.settings.display().to_string(),
             credentials_dir: folders.credentials.as_ref().map(|folder| folder.display().to_string()),
             problems: inspection.problems.iter().map(ToString::to_string).collect(),

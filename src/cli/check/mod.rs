@@ -19,7 +19,7 @@ use self::{
 };
 use super::FolderArgs;
 use crate::{
-    provider::{self, Error, ErrorClass},
+    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening},
     settings::{Folders, Inspection, Snapshot},
 };
 
@@ -84,7 +84,7 @@ pub(super) fn check(args: CheckArgs) -> ExitCode {
 }
 
 fn examine(folders: &Folders) -> io::Result<Document> {
-    let inspection = Inspection::of(folders);
+    let inspection = Inspection::of(folders, CATALOGUE);
     let cloud = match &inspection.snapshot {
         Some(snapshot) if inspection.is_right() => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -99,9 +99,9 @@ fn examine(folders: &Folders) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
-    let provider = provider::open(snapshot, CALLS)?;
+    let provider = Openers::default().open(snapshot, Opening::new(CALLS))?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
-        let cloud = snapshot.provider.provider();
+        let cloud = snapshot.cloud();
         let message =
             format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::provider::NAME_LIMIT;
 
 const POD: &str = "web-0";
 
@@ -28,6 +29,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         abandoned: false,
         recorded: at(0),
         pod: Some(POD.to_owned()),
+        name_limit: NAME_LIMIT,
         owner: Owner::Gone,
         in_sandbox: InSandbox::Unknown,
         instance: Ok(id("i-1")),
@@ -311,7 +313,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, owner, in_sandbox, instance, siblings, claimed_by, vm, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, siblings, claimed_by, vm, developer_mode, deletion_accepted }
     }
 }
 
@@ -430,7 +432,7 @@ proptest! {
 #[test]
 fn every_decision_has_a_label_of_the_table() {
     let error = Error::new(ErrorClass::Transient, "");
-    let own = guard::prove(vm("podvm-web-0-1a2b3c4d"), "web-0").unwrap();
+    let own = ownership::verify(vm("podvm-web-0-1a2b3c4d"), "web-0", NAME_LIMIT).unwrap();
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,

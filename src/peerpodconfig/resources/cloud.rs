@@ -9,7 +9,7 @@ use super::AdaptorSettings;
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
     names::{BYOM_HOST_KEYS_SECRET, SSH_KEY_SECRET, TLS_SECRET},
-    settings::CloudProvider,
+    provider::cloud::{AdaptorSecret, AdaptorVolume, Cloud, VolumeSource},
 };
 
 /// How long a token for a cloud is valid; the kubelet renews it long before.
@@ -36,14 +36,10 @@ pub fn instance_type(spec: &PeerPodConfigSpec, settings: &AdaptorSettings) -> In
     if spec.instance_type.as_deref().unwrap_or_default().is_empty() {
         return InstanceType::Unset;
     }
-    let key = match settings.cloud {
-        Some(CloudProvider::Aws | CloudProvider::Alibabacloud) => "PODVM_INSTANCE_TYPE",
-        Some(CloudProvider::Azure) => "AZURE_INSTANCE_SIZE",
-        Some(CloudProvider::Gcp) => "GCP_MACHINE_TYPE",
-        Some(CloudProvider::Ibmcloud) => "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME",
-        _ => return InstanceType::NoEffect { cloud: settings.cloud_name.clone() },
+    let Some(key) = settings.cloud.and_then(|cloud| cloud.instance_type) else {
+        return InstanceType::NoEffect { cloud: settings.cloud_name.clone() };
     };
-    settings.instance_type_overruled_by.map_or(InstanceType::Reaches(key), InstanceType::Overruled)
+    settings.instance_type_overruled_by.map_or(InstanceType::Reaches(key.name), InstanceType::Overruled)
 }
 
 /// The names of Secrets that cloud-api-adaptor mounts where they exist, in the operator's own namespace.
@@ -67,40 +63,17 @@ impl Default for AdaptorSecrets<'_> {
 pub(super) type Mounted = (Volume, VolumeMount);
 
 /// The volumes that this cloud needs beside those that all do.
-pub(super) fn volumes(cloud: Option<CloudProvider>, secrets: AdaptorSecrets) -> Vec<Mounted> {
-    match cloud {
-        Some(CloudProvider::Libvirt) => vec![ssh_key(secrets)],
-        Some(CloudProvider::Byom) => {
-            // Where cloud-api-adaptor's manifests had the host keys before its chart had any.
-            let former = "ssh-host-key-allowlist";
-            let host_keys = secret("byom-host-keys", secrets.byom_host_keys, "/etc/byom/ssh-host-keys");
-            vec![ssh_key(secrets), secret(former, former, "/etc/ssh-allowlist"), host_keys]
-        }
-        Some(CloudProvider::Ibmcloud) => {
-            vec![token("vault-token", "iam", "vault-token", "/var/run/secrets/tokens")]
-        }
-        Some(CloudProvider::Alibabacloud) => {
-            let path = "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens";
-            vec![token("rrsa-oidc-token", "sts.aliyuncs.com", "token", path)]
-        }
-        Some(CloudProvider::Docker) => vec![
-            // No type: where DOCKER_HOST is another machine this one has no socket, and that is fine.
-            host_path("docker-socket", "/var/run/docker.sock", None),
-            host_path("docker-dir", "/var/lib/docker", None),
-        ],
-        Some(
-            CloudProvider::Aws
-            | CloudProvider::Azure
-            | CloudProvider::Gcp
-            | CloudProvider::IbmcloudPowervs
-            | CloudProvider::Vsphere,
-        )
-        | None => Vec::new(),
-    }
-}
-
-fn ssh_key(secrets: AdaptorSecrets) -> Mounted {
-    secret("ssh", secrets.ssh_key, "/root/.ssh")
+pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mounted> {
+    let volumes = cloud.map_or(&[][..], |cloud| cloud.volumes).iter();
+    let mounted = |&AdaptorVolume { name, path, source }: &AdaptorVolume| match source {
+        VolumeSource::Secret(AdaptorSecret::SshKey) => secret(name, secrets.ssh_key, path),
+        VolumeSource::Secret(AdaptorSecret::HostKeys) => secret(name, secrets.byom_host_keys, path),
+        VolumeSource::Secret(AdaptorSecret::Named(named)) => secret(name, named, path),
+        // No type: it may be missing.
+        VolumeSource::HostPath => host_path(name, path, None),
+        VolumeSource::Token { audience, file } => token(name, audience, file, path),
+    };
+    volumes.map(mounted).collect()
 }
 
 /// A Secret that may be missing, readable for root alone: ssh takes no other keys.
@@ -150,7 +123,7 @@ mod tests {
     fn becomes(cloud: &str, instance_type: &str) -> InstanceType {
         let settings = AdaptorSettings {
             cloud_name: cloud.into(),
-            cloud: cloud.parse().ok(),
+            cloud: Cloud::named(cloud),
             ..AdaptorSettings::read(None, None)
         };
         let spec =

@@ -10,13 +10,10 @@ use kube::ResourceExt as _;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::CloudProvider;
+use crate::provider::{Cloud, cloud::InstanceTypeKey};
 
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
 const PROBE_PORT: u16 = 8000;
-
-/// What overrules `instanceType` on Alibaba Cloud.
-const OVERRULING: &str = "INSTANCE_TYPE";
 
 /// On the DaemonSet: what of the settings it is built from, as a [`Record`] in JSON.
 pub(in crate::peerpodconfig) const BUILT_FROM_ANNOTATION: &str =
@@ -28,7 +25,7 @@ pub struct AdaptorSettings {
     /// `CLOUD_PROVIDER`, as it stands there; empty where nothing does.
     pub cloud_name: String,
     /// The same, where it is one that cloud-api-adaptor has. Others may come from a plugin.
-    pub cloud: Option<CloudProvider>,
+    pub cloud: Option<&'static Cloud>,
     /// `PROBE_PORT`, where the startup probe asks; cloud-api-adaptor's default where that is no port.
     pub probe_port: u16,
     /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, where it is set.
@@ -43,12 +40,11 @@ impl AdaptorSettings {
     pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Self {
         let text = |key: &str| text(config_map, secret, key);
         let cloud_name = text("CLOUD_PROVIDER");
-        let cloud = cloud_name.parse().ok();
-        let overruled = cloud == Some(CloudProvider::Alibabacloud) && !text(OVERRULING).is_empty();
+        let cloud = Cloud::named(&cloud_name);
         Self {
             cloud,
             probe_port: text("PROBE_PORT").parse().ok().filter(|port| *port > 0).unwrap_or(PROBE_PORT),
-            instance_type_overruled_by: overruled.then_some(OVERRULING),
+            instance_type_overruled_by: overruling(cloud).filter(|key| !text(key).is_empty()),
             hash: hash(config_map, secret),
             cloud_name,
         }
@@ -81,6 +77,12 @@ impl AdaptorSettings {
     }
 }
 
+/// The setting that overrules an instance type on this cloud.
+fn overruling(cloud: Option<&Cloud>) -> Option<&'static str> {
+    let InstanceTypeKey { overruled_by, .. } = cloud?.instance_type?;
+    overruled_by
+}
+
 /// What both objects together say of a key; empty where they say nothing.
 fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> String {
     let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
@@ -92,8 +94,8 @@ fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> S
 /// The settings that neither object has and without which cloud-api-adaptor does not start on its cloud, unless its Pods get
 /// them otherwise, as those of a workload identity.
 pub fn missing(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Vec<&'static str> {
-    let cloud: Option<CloudProvider> = text(config_map, secret, "CLOUD_PROVIDER").parse().ok();
-    let required = cloud.into_iter().flat_map(CloudProvider::keys).filter(|key| key.required);
+    let cloud = Cloud::named(&text(config_map, secret, "CLOUD_PROVIDER"));
+    let required = cloud.into_iter().flat_map(Cloud::keys).filter(|key| key.required);
     required.map(|key| key.name).filter(|name| text(config_map, secret, name).is_empty()).collect()
 }
 
@@ -109,8 +111,9 @@ struct Record {
 
 impl From<Record> for AdaptorSettings {
     fn from(Record { cloud_name, probe_port, overruled, hash }: Record) -> Self {
-        let instance_type_overruled_by = overruled.then_some(OVERRULING);
-        Self { cloud: cloud_name.parse().ok(), cloud_name, probe_port, instance_type_overruled_by, hash }
+        let cloud = Cloud::named(&cloud_name);
+        let instance_type_overruled_by = overruling(cloud).filter(|_| overruled);
+        Self { cloud_name, cloud, probe_port, instance_type_overruled_by, hash }
     }
 }
 
@@ -166,9 +169,9 @@ mod tests {
     fn the_config_map_wins_as_in_the_environment_of_cloud_api_adaptor() {
         // YXdz is aws.
         let settings = read(&json!({ "CLOUD_PROVIDER": "libvirt\n" }), &json!({ "CLOUD_PROVIDER": "YXdz" }));
-        assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("libvirt", Some(CloudProvider::Libvirt)));
+        assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("libvirt", Cloud::named("libvirt")));
         let settings = read(&json!({}), &json!({ "CLOUD_PROVIDER": "YXdz" }));
-        assert_eq!(settings.cloud, Some(CloudProvider::Aws));
+        assert_eq!(settings.cloud.map(Cloud::name), Some("aws"));
         let settings = read(&json!({ "CLOUD_PROVIDER": "mine" }), &json!({}));
         assert_eq!((settings.cloud_name.as_str(), settings.cloud), ("mine", None));
         let none = AdaptorSettings::read(None, None);

@@ -1,4 +1,4 @@
-//! What can be found out of a libvirt host before a machine is to be deleted there.
+//! What can be found out of a libvirt host before a VM is to be deleted there.
 
 use futures::future::join;
 use libvirt_client::{Domain, ErrorCode};
@@ -15,7 +15,7 @@ const NO_DRY_RUN: &str = "libvirt has no dry run, so check deletes nothing; if t
      daemon (polkit) can forbid the deletion";
 
 impl Libvirt {
-    /// Reads what deletions read, and asks for a change to a machine that is not there.
+    /// Reads what deletions read, and asks for a change to a VM that is not there.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let daemon = match self.client.lib_version().await {
             // Somebody answered.
@@ -134,7 +134,7 @@ impl Libvirt {
         })
     }
 
-    /// Whether the connection may write. libvirt says so before it looks for the machine, so one that does not exist will
+    /// Whether the connection may write. libvirt says so before it looks for the VM, so one that does not exist will
     /// do: a number of 122 random bits, of which libvirt has just said that there is none.
     async fn write(&self) -> Result<String, Error> {
         let uuid = uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();

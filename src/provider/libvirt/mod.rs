@@ -21,6 +21,7 @@ mod definition;
 mod delete;
 mod examine;
 mod failure;
+mod settings;
 mod volumes;
 
 use std::sync::{Arc, atomic::AtomicUsize};
@@ -31,11 +32,28 @@ use operator_kit::Message;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+pub use self::settings::Settings;
 use self::{definition::Definition, volumes::Remains};
-use super::{Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm};
+use super::{
+    Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Provider, Vm,
+    cloud::{Cloud, NAME_LIMIT, Opening, Recorded, SSH_KEY},
+};
+use crate::settings::{Schema, Values};
 
-/// The value of `CLOUD_PROVIDER` and of a PeerPod's `spec.cloudProvider`.
-pub const NAME: &str = "libvirt";
+/// What differs from other clouds.
+pub static CLOUD: Cloud = Cloud {
+    schema: Schema { cloud: "libvirt", keys: Settings::KEYS, check: Some(settings::check) },
+    chart_alias: None,
+    caveat: Some(
+        "It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: released images do not support \
+         libvirt.",
+    ),
+    name_limit: NAME_LIMIT,
+    parse_id: domain_uuid,
+    instance_type: None,
+    volumes: &[SSH_KEY],
+    open: Some(open),
+};
 
 /// The libvirt daemon that one set of settings names.
 pub struct Libvirt {
@@ -52,11 +70,11 @@ pub struct Libvirt {
 
 /// The host that is to answer.
 #[derive(Default)]
-pub(super) struct Expected {
+struct Expected {
     /// Its UUID; any host will do without one.
-    pub(super) host: Option<Uuid>,
+    host: Option<Uuid>,
     /// To be told where another one answers.
-    pub(super) moved: Option<Arc<Notify>>,
+    moved: Option<Arc<Notify>>,
 }
 
 impl Libvirt {
@@ -67,7 +85,7 @@ impl Libvirt {
     }
 
     /// The same for the daemon at this `address`, by the user and the credentials of `uri`, if `expected` answers there.
-    pub(super) fn elsewhere(
+    fn elsewhere(
         uri: &str,
         address: &str,
         pool: &str,
@@ -106,6 +124,31 @@ impl Libvirt {
         }
         failure::explain(&doing.into(), &self.uri, error)
     }
+}
+
+fn open(values: &Values, Opening { calls, recorded }: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let Settings { uri, pool, .. } = Settings::read(values);
+    let Some(Recorded { address, host, moved }) = recorded else {
+        return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
+    };
+    let host = host.map(Uuid::try_parse).transpose().map_err(|_| {
+        let message = "a host in the record of places is no UUID; delete that entry";
+        Error::new(ErrorClass::Invalid, message)
+    })?;
+    Ok(Box::new(Libvirt::elsewhere(&uri, address, &pool, calls, Expected { host, moved })?))
+}
+
+/// Only a UUID names a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt
+/// gives to another domain later.
+fn domain_uuid(raw: &str) -> Result<String, IdProblem> {
+    let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
+    Uuid::try_parse(raw).map(|uuid| uuid.hyphenated().to_string()).map_err(|_| IdProblem::Malformed {
+        expected: "a domain's UUID",
+        hint: number.then_some(
+            "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those numbers, \
+             so they do not identify a VM",
+        ),
+    })
 }
 
 fn parse_uri(what: &str, uri: &str) -> Result<ConnectUri, Error> {

@@ -30,8 +30,8 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{Error, ErrorClass, open},
-    settings::{Place, Snapshot, State},
+    provider::{Error, ErrorClass, Openers, Opening},
+    settings::{Endpoint, Snapshot, State},
 };
 
 /// The creation has a manager of its own: it must never take away what another process wrote meanwhile.
@@ -57,6 +57,7 @@ pub(super) struct Keeper {
     api: Api<ConfigMap>,
     /// The `ConfigMap`, for people.
     name: String,
+    openers: Openers,
     settings: watch::Receiver<State>,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
@@ -88,6 +89,7 @@ impl Keeper {
     pub(super) fn new(
         client: Client,
         namespace: &str,
+        openers: Openers,
         settings: watch::Receiver<State>,
         leadership: Leadership,
         answer: watch::Sender<Option<Answer>>,
@@ -96,7 +98,7 @@ impl Keeper {
         let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
-        Self { api, name, settings, leadership, answer, moved, backoff, doubts }
+        Self { api, name, openers, settings, leadership, answer, moved, backoff, doubts }
     }
 
     /// Works whenever this process leads, until `stop`.
@@ -137,14 +139,16 @@ impl Keeper {
     /// Does the next thing to do; tells when to look again, if nothing changes.
     async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
-        let snapshot = state.current.filter(|snapshot| snapshot.obstacle().is_none());
-        let Some((snapshot, place)) = snapshot.and_then(|it| it.provider.place().map(|place| (it, place)))
-        else {
+        let usable = state.current.and_then(|snapshot| {
+            let endpoint = snapshot.endpoint().ok()?.clone();
+            Some((snapshot, endpoint))
+        });
+        let Some((snapshot, endpoint)) = usable else {
             // The settings themselves say why nothing is decided by them.
             return LONGEST_PAUSE;
         };
         let found = tokio::select! {
-            found = self.find_out(seen, &snapshot, &place) => found,
+            found = self.find_out(seen, &snapshot, &endpoint) => found,
             // What was found out would be of no use.
             Ok(()) = settings.changed() => return Duration::ZERO,
         };
@@ -159,7 +163,7 @@ impl Keeper {
                 (Err(error), pause)
             }
         };
-        let answer = Some(Answer { term: self.leadership.term(), place, outcome });
+        let answer = Some(Answer { term: self.leadership.term(), endpoint, outcome });
         self.answer.send_if_modified(|before| {
             let news = *before != answer;
             if news {
@@ -178,21 +182,23 @@ impl Keeper {
         &self,
         seen: &mut Seen,
         snapshot: &Snapshot,
-        place: &Place,
+        endpoint: &Endpoint,
     ) -> Result<Option<Known>, Failure> {
         let Some(object) = &seen.object else {
             return seen.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
         };
-        let cloud = snapshot.provider.provider().as_str();
-        let (key, empty) = (key(cloud, &place.address), BTreeMap::new());
+        let cloud = snapshot.cloud();
+        let (key, empty) = (key(cloud, &endpoint.address), BTreeMap::new());
         let data = object.data.as_ref().unwrap_or(&empty);
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
         let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
-        let host = if recorded.is_none() || doubted { ask(snapshot).await.map(Some) } else { Ok(recorded) };
+        let host =
+            if recorded.is_none() || doubted { self.ask(snapshot).await.map(Some) } else { Ok(recorded) };
         let known_host = host.as_ref().ok().and_then(Option::as_ref);
-        let records =
-            before.naming(cloud, place, known_host, Timestamp::now()).map_err(|Full| self.full(place))?;
+        let records = before
+            .naming(cloud, endpoint, known_host, Timestamp::now())
+            .map_err(|Full| self.full(endpoint))?;
         if records != before {
             let Some(version) = &object.metadata.resource_version else {
                 self.create().await.map_err(|error| self.unwritable(&error))?;
@@ -203,7 +209,7 @@ impl Keeper {
                 Err(error) if error.code() == Some(CONFLICT) => return Ok(None),
                 written => written.map_err(|error| self.unwritable(&error))?,
             };
-            self.announce(&records, &before, cloud, &key, place);
+            self.announce(&records, &before, cloud, &key, endpoint);
             seen.object = Some(written);
         }
         // A place whose host is not known can be recorded, but nothing can be decided by it.
@@ -224,6 +230,16 @@ impl Keeper {
         }))
     }
 
+    /// Asks which host is at the endpoint that the settings name.
+    async fn ask(&self, snapshot: &Snapshot) -> Result<Host, Error> {
+        let provider = self.openers.open(snapshot, Opening::new(1))?;
+        let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
+            let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
+            Err(Error::new(ErrorClass::Transient, Message::public(message)))
+        });
+        name.map(Host::new)
+    }
+
     /// Makes the `ConfigMap`, empty: another process may make it, too, and have written to it. The watch brings it.
     async fn create(&self) -> Result<ConfigMap, ApiError> {
         let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
@@ -240,8 +256,8 @@ impl Keeper {
     }
 
     /// Says in the log what became of the places.
-    fn announce(&self, records: &Records, before: &Records, cloud: &str, key: &str, place: &Place) {
-        let Place { setting, address } = place;
+    fn announce(&self, records: &Records, before: &Records, cloud: &str, key: &str, endpoint: &Endpoint) {
+        let Endpoint { setting, address } = endpoint;
         let places = &self.name;
         info!(places, key, setting, address, "the place that the settings name is recorded");
         if records.of(key).and_then(|it| it.moved) != before.of(key).and_then(|it| it.moved) {
@@ -273,11 +289,11 @@ impl Keeper {
         Failure { error: self.invalid(public), again: false }
     }
 
-    fn full(&self, place: &Place) -> Failure {
+    fn full(&self, endpoint: &Endpoint) -> Failure {
         let public = format!(
             "{} points to a further place, and the ConfigMap {PLACES} holds {MOST_FORMER} former ones already; delete the entries \
              of places where no VM is any more",
-            place.setting
+            endpoint.setting
         );
         Failure { error: self.invalid(public), again: false }
     }
@@ -308,16 +324,6 @@ impl Seen {
             self.unreadable = Some(failed("read", name, None, &"the API server does not answer"));
         }
     }
-}
-
-/// Asks which host is at the place that the settings name.
-async fn ask(snapshot: &Snapshot) -> Result<Host, Error> {
-    let provider = open(snapshot, 1)?;
-    let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
-        let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
-        Err(Error::new(ErrorClass::Transient, Message::public(message)))
-    });
-    name.map(Host::new)
 }
 
 /// The error of a call for the `ConfigMap`.

@@ -25,10 +25,10 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
-use super::Error;
+use super::{Error, Openers};
 use crate::{
     names,
-    settings::{Place, State},
+    settings::{Endpoint, State},
 };
 
 /// What the leader may do to keep the places.
@@ -48,7 +48,7 @@ pub struct Places {
 struct Answer {
     /// The term of leadership in which it was found out.
     term: u64,
-    place: Place,
+    endpoint: Endpoint,
     outcome: Result<Arc<Known>, Error>,
 }
 
@@ -81,20 +81,32 @@ impl Places {
     pub fn keep(
         client: Client,
         namespace: &str,
+        openers: Openers,
         settings: watch::Receiver<State>,
         leadership: Leadership,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, answer) = watch::channel(None);
         let moved = Arc::new(Notify::new());
-        let keeper = Keeper::new(client, namespace, settings, leadership.clone(), sender, Arc::clone(&moved));
+        let keeper =
+            Keeper::new(client, namespace, openers, settings, leadership.clone(), sender, Arc::clone(&moved));
         (Self { answer, leadership, moved }, keeper.run(stop))
     }
 
+    /// Places of which this endpoint is the only one, on whichever host.
+    #[cfg(test)]
+    pub(super) fn only(endpoint: Endpoint) -> Self {
+        let leadership = Leadership::unlimited();
+        let known = Known { host: None, moved: None, key: "key".to_owned(), former: Vec::new() };
+        let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
+        Self { answer: watch::channel(Some(answer)).1, leadership, moved: Arc::default() }
+    }
+
     /// What is known while the settings name this place. `None`: the leader has not found it out yet.
-    pub(super) fn known(&self, place: &Place) -> Option<Result<Arc<Known>, Error>> {
+    pub(super) fn known(&self, endpoint: &Endpoint) -> Option<Result<Arc<Known>, Error>> {
         let answer = self.answer.borrow();
-        let answer = answer.as_ref().filter(|it| it.place == *place && it.term == self.leadership.term());
+        let answer =
+            answer.as_ref().filter(|it| it.endpoint == *endpoint && it.term == self.leadership.term());
         answer.map(|answer| answer.outcome.clone())
     }
 

@@ -6,7 +6,7 @@ use jiff::{Timestamp, Unit};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Place;
+use crate::settings::Endpoint;
 
 /// So many former places are kept. A further one needs room that an administrator makes.
 pub(super) const MOST_FORMER: usize = 8;
@@ -95,18 +95,18 @@ impl Records {
     pub(super) fn naming(
         &self,
         cloud: &str,
-        place: &Place,
+        endpoint: &Endpoint,
         host: Option<&Host>,
         now: Timestamp,
     ) -> Result<Self, Full> {
-        let (key, now) = (key(cloud, &place.address), now.round(Unit::Second).unwrap_or(now));
+        let (key, now) = (key(cloud, &endpoint.address), now.round(Unit::Second).unwrap_or(now));
         let mut next = self.clone();
         for (_, other) in next.0.iter_mut().filter(|(other, _)| **other != key) {
             other.until.get_or_insert(now);
         }
         let record = next.0.entry(key).or_insert_with(|| Record {
             cloud: cloud.to_owned(),
-            address: place.address.clone(),
+            address: endpoint.address.clone(),
             host: None,
             moved: None,
             until: None,
@@ -139,8 +139,8 @@ pub(super) fn key(cloud: &str, address: &str) -> String {
 mod tests {
     use super::*;
 
-    fn at(address: &str) -> Place {
-        Place { setting: "LIBVIRT_URI", address: address.to_owned() }
+    fn at(address: &str) -> Endpoint {
+        Endpoint { setting: "LIBVIRT_URI", address: address.to_owned() }
     }
 
     fn second(second: i64) -> Timestamp {

@@ -1,6 +1,7 @@
 use secrecy::SecretString;
 
 use super::*;
+use crate::provider::CATALOGUE;
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
@@ -8,7 +9,7 @@ fn inspect(settings: Pairs, credentials: Pairs) -> Inspection {
     let map = |pairs: Pairs| -> BTreeMap<String, SecretString> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
     };
-    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, Vec::new())
+    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, CATALOGUE, Vec::new())
 }
 
 fn entry<'a>(inspection: &'a Inspection, name: &str) -> &'a Entry {
@@ -30,7 +31,7 @@ const URI: (&str, &str) = ("LIBVIRT_URI", "test:///default");
 fn what_is_right_has_no_remarks_and_what_deletion_needs_comes_first() {
     let inspection = inspect(&[LIBVIRT, URI, ("VXLAN_PORT", "9000")], &[("AWS_SECRET_ACCESS_KEY", "hush")]);
     assert!(inspection.is_right());
-    assert_eq!(inspection.provider, Some(CloudProvider::Libvirt));
+    assert_eq!(inspection.provider, Some("libvirt"));
     let names: Vec<_> = inspection.entries.iter().map(|entry| (entry.name.as_str(), entry.used)).collect();
     let modes = [("PODVM_DEVELOPER_MODE", true), ("PEERPODS_DEVELOPER_MODE", true)];
     assert_eq!(names[..3], [("CLOUD_PROVIDER", true), modes[0], modes[1]]);
@@ -96,7 +97,7 @@ fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
         let inspection =
             inspect(&[("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")], &[]);
         assert!(!inspection.is_right());
-        assert_eq!(inspection.provider, (provider == "aws").then_some(CloudProvider::Aws));
+        assert_eq!(inspection.provider, (provider == "aws").then_some("aws"));
         assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(verdict, true)], "{provider}");
         assert_eq!(remarks(&inspection, "TLS_SKIP_VERIFY"), [(Verdict::Malformed, false)]);
         assert_eq!(remarks(&inspection, "NOBODYS"), [(Verdict::Unknown, false)]);
@@ -114,7 +115,7 @@ fn what_counts_by_chance_is_a_warning() {
 #[test]
 fn a_file_that_cannot_be_read_is_not_said_to_be_missing() {
     let problem = SettingsError::NotText { path: "/settings/CLOUD_PROVIDER".into() };
-    let inspection = Inspection::judge(&Raw::default(), vec![problem]);
+    let inspection = Inspection::judge(&Raw::default(), CATALOGUE, vec![problem]);
     assert!(inspection.snapshot.is_none() && !inspection.is_right());
     assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), []);
 }

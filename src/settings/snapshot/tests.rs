@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::key::settings;
+use crate::{
+    provider::{CATALOGUE, CLOUDS, libvirt::Settings},
+    settings::{Key, key::settings},
+};
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
@@ -10,12 +13,12 @@ fn map(pairs: Pairs) -> BTreeMap<String, SecretString> {
 }
 
 fn parse(settings: Pairs, credentials: Pairs) -> Result<Snapshot, SettingsError> {
-    Snapshot::parse(&Raw { settings: map(settings), credentials: map(credentials) })
+    Snapshot::parse(&Raw { settings: map(settings), credentials: map(credentials) }, CATALOGUE)
 }
 
-fn libvirt(snapshot: &Snapshot) -> &Libvirt {
-    let ProviderSettings::Libvirt(libvirt) = &snapshot.provider;
-    libvirt
+fn libvirt(snapshot: &Snapshot) -> Settings {
+    assert_eq!(snapshot.cloud(), "libvirt");
+    Settings::read(&snapshot.values)
 }
 
 const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
@@ -79,7 +82,7 @@ fn two_values_for_what_deletion_needs_are_a_conflict_that_shows_no_value() {
     .unwrap();
     let conflict = snapshot.conflict.unwrap();
     assert_eq!(conflict.keys, ["CLOUD_PROVIDER", "LIBVIRT_URI"]);
-    assert_eq!(conflict.provider, CloudProvider::Libvirt);
+    assert_eq!(conflict.provider, "libvirt");
     assert!(!conflict.to_string().contains("test:"), "{conflict}");
     let equal = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "a")]).unwrap();
     assert_eq!((equal.conflict, equal.warnings), (None, vec![]));
@@ -99,7 +102,7 @@ fn another_providers_settings_neither_conflict_nor_count_as_unknown() {
         snapshot.warnings,
         [
             Warning::DifferentValues { name: "AWS_REGION".into() },
-            Warning::UnknownKey { name: "libvirt_uri".into() }
+            Warning::UnknownKey { name: "libvirt_uri".into(), meant: Some("LIBVIRT_URI") }
         ]
     );
 }
@@ -107,7 +110,7 @@ fn another_providers_settings_neither_conflict_nor_count_as_unknown() {
 #[test]
 fn a_missing_provider_is_inferred_only_when_nothing_speaks_against_it() {
     let snapshot = parse(&[("LIBVIRT_URI", "test:///default"), ("GCP_ZONE", "")], &[]).unwrap();
-    assert_eq!(snapshot.warnings, [Warning::ProviderInferred { provider: CloudProvider::Libvirt }]);
+    assert_eq!(snapshot.warnings, [Warning::ProviderInferred { provider: "libvirt" }]);
     for settings in [&[][..], &[("DISABLECVM", "true")], &[("LIBVIRT_URI", ""), ("CLOUD_PROVIDER", "")]] {
         let error = parse(settings, &[]).unwrap_err().to_string();
         assert!(error.contains("no other setting identifies"), "{error}");
@@ -118,14 +121,15 @@ fn a_missing_provider_is_inferred_only_when_nothing_speaks_against_it() {
 
 #[test]
 fn a_provider_not_spoken_yet_and_an_unknown_one_differ() {
-    for provider in CloudProvider::ALL {
-        let error = parse(&[("CLOUD_PROVIDER", provider.as_str())], &[]).err();
-        let expected = (!provider.is_reaped()).then_some(SettingsError::UnsupportedProvider { provider });
+    for cloud in CLOUDS {
+        let provider = cloud.name();
+        let error = parse(&[("CLOUD_PROVIDER", provider)], &[]).err();
+        let expected = (!cloud.is_reaped()).then_some(SettingsError::UnsupportedProvider { provider });
         assert_eq!(error, expected);
     }
     assert_eq!(
         parse(&[("CLOUD_PROVIDER", "openstack")], &[]).unwrap_err(),
-        SettingsError::UnknownProvider { name: "openstack".into() }
+        SettingsError::UnknownProvider { name: "openstack".into(), known: CATALOGUE.names() }
     );
 }
 
@@ -149,17 +153,17 @@ fn the_table_says_what_the_declaration_says() {
         concerns_deletion: false,
     };
     assert_eq!(Sample::KEYS, [expected]);
-    let concerning = Libvirt::KEYS.iter().filter(|key| key.concerns_deletion).map(|key| key.name);
+    let concerning = Settings::KEYS.iter().filter(|key| key.concerns_deletion).map(|key| key.name);
     assert_eq!(concerning.collect::<Vec<_>>(), ["LIBVIRT_URI", "LIBVIRT_POOL"]);
-    for key in Common::KEYS.iter().chain(Libvirt::KEYS) {
+    for key in Common::KEYS.iter().chain(Settings::KEYS) {
         assert!(key.doc.ends_with('.') && key.doc.len() > 10, "{key:?}");
     }
 }
 
 #[test]
 fn a_secret_is_not_shown() {
-    let hush = SecretString::from("hush");
-    let sample = Sample::read(|_| Some(&hush), &mut Vec::new());
+    let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("SAMPLE_TOKEN", "hush")]) };
+    let sample = Sample::read(&Values::of(&raw, Sample::KEYS));
     assert_eq!(sample.token.as_ref().unwrap().expose_secret(), "hush");
     assert!(!format!("{sample:?}").contains("hush"));
     let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("A", "hush")]) };
@@ -167,7 +171,7 @@ fn a_secret_is_not_shown() {
 }
 
 fn names() -> impl Strategy<Value = String> {
-    let known: Vec<&str> = Common::KEYS.iter().chain(Libvirt::KEYS).map(|key| key.name).collect();
+    let known: Vec<&str> = Common::KEYS.iter().chain(Settings::KEYS).map(|key| key.name).collect();
     prop_oneof![proptest::sample::select(known).prop_map(str::to_owned), ".*"]
 }
 
@@ -182,7 +186,7 @@ proptest! {
         credentials in proptest::collection::btree_map(names(), values(), 0..12),
     ) {
         let raw = Raw { settings, credentials };
-        if let Ok(snapshot) = Snapshot::parse(&raw) {
+        if let Ok(snapshot) = Snapshot::parse(&raw, CATALOGUE) {
             if let Some(pool) = raw.settings.get("LIBVIRT_POOL") {
                 let pool = pool.expose_secret();
                 let expected = if pool.is_empty() { "default" } else { pool };

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
-use crate::settings::ProviderSettings;
+use crate::provider::{CATALOGUE, libvirt};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -25,7 +25,7 @@ impl Fixture {
         let (tell, told) = mpsc::channel();
         let stop = CancellationToken::new();
         let on_change = move |state: &State| tell.send(state.clone()).unwrap();
-        let (states, task) = watch(folders, stop.clone(), on_change).await;
+        let (states, task) = watch(folders, CATALOGUE, stop.clone(), on_change).await;
         Self { folder, states, told, stop, task }
     }
 
@@ -43,8 +43,7 @@ impl Fixture {
 }
 
 fn pool(state: &State) -> String {
-    let ProviderSettings::Libvirt(libvirt) = &state.current.as_ref().unwrap().provider;
-    libvirt.pool.clone()
+    libvirt::Settings::read(&state.current.as_ref().unwrap().values).pool
 }
 
 fn swap(folder: &Path, version: &str, files: &[(&str, &str)]) {
@@ -78,7 +77,10 @@ async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_mended() {
     fixture.write("CLOUD_PROVIDER", "opnstack");
     let bad = fixture.until(|state| state.rejected.is_some()).await;
     assert_eq!((pool(&bad).as_str(), bad.generation), ("default", 1));
-    assert_eq!(*bad.rejected.unwrap(), SettingsError::UnknownProvider { name: "opnstack".into() });
+    assert_eq!(
+        *bad.rejected.unwrap(),
+        SettingsError::UnknownProvider { name: "opnstack".into(), known: CATALOGUE.names() }
+    );
 
     fixture.write("CLOUD_PROVIDER", "libvirt");
     let mended = fixture.until(|state| state.rejected.is_none()).await;
@@ -156,7 +158,7 @@ async fn the_task_ends_on_stop_and_without_receivers() {
 
 #[test]
 fn equal_content_and_equal_errors_are_no_news() {
-    let mut keeper = Keeper::default();
+    let mut keeper = Keeper::new(CATALOGUE);
     let raw = |provider: &str| Raw {
         settings: [("CLOUD_PROVIDER".to_owned(), provider.into())].into(),
         ..Raw::default()
@@ -172,7 +174,7 @@ fn equal_content_and_equal_errors_are_no_news() {
 
 #[test]
 fn settings_are_usable_when_deletions_can_go_by_them() {
-    let mut keeper = Keeper::default();
+    let mut keeper = Keeper::new(CATALOGUE);
     for (provider, uris, usable) in [
         ("aws", ["a", "a"], None),
         ("opnstack", ["a", "a"], Some(false)),

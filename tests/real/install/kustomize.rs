@@ -9,7 +9,8 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPodConfig,
     install::{self, removal},
-    settings::{CloudProvider, Common, Key},
+    provider::CLOUDS,
+    settings::{Common, Key},
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -85,11 +86,11 @@ fn the_overlay_is_installed_as_it_is_and_a_second_apply_changes_nothing() -> Res
 fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<()> {
     beside_others(async |scene| {
         let cluster = scene.testbed.cluster();
-        for provider in CloudProvider::ALL {
+        for provider in CLOUDS {
             let folder = format!("{KUSTOMIZE}/overlays/{provider}");
             let objects = built(cluster, &folder).await?;
             let (settings, credentials) = (data(&objects, "ConfigMap")?, data(&objects, "Secret")?);
-            ensure!(settings["CLOUD_PROVIDER"] == provider.as_str());
+            ensure!(settings["CLOUD_PROVIDER"] == provider.name());
             for Key { name, required, .. } in Common::KEYS.iter().chain(provider.keys()) {
                 let values: Vec<_> = [settings, credentials].iter().filter_map(|it| it.get(*name)).collect();
                 ensure!(!values.is_empty(), "{provider} lacks {name}");

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use libvirt_client::Volume;
 use peerpod_operator::provider::{
-    Error, ErrorClass, InstanceId, OwnVm, Provider as _, guard, libvirt::Libvirt,
+    Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider as _, libvirt::Libvirt, ownership,
 };
 use peers::libvirt::{Libvirtd, POD_VM_DESCRIPTION, POOL, PodVm, Relay};
 use testbed::vm_name;
@@ -65,7 +65,7 @@ impl Peer {
 
 async fn proven(provider: &Libvirt, uuid: Uuid) -> Result<OwnVm> {
     let id = InstanceId::parse("libvirt", &uuid.to_string())?;
-    Ok(guard::prove(provider.describe(&id).await?, "web")?)
+    Ok(ownership::verify(provider.describe(&id).await?, "web", NAME_LIMIT)?)
 }
 
 #[test]

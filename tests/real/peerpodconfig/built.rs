@@ -19,7 +19,7 @@ use peerpod_operator::{
         program::{Placement, Program},
         service_account, webhook,
     },
-    settings::CloudProvider,
+    provider::{CLOUDS, Cloud},
     webhook::tls::TlsOptions,
 };
 use serde_json::{Value, json, to_value};
@@ -133,7 +133,7 @@ async fn settle(scene: &Scene<'_>, objects: &[Value]) -> Result<()> {
 fn the_daemon_set_of_every_cloud_is_accepted_and_not_written_again() -> Result<()> {
     beside_others(async |scene| {
         let mut objects = Vec::new();
-        for cloud in CloudProvider::ALL.map(CloudProvider::as_str).into_iter().chain(["a-plugin"]) {
+        for cloud in CLOUDS.map(Cloud::name).into_iter().chain(["a-plugin"]) {
             for (suffix, spec) in [("plain", json!({})), ("full", everything())] {
                 let (config, settings) = (config(&format!("{cloud}-{suffix}"), &spec)?, settings(cloud)?);
                 objects.push(to_value(daemon_set(&inputs(&config, &settings, NAMESPACE)))?);

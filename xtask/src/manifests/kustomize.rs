@@ -11,7 +11,7 @@ use anyhow::Result;
 use peerpod_operator::{
     install::{self, Component, Manifest, Options, guard, monitoring, samples},
     names::{CONFIG_MAP, SECRET},
-    settings::CloudProvider,
+    provider::{CLOUDS, Cloud},
 };
 use serde::Serialize;
 use serde_json::{Value, json, to_value};
@@ -67,7 +67,7 @@ impl Kustomization {
 pub(super) fn files(options: &Options) -> Result<Files> {
     let objects = install::objects(options)?;
     let mut files = base(&objects)?;
-    for provider in CloudProvider::ALL {
+    for provider in CLOUDS {
         files.extend(overlay(provider, options)?);
     }
     for component in components(options)? {
@@ -107,7 +107,7 @@ fn base(objects: &[Manifest]) -> Result<Files> {
     Ok(files)
 }
 
-fn overlay(provider: CloudProvider, options: &Options) -> Result<Files> {
+fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     let generator =
         |name: &str, file: &str| json!({ "name": name, "namespace": options.namespace, "envs": [file] });
     let kustomization = Kustomization {

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use peerpod_operator::settings::{CloudProvider, Common, Key, Kind};
+use peerpod_operator::{
+    provider::{Cloud, cloud::AdaptorSecret},
+    settings::{Common, Key, Kind},
+};
 
 /// How wide a comment may be.
 const WIDTH: usize = 100;
@@ -17,7 +20,7 @@ pub(super) enum Place {
 }
 
 /// The settings of a provider that are in this object: its own first, as they are what people fill in.
-pub(super) fn keys(provider: CloudProvider, place: Place) -> impl Iterator<Item = &'static Key> {
+pub(super) fn keys(provider: &Cloud, place: Place) -> impl Iterator<Item = &'static Key> {
     let all = provider.keys().iter().chain(Common::KEYS.iter().filter(|key| key.name != "CLOUD_PROVIDER"));
     all.filter(move |key| (key.kind == Kind::Secret) == (place == Place::Secret))
 }
@@ -47,18 +50,11 @@ pub(super) fn comment(key: &Key) -> String {
 }
 
 /// What people have to know before they install for this provider; begins with a space, or is empty.
-pub(super) const fn caveat(provider: CloudProvider) -> &'static str {
-    match provider {
-        CloudProvider::Libvirt => {
-            " It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: \
-             released images do not support libvirt."
-        }
-        reaped if reaped.is_reaped() => "",
-        _ => {
-            " This version of the operator DELETES NO VM of this provider: deleted PeerPods stay, and so \
-             do their VMs and namespaces."
-        }
-    }
+pub(super) fn caveat(provider: &Cloud) -> String {
+    let unsupported = "This version of the operator DELETES NO VM of this provider: deleted PeerPods stay, and so do their VMs \
+                       and namespaces.";
+    let caveats = [provider.caveat, (!provider.is_reaped()).then_some(unsupported)];
+    caveats.into_iter().flatten().flat_map(|caveat| [" ", caveat]).collect()
 }
 
 /// Text as lines of a comment, each ending in a line break.
@@ -80,7 +76,7 @@ pub(super) fn wrap(text: &str) -> String {
 }
 
 /// A provider's settings in this object as a file of lines `KEY=value`.
-pub(super) fn env_file(provider: CloudProvider, place: Place) -> String {
+pub(super) fn env_file(provider: &Cloud, place: Place) -> String {
     let mut text = wrap(match place {
         Place::ConfigMap => {
             "The ConfigMap peer-pods-cm: the settings of cloud-api-adaptor and of the operator. An empty \
@@ -92,7 +88,7 @@ pub(super) fn env_file(provider: CloudProvider, place: Place) -> String {
              must exist, even if it is empty. An empty value means none."
         }
     });
-    if place == Place::Secret && matches!(provider, CloudProvider::Libvirt | CloudProvider::Byom) {
+    if place == Place::Secret && provider.mounts(AdaptorSecret::SshKey) {
         text.push_str(&wrap(
             "The ssh key is in another Secret: kubectl -n confidential-containers-system create secret \
              generic ssh-key-secret --from-file=id_rsa",
@@ -113,11 +109,17 @@ pub(super) fn env_file(provider: CloudProvider, place: Place) -> String {
 
 #[cfg(test)]
 mod tests {
+    use peerpod_operator::provider::CLOUDS;
+
     use super::*;
+
+    fn named(name: &str) -> &'static Cloud {
+        Cloud::named(name).unwrap()
+    }
 
     #[test]
     fn every_setting_is_in_one_of_the_two_files_with_its_documentation_above() {
-        for provider in CloudProvider::ALL {
+        for provider in CLOUDS {
             let files = [Place::ConfigMap, Place::Secret].map(|place| env_file(provider, place));
             for key in keys(provider, Place::ConfigMap).chain(keys(provider, Place::Secret)) {
                 let found: Vec<_> =
@@ -132,20 +134,20 @@ mod tests {
 
     #[test]
     fn what_people_have_to_say_is_empty_and_the_rest_has_its_default() {
-        let file = env_file(CloudProvider::Aws, Place::ConfigMap);
+        let file = env_file(named("aws"), Place::ConfigMap);
         for line in
             ["CLOUD_PROVIDER=aws", "PODVM_AMI_ID=", "PODVM_INSTANCE_TYPE=m6a.large", "VXLAN_PORT=4789"]
         {
             assert!(file.lines().any(|it| it == line), "{line}: {file}");
         }
         assert!(!file.contains("AWS_SECRET_ACCESS_KEY="));
-        assert!(env_file(CloudProvider::Aws, Place::Secret).contains("\nAWS_SECRET_ACCESS_KEY=\n"));
+        assert!(env_file(named("aws"), Place::Secret).contains("\nAWS_SECRET_ACCESS_KEY=\n"));
     }
 
     #[test]
     fn what_cloud_api_adaptor_requires_is_not_said_to_have_a_default() {
         let about = |name: &str| {
-            let key = keys(CloudProvider::Libvirt, Place::ConfigMap).find(|key| key.name == name).unwrap();
+            let key = keys(named("libvirt"), Place::ConfigMap).find(|key| key.name == name).unwrap();
             comment(key)
         };
         let uri = about("LIBVIRT_URI");

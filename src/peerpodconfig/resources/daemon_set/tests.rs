@@ -4,7 +4,10 @@ use super::{
     super::{AdaptorSecrets, AdaptorSettings, CONFIG_LABEL},
     *,
 };
-use crate::{api::v1alpha1::PeerPodConfig, settings::CloudProvider};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    provider::{CLOUDS, Cloud},
+};
 
 fn config(spec: &Value) -> PeerPodConfig {
     serde_json::from_value(json!({
@@ -132,25 +135,25 @@ fn a_cloud_has_its_own_volumes_beside() {
         json!({ "projected": { "sources": [{ "serviceAccountToken": token }] } })
     };
     let ssh = ("/root/.ssh", secret("ssh-key-secret"));
-    let expected = |cloud| match cloud {
-        CloudProvider::Libvirt => vec![ssh.clone()],
-        CloudProvider::Byom => vec![
+    let expected = |cloud: &Cloud| match cloud.name() {
+        "libvirt" => vec![ssh.clone()],
+        "byom" => vec![
             ssh.clone(),
             ("/etc/ssh-allowlist", secret("ssh-host-key-allowlist")),
             ("/etc/byom/ssh-host-keys", secret("byom-ssh-host-keys")),
         ],
-        CloudProvider::Ibmcloud => vec![("/var/run/secrets/tokens", token("iam", "vault-token"))],
-        CloudProvider::Alibabacloud => {
+        "ibmcloud" => vec![("/var/run/secrets/tokens", token("iam", "vault-token"))],
+        "alibabacloud" => {
             vec![("/var/run/secrets/ack.alibabacloud.com/rrsa-tokens", token("sts.aliyuncs.com", "token"))]
         }
-        CloudProvider::Docker => vec![
+        "docker" => vec![
             ("/var/run/docker.sock", json!({ "hostPath": { "path": "/var/run/docker.sock" } })),
             ("/var/lib/docker", json!({ "hostPath": { "path": "/var/lib/docker" } })),
         ],
         _ => Vec::new(),
     };
-    for cloud in CloudProvider::ALL {
-        let further = mounted(&built(&json!({}), cloud.as_str())).split_off(7);
+    for cloud in CLOUDS {
+        let further = mounted(&built(&json!({}), cloud.name())).split_off(7);
         let further: Vec<_> = further.iter().map(|(path, volume)| (path.as_str(), volume.clone())).collect();
         assert_eq!(further, expected(cloud), "{cloud}");
     }

@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::Stdio};
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
 use cluster::{Cluster, tools};
-use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, cli::Cli, settings::CloudProvider};
+use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, cli::Cli, provider::CLOUDS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use serde_yaml::Value as Yaml;
@@ -132,7 +132,7 @@ fn a_providers_values_are_its_overlays_settings() -> Result<()> {
     beside_others(async |scene| {
         let cluster = scene.testbed.cluster();
         let helm = Helm::of(cluster).await?;
-        for provider in CloudProvider::ALL {
+        for provider in CLOUDS {
             let values = format!("{CHART}/providers/{provider}.yaml");
             let rendered = helm.rendered(&["--no-hooks", "--values", &values]).await?;
             let overlay = built(cluster, &format!("{KUSTOMIZE}/overlays/{provider}")).await?;

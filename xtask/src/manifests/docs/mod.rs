@@ -24,8 +24,8 @@ use peerpod_operator::{
         self,
         resources::policy::{Unsupported, unsupported},
     },
-    provider::ErrorClass,
-    settings::{CloudProvider, Common, Key, Kind},
+    provider::{CLOUDS, ErrorClass},
+    settings::{Common, Key, Kind},
     webhook,
 };
 
@@ -67,7 +67,7 @@ cloud-api-adaptor alone.
 "
     .to_owned();
     page.push_str(&keys(Common::KEYS));
-    for provider in CloudProvider::ALL {
+    for provider in CLOUDS {
         write!(page, "\n## {provider}\n\n{}", keys(provider.keys()))?;
     }
     Ok(page)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
-use peerpod_operator::settings::CloudProvider;
+use peerpod_operator::provider::Cloud;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 use serde_yaml::Value as Yaml;
@@ -182,7 +182,7 @@ fn let_unset(schema: &mut Value, values: &Yaml) {
 }
 
 /// A values file with every setting of a provider.
-pub(super) fn provider_values(provider: CloudProvider) -> String {
+pub(super) fn provider_values(provider: &Cloud) -> String {
     let mut text = wrap(&format!(
         "The settings of the provider {provider}. Copy this file and use the copy as your values file. An \
          empty value means the default.{}",

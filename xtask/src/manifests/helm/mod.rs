@@ -35,7 +35,7 @@ pub(super) fn files() -> Result<Files> {
     files.insert("templates/_helpers.tpl".to_owned(), chart::HELPERS.to_owned());
     files.insert("templates/_without-effect.tpl".to_owned(), values.without_effect()?);
     files.insert("templates/NOTES.txt".to_owned(), chart::NOTES.to_owned());
-    for (provider, name) in values::provider_names().filter(|(provider, name)| provider.as_str() == *name) {
+    for (provider, name) in values::provider_names().filter(|(provider, name)| provider.name() == *name) {
         files.insert(format!("providers/{name}.yaml"), document::provider_values(provider));
     }
     Ok(template::in_chart(files))

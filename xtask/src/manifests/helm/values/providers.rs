@@ -1,18 +1,18 @@
 //! Each provider's settings and credentials.
 
-use peerpod_operator::settings::{CloudProvider, Common, Kind};
+use peerpod_operator::{
+    provider::{CLOUDS, Cloud, cloud::AdaptorSecret},
+    settings::{Common, Kind},
+};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::Object;
 
-/// What cloud-api-adaptor's own chart calls a provider that has another name.
-const POWERVS_ALIAS: &str = "ibmcloudpowervs";
-
 /// Every name that a provider can have in values.
-pub(in super::super) fn provider_names() -> impl Iterator<Item = (CloudProvider, &'static str)> {
-    let own = CloudProvider::ALL.into_iter().map(|provider| (provider, provider.as_str()));
-    own.chain([(CloudProvider::IbmcloudPowervs, POWERVS_ALIAS)])
+pub(in super::super) fn provider_names() -> impl Iterator<Item = (&'static Cloud, &'static str)> {
+    let own = CLOUDS.into_iter().map(|provider| (provider, provider.name()));
+    own.chain(CLOUDS.into_iter().filter_map(|provider| Some((provider, provider.chart_alias?))))
 }
 
 pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
@@ -35,7 +35,7 @@ fn files(about: &str) -> Value {
     })
 }
 
-fn by_provider(further: impl Fn(CloudProvider) -> Object, holds: impl Fn(Kind) -> bool) -> Schema {
+fn by_provider(further: impl Fn(&Cloud) -> Object, holds: impl Fn(Kind) -> bool) -> Schema {
     let providers: Object = provider_names()
         .map(|(provider, name)| {
             let keys = provider.keys().iter().chain(Common::KEYS).filter(|key| holds(key.kind));
@@ -61,10 +61,10 @@ pub(super) fn provider_configs(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
-    let further = |provider| {
+    let further = |provider: &Cloud| {
         let mut further: Object =
             ["id_rsa", "id_rsa_pub"].map(|name| (name.to_owned(), setting())).into_iter().collect();
-        if provider == CloudProvider::Byom {
+        if provider.mounts(AdaptorSecret::HostKeys) {
             let about = "The host keys that are trusted, as files in OpenSSH's format by their names. They become the Secret \
                          byom-ssh-host-keys.";
             further.insert("hostKeys".to_owned(), files(about));

@@ -1,6 +1,6 @@
 //! The settings of vSphere.
 
-use super::super::Key;
+use crate::settings::Key;
 
 pub(super) const KEYS: &[Key] = &[
     Key::secret("GOVC_USERNAME", "User of vCenter.").required(),

@@ -1,14 +1,15 @@
 //! The settings of the libvirt provider.
 
-use libvirt_client::{ConnectUri, UriError};
+use libvirt_client::ConnectUri;
 
-use super::Place;
-use super::key::settings;
-use super::snapshot::Malformed;
+use crate::settings::{Endpoint, Malformed, Values, key::settings};
+
+/// The setting with the address of the daemon.
+const URI: &str = "LIBVIRT_URI";
 
 settings! {
     /// Where pod VMs on libvirt are made, of what, and where they are found again.
-    pub struct Libvirt {
+    pub struct Settings {
         /// Connection URI of the libvirt daemon that runs the pod VMs.
         uri: String = LIBVIRT_URI
             .default("qemu+ssh://root@192.168.122.1/system?no_verify=1")
@@ -37,17 +38,10 @@ settings! {
     }
 }
 
-impl Libvirt {
-    /// Where these settings look for machines.
-    pub(super) fn place(&self) -> Option<Place> {
-        let uri = self.uri.parse::<ConnectUri>().ok()?;
-        Some(Place { setting: "LIBVIRT_URI", address: uri.address() })
-    }
-
-    /// What deletion could not use.
-    pub(super) fn malformed(&self) -> Vec<Malformed> {
-        let uri = self.uri.parse::<ConnectUri>();
-        let problem = |problem: UriError| Malformed { key: "LIBVIRT_URI", problem: problem.to_string() };
-        uri.err().map(problem).into_iter().collect()
+/// Where these settings look for VMs.
+pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    match Settings::read(values).uri.parse::<ConnectUri>() {
+        Ok(uri) => Ok(Endpoint { setting: URI, address: uri.address() }),
+        Err(problem) => Err(vec![Malformed { key: URI, problem: problem.to_string() }]),
     }
 }

@@ -1,32 +1,29 @@
-//! The proof that a machine is one Pod's pod VM.
+//! The proof that a VM is one Pod's pod VM.
 //!
-//! Anybody who may create a PeerPod can write any identifier into it. So the identifier alone never decides that a
-//! machine may go: the machine itself must bear the name that cloud-api-adaptor makes from the owning Pod's name.
+//! The author of a PeerPod can write any identifier into it, so an identifier proves nothing. The operator deletes a VM only if it
+//! has the name that cloud-api-adaptor makes from the name of the owning Pod.
 
 use operator_kit::Message;
 
 use super::Vm;
-
-/// How long cloud-api-adaptor lets a machine's name become, in bytes.
-const NAME_LIMIT: usize = 63;
 
 /// The first characters of the sandbox's id end the name.
 const SANDBOX_CHARACTERS: usize = 8;
 
 const PREFIX: &str = "podvm-";
 
-/// A machine that has been proven to be the pod VM of the Pod in question. Only [`prove`] makes one.
+/// A VM that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnVm(Vm);
 
 impl OwnVm {
-    /// The machine.
+    /// The VM.
     pub fn vm(&self) -> &Vm {
         &self.0
     }
 }
 
-/// Why a machine is not the Pod's. Displayed, it does not show the machine's name: that is made from another Pod's name, whose
+/// Why a VM is not the Pod's. Displayed, it does not show the VM's name: that is made from another Pod's name, whose
 /// namespace may be another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {
@@ -58,9 +55,10 @@ impl NotOwn {
     }
 }
 
-/// Shows that `vm` is what cloud-api-adaptor made for the Pod named `pod`, or says why not.
-pub fn prove(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
-    let expected = prefix(pod);
+/// Proves that cloud-api-adaptor made `vm` for the Pod named `pod`, or says why not. `name_limit` is the
+/// [cloud's](super::Cloud::name_limit).
+pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
+    let expected = prefix(pod, name_limit);
     let sandbox = vm.name.strip_prefix(&expected);
     let ours = sandbox.is_some_and(|sandbox| {
         sandbox.len() == SANDBOX_CHARACTERS
@@ -77,8 +75,8 @@ pub fn prove(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
 }
 
 /// The name up to the sandbox's part: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
-fn prefix(pod: &str) -> String {
-    let room = NAME_LIMIT - PREFIX.len() - 1 - SANDBOX_CHARACTERS;
+fn prefix(pod: &str, name_limit: usize) -> String {
+    let room = name_limit.saturating_sub(PREFIX.len() + 1 + SANDBOX_CHARACTERS);
     let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {
         'a'..='z' | '0'..='9' | '-' => c,
         _ => '-',
@@ -92,7 +90,7 @@ fn prefix(pod: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::InstanceId;
+    use crate::provider::{CLOUDS, InstanceId, NAME_LIMIT};
     use proptest::prelude::*;
 
     fn vm(name: &str) -> Vm {
@@ -100,12 +98,28 @@ mod tests {
         Vm { id, name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
     }
 
+    fn verified(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
+        verify(vm, pod, NAME_LIMIT)
+    }
+
     #[test]
     fn the_name_made_from_the_pod_proves_the_vm() {
-        assert!(prove(vm("podvm-web-0-1a2b3c4d"), "web-0").is_ok());
-        assert!(prove(vm("podvm-a-b-1a2b3c4d"), "a.b").is_ok(), "dots become hyphens");
+        assert!(verified(vm("podvm-web-0-1a2b3c4d"), "web-0").is_ok());
+        assert!(verified(vm("podvm-a-b-1a2b3c4d"), "a.b").is_ok(), "dots become hyphens");
         let long = "x".repeat(253);
-        assert!(prove(vm(&format!("podvm-{}-1a2b3c4d", "x".repeat(48))), &long).is_ok(), "names are cut");
+        assert!(verified(vm(&format!("podvm-{}-1a2b3c4d", "x".repeat(48))), &long).is_ok(), "names are cut");
+    }
+
+    #[test]
+    fn a_name_is_cut_to_its_clouds_limit() {
+        let long = "x".repeat(253);
+        for cloud in CLOUDS {
+            let limit = cloud.name_limit;
+            for length in [47, 63] {
+                let name = format!("podvm-{}-1a2b3c4d", "x".repeat(length - 15));
+                assert_eq!(verify(vm(&name), &long, limit).is_ok(), length == limit, "{cloud} {name}");
+            }
+        }
     }
 
     #[test]
@@ -120,35 +134,38 @@ mod tests {
             "podvm-web-0-1A2B3C4D",
             "podvm-web-0-1a2b-c4d",
         ] {
-            assert!(matches!(prove(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
+            assert!(matches!(verified(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
         }
-        assert!(prove(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(), "the VM of the Pod web-1a2b3c4d");
+        assert!(
+            verified(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(),
+            "the VM of the Pod web-1a2b3c4d"
+        );
     }
 
     #[test]
     fn a_name_without_the_providers_sign_proves_nothing() {
         let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
-        assert!(matches!(prove(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
+        assert!(matches!(verified(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
     }
 
     proptest! {
         #[test]
         fn every_pods_own_vm_is_proven_and_fits_the_limit(pod in "[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
-            let name = format!("{}{sandbox}", prefix(&pod));
+            let name = format!("{}{sandbox}", prefix(&pod, NAME_LIMIT));
             prop_assert!(name.len() <= NAME_LIMIT);
-            prop_assert!(prove(vm(&name), &pod).is_ok());
+            prop_assert!(verified(vm(&name), &pod).is_ok());
         }
 
         #[test]
         fn no_vm_is_proven_for_two_short_pod_names(a in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", b in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
             prop_assume!(a != b);
-            let name = format!("{}{sandbox}", prefix(&a));
-            prop_assert!(prove(vm(&name), &b).is_err());
+            let name = format!("{}{sandbox}", prefix(&a, NAME_LIMIT));
+            prop_assert!(verified(vm(&name), &b).is_err());
         }
 
         #[test]
         fn any_name_is_answered_without_panic(name in "\\PC*", pod in "\\PC*") {
-            let _ = prove(vm(&name), &pod);
+            let _ = verified(vm(&name), &pod);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The settings of Docker, where containers stand for VMs: for tests alone.
 
-use super::super::Key;
+use crate::settings::Key;
 
 pub(super) const KEYS: &[Key] = &[
     Key::text("DOCKER_HOST", "Address of the Docker daemon.").default("unix:///var/run/docker.sock"),

@@ -1,4 +1,4 @@
-//! Machines that may be where the settings pointed before.
+//! VMs that may be at an endpoint that the settings named before.
 
 use std::{
     collections::HashSet,
@@ -17,21 +17,21 @@ use super::{
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     names::PLACES,
-    settings::Place,
+    settings::Endpoint,
 };
 
-/// So many machines are known to be in the place that is named now. Beyond that it begins anew: one that is forgotten is
-/// merely asked for in the earlier places, too.
+/// The most VMs that are remembered as seen at the current endpoint. At this number the memory starts again. A forgotten VM costs
+/// a question at each previous endpoint, and no more.
 const MOST_SEEN: usize = 10_000;
 
-/// A place that the settings named before.
-pub(super) struct EarlierPlace {
+/// An endpoint that the settings named before.
+pub(super) struct PreviousEndpoint {
     pub(super) former: Former,
     /// Access to it, or why there is none.
     pub(super) provider: Result<Arc<dyn Provider>, Error>,
 }
 
-/// The machines that were seen in one place. They are in no other one.
+/// The VMs that were seen at one endpoint. They are at no other one.
 #[derive(Default)]
 pub(super) struct Seen(Mutex<HashSet<InstanceId>>);
 
@@ -51,37 +51,36 @@ impl Seen {
     }
 }
 
-/// A provider by the settings in force that takes no VM for absent which may be in another place: it is absent only if it was
-/// seen here, or if it is in none of the earlier places and here is the host that always was here. In the earlier places it
-/// only reads.
+/// A provider that reports a VM as absent only if it cannot be at another endpoint. The VM was seen here before, or it is at none of
+/// the previous endpoints and the host here never changed. The provider only reads at the previous endpoints.
 ///
-/// How old a PeerPod is says nothing: cloud-api-adaptor goes by the settings with which it was started, so it may make
-/// VMs in an earlier place long after.
-pub(super) struct WithEarlier {
+/// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
+/// previous endpoint long after the change.
+pub(super) struct WithPrevious {
     pub(super) current: Arc<dyn Provider>,
     /// Where `current` looks.
-    pub(super) place: Place,
+    pub(super) endpoint: Endpoint,
     pub(super) known: Arc<Known>,
     pub(super) seen: Arc<Seen>,
-    pub(super) earlier: Vec<EarlierPlace>,
+    pub(super) previous: Vec<PreviousEndpoint>,
 }
 
-impl WithEarlier {
+impl WithPrevious {
     /// Fails unless a VM that is not here is nowhere.
     async fn absent(&self, id: &InstanceId) -> Result<(), Error> {
         if let Some(moved) = self.known.moved {
             let there = another_host(moved, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        let absent = join_all(self.earlier.iter().map(|earlier| self.absent_in(id, earlier))).await;
+        let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, previous))).await;
         // Of several problems always the same one is told.
         absent.into_iter().collect()
     }
 
-    /// Fails unless the VM is not in that earlier place either.
-    async fn absent_in(&self, id: &InstanceId, earlier: &EarlierPlace) -> Result<(), Error> {
-        let EarlierPlace { former: Former { key, address, until, moved, .. }, provider } = earlier;
-        let setting = self.place.setting;
+    /// Fails unless the VM is not at that previous endpoint either.
+    async fn absent_in(&self, id: &InstanceId, previous: &PreviousEndpoint) -> Result<(), Error> {
+        let PreviousEndpoint { former: Former { key, address, until, moved, .. }, provider } = previous;
+        let setting = self.endpoint.setting;
         let described = match provider {
             Ok(provider) => provider.describe(id).await,
             Err(unavailable) => Err(unavailable.clone()),
@@ -115,14 +114,14 @@ impl WithEarlier {
     }
 
     fn not_here(&self, class: ErrorClass, there: &Message) -> Error {
-        let Place { setting, address } = &self.place;
+        let Endpoint { setting, address } = &self.endpoint;
         let public = format!("the VM is not where {setting} points now; {}", there.for_status());
         let full = format!("the VM is not at {address}, where {setting} points now; {}", there.for_log());
         Error::new(class, Message::new(public, full))
     }
 }
 
-/// Why a VM that is not in the place with this key is not absent.
+/// Why a VM that is not at the endpoint with this key is not absent.
 fn another_host(since: Timestamp, key: &str) -> Message {
     let advice = forget(key);
     Message::public(format!(
@@ -130,7 +129,7 @@ fn another_host(since: Timestamp, key: &str) -> Message {
     ))
 }
 
-/// How an administrator says that no VM is in a place any more.
+/// How an administrator says that no VM is at an endpoint any more.
 fn forget(key: &str) -> String {
     format!(
         "delete the entry {key} of the operator's ConfigMap {PLACES}, or annotate the PeerPod \
@@ -139,7 +138,7 @@ fn forget(key: &str) -> String {
 }
 
 #[async_trait]
-impl Provider for WithEarlier {
+impl Provider for WithPrevious {
     async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
         let described = self.current.describe(id).await;
         match &described {
@@ -163,7 +162,7 @@ impl Provider for WithEarlier {
 mod tests {
     use super::*;
 
-    /// A cloud that answers so when it is asked for a machine.
+    /// A cloud that answers so when it is asked for a VM.
     struct Answers(Result<Vm, Error>);
 
     #[async_trait]
@@ -183,7 +182,7 @@ mod tests {
 
     const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
 
-    fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> EarlierPlace {
+    fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
         let former = Former {
             key: "libvirt-1".to_owned(),
             address: "qemu+ssh://host-1:22/system".to_owned(),
@@ -191,20 +190,20 @@ mod tests {
             moved,
             until: Some(T),
         };
-        EarlierPlace { former, provider: Ok(Arc::new(Answers(answer))) }
+        PreviousEndpoint { former, provider: Ok(Arc::new(Answers(answer))) }
     }
 
-    /// A place in which a VM is not, after these.
-    fn after(moved: Option<Timestamp>, earlier: Vec<EarlierPlace>) -> WithEarlier {
-        let place = Place { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
+    /// An endpoint without the VM, after these.
+    fn after(moved: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
+        let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
         let (host, key) = (None, "libvirt-2".to_owned());
         let known = Known { host, moved, key, former: Vec::new() };
-        WithEarlier {
+        WithPrevious {
             current: Arc::new(Answers(Err(gone()))),
-            place,
+            endpoint,
             known: Arc::new(known),
             seen: Arc::default(),
-            earlier,
+            previous,
         }
     }
 
@@ -223,13 +222,13 @@ mod tests {
     #[tokio::test]
     async fn the_places_are_named_in_the_log_alone() {
         let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
-        for (moved, earlier, class, says) in [
+        for (moved, previous, class, says) in [
             (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
             (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
             (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
             (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
         ] {
-            let error = after(moved, vec![earlier]).describe(&id()).await.unwrap_err();
+            let error = after(moved, vec![previous]).describe(&id()).await.unwrap_err();
             let (public, full) = (error.message.for_status(), error.message.for_log());
             assert!(error.class == class && public.contains(says), "{error:?}");
             assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");

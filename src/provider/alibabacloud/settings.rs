@@ -1,8 +1,8 @@
 //! The settings of Alibaba Cloud ECS.
 
-use super::{
-    super::Key,
-    shared::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
+use crate::{
+    provider::shared_keys::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
+    settings::Key,
 };
 
 pub(super) const KEYS: &[Key] = &[

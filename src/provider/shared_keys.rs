@@ -1,6 +1,6 @@
 //! Settings that mean the same on several clouds.
 
-use super::super::Key;
+use crate::settings::Key;
 
 pub(super) const DISABLE_CVM: Key =
     Key::switch("DISABLECVM", "Whether pod VMs are ordinary ones, without confidential computing.")

@@ -1,14 +1,12 @@
-//! The settings of IBM Cloud: virtual servers for VPC, and Power Virtual Servers.
+//! The settings of IBM Cloud: virtual servers for VPC.
 
-use super::{
-    super::Key,
-    shared::{DISABLE_CVM, USE_PUBLIC_IP},
-};
+use crate::{provider::shared_keys::DISABLE_CVM, settings::Key};
 
-const API_KEY: &str = "IBMCLOUD_API_KEY";
-
-pub(super) const VPC_KEYS: &[Key] = &[
-    Key::secret(API_KEY, "API key of the user or service. Required unless a trusted profile is used."),
+pub(super) const KEYS: &[Key] = &[
+    Key::secret(
+        "IBMCLOUD_API_KEY",
+        "API key of the user or service. Required unless a trusted profile is used.",
+    ),
     Key::secret(
         "IBMCLOUD_IAM_PROFILE_ID",
         "Trusted profile of the node or the ServiceAccount, instead of a key.",
@@ -52,22 +50,4 @@ pub(super) const VPC_KEYS: &[Key] = &[
         .default("https://iam.cloud.ibm.com/identity/token"),
     DISABLE_CVM.default("true"),
     Key::text("TAGS", "Additional tags of pod VMs, separated by commas."),
-];
-
-pub(super) const POWERVS_KEYS: &[Key] = &[
-    Key::secret(API_KEY, "API key of the user or service.").required(),
-    Key::text("POWERVS_ZONE", "Zone of the workspace, such as us-south.").required(),
-    Key::text("POWERVS_SERVICE_INSTANCE_ID", "Workspace of the pod VMs: its GUID."),
-    Key::text("POWERVS_NETWORK_ID", "Network of the pod VMs."),
-    Key::text("POWERVS_IMAGE_ID", "Image of pod VMs."),
-    Key::text("POWERVS_SSH_KEY_NAME", "Key for logging in to pod VMs."),
-    Key::text("POWERVS_PROCESSOR_TYPE", "How processors are assigned: shared, capped or dedicated.")
-        .default("shared"),
-    Key::text("POWERVS_SYSTEM_TYPE", "Kind of machine that hosts pod VMs.").default("s922"),
-    Key::text("POWERVS_MEMORY", "Memory of a pod VM in GB.").default("2"),
-    Key::text("POWERVS_PROCESSORS", "Number of processors of a pod VM; fractions are allowed.")
-        .default("0.5"),
-    Key::text("POWERVS_BUILD_TIMEOUT", "How long the creation of a pod VM may take, as a Go duration.")
-        .default("150s"),
-    USE_PUBLIC_IP,
 ];

@@ -1,8 +1,8 @@
 //! The settings of Google Compute Engine.
 
-use super::{
-    super::Key,
-    shared::{DISABLE_CVM, USE_PUBLIC_IP},
+use crate::{
+    provider::shared_keys::{DISABLE_CVM, USE_PUBLIC_IP},
+    settings::Key,
 };
 
 pub(super) const KEYS: &[Key] = &[

@@ -1,6 +1,6 @@
 //! The settings of machines that are there already ("bring your own machine").
 
-use super::super::Key;
+use crate::settings::Key;
 
 pub(super) const KEYS: &[Key] = &[
     Key::text(

@@ -1,0 +1,21 @@
+//! Azure.
+
+mod settings;
+
+use super::{
+    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT},
+    instance::verbatim,
+};
+use crate::settings::Schema;
+
+/// What differs from other clouds. This version does not delete VMs here.
+pub static CLOUD: Cloud = Cloud {
+    schema: Schema { cloud: "azure", keys: settings::KEYS, check: None },
+    chart_alias: None,
+    caveat: None,
+    name_limit: NAME_LIMIT,
+    parse_id: verbatim,
+    instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
+    volumes: &[],
+    open: None,
+};

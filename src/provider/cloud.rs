@@ -1,0 +1,190 @@
+//! What the rest of the operator asks about a cloud, and the registry of clouds.
+//!
+//! A cloud is plain data and a few functions, declared once in its folder. A caller asks the [`Cloud`] and never compares names.
+
+use std::{fmt, sync::Arc};
+
+use tokio::sync::Notify;
+
+use super::{
+    Error, IdProblem, Provider, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud, ibmcloud_powervs,
+    libvirt, vsphere,
+};
+use crate::settings::{Catalogue, Key, Schema, Values};
+
+/// The clouds of cloud-api-adaptor. This version deletes the VMs of those that can be [opened](Cloud::open).
+pub const CLOUDS: [&Cloud; 10] = [
+    &libvirt::CLOUD,
+    &aws::CLOUD,
+    &azure::CLOUD,
+    &gcp::CLOUD,
+    &ibmcloud::CLOUD,
+    &ibmcloud_powervs::CLOUD,
+    &alibabacloud::CLOUD,
+    &byom::CLOUD,
+    &docker::CLOUD,
+    &vsphere::CLOUD,
+];
+
+/// The settings of [`CLOUDS`].
+pub const CATALOGUE: Catalogue = Catalogue::new(&SCHEMAS);
+
+static SCHEMAS: [&Schema; CLOUDS.len()] = {
+    let mut schemas = [&CLOUDS[0].schema; CLOUDS.len()];
+    let mut index = 1;
+    while index < schemas.len() {
+        schemas[index] = &CLOUDS[index].schema;
+        index += 1;
+    }
+    schemas
+};
+
+/// The longest name that cloud-api-adaptor gives to a VM on most clouds, in bytes.
+pub const NAME_LIMIT: usize = 63;
+
+/// The Secret with the key for ssh, where cloud-api-adaptor looks for it.
+pub(super) const SSH_KEY: AdaptorVolume =
+    AdaptorVolume { name: "ssh", path: "/root/.ssh", source: VolumeSource::Secret(AdaptorSecret::SshKey) };
+
+/// One cloud. Two are equal if their names are.
+#[derive(Clone, Copy, Debug)]
+pub struct Cloud {
+    /// Its name and its settings.
+    pub schema: Schema,
+    /// Its name in the chart of cloud-api-adaptor, if that is another one.
+    pub chart_alias: Option<&'static str>,
+    /// What users must know before they install for it.
+    pub caveat: Option<&'static str>,
+    /// The longest name that cloud-api-adaptor gives to a VM there, in bytes.
+    pub name_limit: usize,
+    /// Brings a recorded identifier, which is not empty, into the cloud's canonical form.
+    pub parse_id: fn(&str) -> Result<String, IdProblem>,
+    /// The setting that `spec.instanceType` of a PeerPodConfig becomes.
+    pub instance_type: Option<InstanceTypeKey>,
+    /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.
+    pub volumes: &'static [AdaptorVolume],
+    /// Opens a provider. None if this version does not delete VMs there. [`Schema::check`] is there exactly if this is.
+    pub open: Option<Open>,
+}
+
+/// Opens a provider by a cloud's settings. It connects when it is first used.
+pub type Open = fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error>;
+
+/// What a provider is opened for.
+#[derive(Clone, Debug)]
+pub struct Opening<'a> {
+    /// The number of calls at once. As many may hang beside them; further ones may wait for one another.
+    pub calls: usize,
+    /// The endpoint. None for the one that the settings name, whichever host answers there.
+    pub recorded: Option<Recorded<'a>>,
+}
+
+/// An endpoint that these or other settings named. It is reached with the credentials of these.
+#[derive(Clone, Debug)]
+pub struct Recorded<'a> {
+    /// Its address.
+    pub address: &'a str,
+    /// The host that must answer there. None for any.
+    pub host: Option<&'a str>,
+    /// Notified if another host answers.
+    pub moved: Option<Arc<Notify>>,
+}
+
+/// The setting that an instance type becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceTypeKey {
+    /// Its name.
+    pub name: &'static str,
+    /// The setting that overrules it, if it is set.
+    pub overruled_by: Option<&'static str>,
+}
+
+/// What a Pod of cloud-api-adaptor mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptorVolume {
+    /// The volume's name.
+    pub name: &'static str,
+    /// The path in the Pod.
+    pub path: &'static str,
+    /// What is there.
+    pub source: VolumeSource,
+}
+
+/// What a volume is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// A Secret, which may be missing.
+    Secret(AdaptorSecret),
+    /// What the node has at the same path. It may be missing.
+    HostPath,
+    /// A token of the Pod's `ServiceAccount`.
+    Token {
+        /// Who trusts it.
+        audience: &'static str,
+        /// The file's name.
+        file: &'static str,
+    },
+}
+
+/// A Secret that a Pod of cloud-api-adaptor mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdaptorSecret {
+    /// The one with the key for ssh, whose name users choose.
+    SshKey,
+    /// The one with the trusted host keys, whose name users choose.
+    HostKeys,
+    /// One of this name.
+    Named(&'static str),
+}
+
+impl Opening<'_> {
+    /// For so many calls at once, at the endpoint that the settings name.
+    pub fn new(calls: usize) -> Self {
+        Self { calls, recorded: None }
+    }
+}
+
+impl Cloud {
+    /// The cloud of this name in [`CLOUDS`].
+    pub fn named(name: &str) -> Option<&'static Self> {
+        CLOUDS.into_iter().find(|cloud| cloud.name() == name)
+    }
+
+    /// The name as in `CLOUD_PROVIDER` and in `spec.cloudProvider` of a `PeerPod`.
+    pub const fn name(&self) -> &'static str {
+        self.schema.cloud
+    }
+
+    /// Every setting beside those that all clouds have ([`Common::KEYS`](crate::settings::Common::KEYS)), in the order in which
+    /// people fill them in.
+    pub const fn keys(&self) -> &'static [Key] {
+        self.schema.keys
+    }
+
+    /// Whether this version of the operator deletes this cloud's VMs. It knows the settings of all.
+    pub const fn is_reaped(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether the Pods of cloud-api-adaptor mount this Secret there.
+    pub fn mounts(&self, secret: AdaptorSecret) -> bool {
+        self.volumes.iter().any(|volume| volume.source == VolumeSource::Secret(secret))
+    }
+}
+
+impl PartialEq for Cloud {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Cloud {}
+
+impl fmt::Display for Cloud {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! How the provider for a cloud is opened.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use operator_kit::Message;
+
+use super::{Cloud, Error, ErrorClass, Opening, Provider};
+use crate::settings::{Snapshot, Values};
+
+/// Opens providers: each as its [`Cloud`] does, or as the program that embeds this library does. Cheap to clone.
+///
+/// An embedding program that serves a cloud which this version does not serve also gives
+/// [`settings::watch`](crate::settings::watch()) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
+#[derive(Clone, Default)]
+pub struct Openers(BTreeMap<&'static str, Opener>);
+
+type Opener = Arc<dyn Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
+
+impl Openers {
+    /// The same, but the providers for the cloud of this name are opened by `open`.
+    #[must_use]
+    pub fn with<F>(mut self, cloud: &'static str, open: F) -> Self
+    where
+        F: Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync + 'static,
+    {
+        self.0.insert(cloud, Arc::new(open));
+        self
+    }
+
+    /// The provider that these settings describe, without limits and metrics.
+    pub fn open(&self, snapshot: &Snapshot, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+        snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
+        let cloud = snapshot.cloud();
+        if let Some(open) = self.0.get(cloud) {
+            return open(&snapshot.values, opening);
+        }
+        let open = Cloud::named(cloud).and_then(|cloud| cloud.open).ok_or_else(|| {
+            let message = format!("this version of the operator does not delete VMs on {cloud}");
+            Error::new(ErrorClass::NotSupported, Message::public(message))
+        })?;
+        open(&snapshot.values, opening)
+    }
+}

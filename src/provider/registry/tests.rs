@@ -1,0 +1,90 @@
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use prometheus_client::registry::Registry;
+use secrecy::SecretString;
+
+use super::*;
+use crate::{
+    provider::{Finding, InstanceId, NAME_LIMIT, OwnVm, Vm, ownership},
+    settings::{Catalogue, Key, Raw, Schema, SettingsError},
+};
+
+/// A cloud that this version does not serve by itself.
+const CLOUD: &str = "aws";
+
+static SCHEMA: Schema = Schema {
+    cloud: CLOUD,
+    keys: &[Key::text("REGION", "Where VMs are.")],
+    check: Some(|values| {
+        let region = values.get("REGION").ok_or_else(Vec::new)?;
+        Ok(Endpoint { setting: "REGION", address: secrecy::ExposeSecret::expose_secret(region).to_owned() })
+    }),
+};
+
+static SCHEMAS: [&Schema; 1] = [&SCHEMA];
+
+/// The VMs of one region.
+#[derive(Clone, Default)]
+struct Region(Arc<Mutex<HashMap<InstanceId, Vm>>>);
+
+#[async_trait]
+impl Provider for Region {
+    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
+        let found = self.0.lock().unwrap().get(id).cloned();
+        found.ok_or_else(|| Error::new(ErrorClass::NotFound, "no such VM"))
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
+        self.0.lock().unwrap().remove(&vm.vm().id);
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+fn snapshot() -> Result<Snapshot, SettingsError> {
+    let given = [("CLOUD_PROVIDER", CLOUD), ("REGION", "here")];
+    let settings = given.map(|(name, value)| (name.to_owned(), SecretString::from(value))).into();
+    Snapshot::parse(&Raw { settings, ..Raw::default() }, Catalogue::new(&SCHEMAS))
+}
+
+fn clouds(openers: Openers) -> Clouds {
+    let snapshot = snapshot().unwrap();
+    let places = Places::only(snapshot.endpoint().unwrap().clone());
+    let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
+    let metrics = Metrics::new(&mut Registry::default());
+    Clouds::new(openers, watch::channel(state).1, places, Limits::new(1), metrics)
+}
+
+#[tokio::test]
+async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
+    let id = InstanceId::parse(CLOUD, "i-1").unwrap();
+    let name = "podvm-web-1a2b3c4d".to_owned();
+    let vm = Vm { id: id.clone(), name, marked: true, created: None, own_disks: Vec::new() };
+    let region = Region::default();
+    region.0.lock().unwrap().insert(id.clone(), vm.clone());
+    let clouds = clouds(Openers::default().with(CLOUD, move |_, opening| {
+        assert_eq!(opening.recorded.map(|it| it.address.to_owned()).as_deref(), Some("here"));
+        Ok(Box::new(region.clone()))
+    }));
+    let provider = clouds.provider(CLOUD).unwrap();
+    assert_eq!(provider.describe(&id).await, Ok(vm.clone()));
+    provider.delete(&ownership::verify(vm, "web", NAME_LIMIT).unwrap()).await.unwrap();
+    assert_eq!(provider.describe(&id).await.unwrap_err().class, ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
+    let refused = |clouds: &Clouds, cloud: &str| {
+        let error = clouds.provider(cloud).map(|_| ()).unwrap_err();
+        assert_eq!(error.class, ErrorClass::NotSupported);
+        error.to_string()
+    };
+    assert!(refused(&clouds(Openers::default()), CLOUD).contains("does not delete VMs on aws"));
+    let served = clouds(Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
+    assert!(refused(&served, "gcp").contains("settings are for aws"));
+    assert!(refused(&served, "openstack").contains("is not a cloud"));
+}
