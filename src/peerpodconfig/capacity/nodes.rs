@@ -50,7 +50,7 @@ impl Nodes {
     /// The nodes, and the watch that keeps them *(client required)*: a stream without end that must be polled. It yields
     /// when all nodes have been seen, and then whenever something changed that is kept of one: it joined, left, was
     /// recreated, became ready or not, or has other labels, taints, extended resources or another [mark](super::MARK).
-    /// Heartbeats and cordons are no such changes, nor is what was [written](Self::wrote) meanwhile.
+    /// Heartbeats and cordons are no such changes, nor is what was written meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
