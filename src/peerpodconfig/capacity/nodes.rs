@@ -50,7 +50,7 @@ impl Nodes {
     /// The nodes, and the watch that updates them *(client required)*: a stream without end that must be polled. It yields when
     /// all nodes have been listed, and then at each change of a stored field: a node joined, left, was recreated, became ready or
     /// not, or has other labels, taints, extended resources or another [mark](super::MARK). It does not yield for heartbeats,
-    /// cordons and what was [written](Self::wrote) meanwhile.
+    /// cordons and what was written meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
