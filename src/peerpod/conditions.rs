@@ -300,8 +300,8 @@ mod tests {
     #[test]
     fn a_condition_never_shows_what_only_the_log_may() {
         for decision in decisions() {
-            let told = condition_update(&decision).unwrap();
-            for update in [slow(at(0), &told.message), told] {
+            let update = condition_update(&decision).unwrap();
+            for update in [slow(at(0), &update.message), update] {
                 for condition in conditions(Some(&update), false, &[], None, at(0)) {
                     for private in ["host-7", "root", "bank", "payroll"] {
                         assert!(!condition.message.contains(private), "{condition:?}");

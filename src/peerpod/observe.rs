@@ -245,7 +245,7 @@ pub(super) mod tests {
     pub(in crate::peerpod) fn failing() -> impl Iterator<Item = (ErrorClass, Result<Arc<dyn Provider>, Error>)>
     {
         ErrorClass::ALL.into_iter().flat_map(|class| {
-            let error = Error::new(class, "as told");
+            let error = Error::new(class, "fixed answer");
             [(class, Ok(answers(Err(error.clone()), Err(error.clone())))), (class, Err(error))]
         })
     }
@@ -264,7 +264,7 @@ pub(super) mod tests {
         for (class, provider) in failing() {
             let expected = match class {
                 ErrorClass::NotFound => VmState::Absent,
-                class => VmState::Unanswered(Error::new(class, "as told")),
+                class => VmState::Unanswered(Error::new(class, "fixed answer")),
             };
             assert_eq!(vm_state_of(&recorded, &provider).await, expected);
             for unreadable in ["", "17", "web/1"] {

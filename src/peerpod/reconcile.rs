@@ -238,11 +238,11 @@ mod tests {
         for (class, provider) in failing() {
             let expected = match class {
                 ErrorClass::NotFound => Decision::Release(Release::Absent),
-                class => decide::unanswered(Error::new(class, "as told")),
+                class => decide::unanswered(Error::new(class, "fixed answer")),
             };
             assert_eq!(after(&provider).await, expected);
             // Whatever the cloud would answer about the VM.
-            let error = Error::new(class, "as told");
+            let error = Error::new(class, "fixed answer");
             let gone = Error::new(ErrorClass::NotFound, "");
             assert_eq!(after(&Ok(answers(Err(error), Err(gone)))).await, expected);
         }

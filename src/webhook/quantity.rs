@@ -110,7 +110,7 @@ fn digits(whole: &str, fraction: &str) -> (u128, i32) {
     (digits, behind.fold(0, |count, _| count + 1))
 }
 
-/// The powers of two and of ten that a suffix stands for.
+/// The powers of two and of ten of a suffix.
 fn scale(suffix: &str) -> Option<(u32, i32)> {
     let scale = match suffix {
         "" => (0, 0),

@@ -128,7 +128,7 @@ struct Status<'a> {
     problem: Problem<'a>,
 }
 
-/// Answers a review. Whatever comes in, an answer goes out: where the request's uid can be read it is an
+/// Answers a review. Every request gets an answer: where the request's uid can be read it is an
 /// `AdmissionReview`, which refuses what is not as it should be; else a `Status` with code 400.
 pub fn review(body: &[u8], options: &Options) -> Answer {
     match serde_json::from_slice::<Review<Request>>(body) {

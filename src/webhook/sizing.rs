@@ -3,7 +3,7 @@
 use super::quantity::Amount;
 use crate::api::v1alpha1::Sizing;
 
-/// The extended resource that stands for GPUs.
+/// The extended resource for GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
 /// What a container can ask for that becomes a VM's: where it stands in the container's `resources`.

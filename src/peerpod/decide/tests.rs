@@ -400,7 +400,7 @@ proptest! {
         prop_assert!(!matches!(decide(late), Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))));
     }
 
-    /// Play the decisions against a cloud that does as it is told: whatever the start, it ends released, or refused with
+    /// Plays the decisions against a cloud that carries out every call: whatever the start, it ends released, or refused with
     /// the VM untouched, or waits for a Pod that still runs.
     #[test]
     fn it_converges(facts in any_facts()) {

@@ -63,8 +63,8 @@ fn population(index: &Index) -> Population {
     index.state.lock().unwrap().current.clouds["libvirt"].population()
 }
 
-/// The names of those that an event concerns.
-fn told(index: &Index, event: &Event<PeerPod>) -> Vec<String> {
+/// The names of those that an event requeues.
+fn requeued(index: &Index, event: &Event<PeerPod>) -> Vec<String> {
     names(&index.apply(event).others)
 }
 
@@ -181,7 +181,7 @@ fn each_pod_whose_peerpod_waits_for_a_vm_is_requeued_when_another_claim_is_remov
     for number in 0..MOST_PODS {
         index.apply(&Event::Apply(going(number)));
     }
-    assert_eq!(told(&index, &Event::Delete(going(0))).len(), MOST_PODS - 1);
+    assert_eq!(requeued(&index, &Event::Delete(going(0))).len(), MOST_PODS - 1);
     assert_eq!(index.going_beside(&going(1)).len(), MOST_PODS - 2);
 }
 
@@ -196,14 +196,14 @@ fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_c
     let newest = made("newest", "pod", &vm(1000), 1);
     let change = index.apply(&Event::Apply(newest.clone()));
     assert!(!change.matters && change.others.len() == FEW + 1, "{change:?}");
-    assert_eq!(told(&index, &Event::Delete(newest)).len(), FEW + 1);
+    assert_eq!(requeued(&index, &Event::Delete(newest)).len(), FEW + 1);
     assert_eq!(names(&index.to_resync()).len(), 100);
 }
 
 #[test]
 fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesakes() {
     let index = Index::default();
-    let apply = |peerpod: &PeerPod| told(&index, &Event::Apply(peerpod.clone()));
+    let apply = |peerpod: &PeerPod| requeued(&index, &Event::Apply(peerpod.clone()));
     let [a, b, c] = [("a", 10), ("b", 20), ("c", 30)];
     let [a, b, c] =
         [(a, 0), (b, 1), (c, 2)].map(|((name, second), number)| made(name, "pod", &vm(number), second));
@@ -214,7 +214,7 @@ fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesak
     let first = deleted(made("first", "pod", &vm(2), 5));
     assert_eq!(apply(&first), ["a", "b", "c"]);
     assert_eq!(asked(&index, &c), ["b", "a"]);
-    assert_eq!(told(&index, &Event::Delete(first)), ["a", "b", "c"]);
+    assert_eq!(requeued(&index, &Event::Delete(first)), ["a", "b", "c"]);
     // A sibling of another cloud, in another namespace, or of a Pod of another name is none.
     let mut foreign = [a.clone(), a.clone(), a];
     foreign[0].spec.cloud_provider = Some("aws".into());
@@ -227,7 +227,7 @@ fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesak
     }
 }
 
-/// What each look does in turn reaches all of a crowd that a single change concerns.
+/// One change affects a crowd, and the reconciles in turn reach all of it.
 #[test]
 fn a_crowd_is_reached_by_a_chain_of_changes() {
     let index = Index::default();
@@ -236,21 +236,21 @@ fn a_crowd_is_reached_by_a_chain_of_changes() {
         index.apply(&Event::Apply(one.clone()));
     }
     let by_name = |name: &str| crowd[name.parse::<usize>().unwrap()].clone();
-    // Its VM was replaced: every look deletes the PeerPod.
-    let mut waiting = told(&index, &Event::Apply(made("newer", "pod", &vm(1), 200)));
+    // Its VM was replaced: every reconcile deletes the PeerPod.
+    let mut waiting = requeued(&index, &Event::Apply(made("newer", "pod", &vm(1), 200)));
     let mut gone = HashSet::new();
     while let Some(name) = waiting.pop() {
         if gone.insert(name.clone()) {
-            waiting.extend(told(&index, &Event::Apply(deleted(by_name(&name)))));
+            waiting.extend(requeued(&index, &Event::Apply(deleted(by_name(&name)))));
         }
     }
     assert_eq!(gone.len(), 100);
-    // The VM is gone: every look releases the PeerPod.
+    // The VM is gone: every reconcile releases the PeerPod.
     let mut waiting = vec!["0".to_owned()];
     let mut released = HashSet::new();
     while let Some(name) = waiting.pop() {
         if released.insert(name.clone()) {
-            waiting.extend(told(&index, &Event::Delete(deleted(by_name(&name)))));
+            waiting.extend(requeued(&index, &Event::Delete(deleted(by_name(&name)))));
         }
     }
     assert_eq!(released.len(), 100);
@@ -327,11 +327,11 @@ fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_anot
     index.apply(&Event::Apply(sibling.clone()));
     index.apply(&Event::Apply(one.clone()));
     assert_eq!(population(&index).queued, 1);
-    // The sibling goes, and the look at what is left finds nothing to do.
+    // The sibling is removed, and the reconcile of the other one finds nothing to do.
     index.apply(&Event::Delete(sibling));
     index.reconcile_started(&key(&one), &metrics);
     assert_eq!(population(&index).queued, 0);
-    // Only now is seen what an earlier look wrote.
+    // Only now the watch delivers what an earlier reconcile wrote.
     one.status = Some(PeerPodStatus { conditions: vec![condition()], ..PeerPodStatus::default() });
     assert!(index.apply(&Event::Apply(one.clone())).matters);
     assert_eq!(population(&index).queued, 1);
@@ -395,7 +395,7 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     index.reconcile_started(&key(&b), &metrics);
     index.reconcile_started(&key(&b), &metrics);
     shows(1, 2, Some(10));
-    // What a list brings is looked at when it is whole, and what it lacks is gone then.
+    // The items of a list are reconciled when it is complete, and what it lacks is removed then.
     index.apply(&Event::Init);
     index.apply(&Event::InitApply(a.clone()));
     index.reconcile_started(&key(&a), &metrics);
@@ -507,15 +507,15 @@ proptest! {
                     .collect();
                 newer.sort_by(|a, b| b.cmp(a));
                 newer.dedup();
-                let told = index.siblings(one);
-                prop_assert_eq!(told.recorded, since);
-                prop_assert_eq!(told.next, newer.get(FEW).map(|it| it.0));
+                let found = index.siblings(one);
+                prop_assert_eq!(found.recorded, since);
+                prop_assert_eq!(found.next, newer.get(FEW).map(|it| it.0));
                 let by_key = |key: &Key| all.iter().find(|it| it.name_any() == key.name).and_then(id);
-                let told: Vec<_> = told.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
+                let found: Vec<_> = found.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
                 let recorded: Vec<_> = newer.iter().map(|it| it.0).take(FEW).collect();
-                prop_assert_eq!(told.iter().map(|it| it.0).collect::<Vec<_>>(), recorded);
-                prop_assert!(told.iter().all(|it| newer.contains(it)), "{told:?} of {newer:?}");
-                prop_assert_eq!(told.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), told.len());
+                prop_assert_eq!(found.iter().map(|it| it.0).collect::<Vec<_>>(), recorded);
+                prop_assert!(found.iter().all(|it| newer.contains(it)), "{found:?} of {newer:?}");
+                prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());
 
                 let Claimants { living, going } = index.claimants(one, 100);
                 let namesakes = namesakes(&all, one);

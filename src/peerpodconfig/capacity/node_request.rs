@@ -29,7 +29,7 @@ pub struct NodeRequest {
     pub limit: Result<Option<u32>, BadLimit>,
     /// What the limit counts.
     pub distribution: Distribution,
-    /// The extended resource that stands for one VM.
+    /// The extended resource of which one unit is one VM.
     pub resource: String,
     /// The taints that its cloud-api-adaptor tolerates.
     pub tolerations: Vec<Toleration>,

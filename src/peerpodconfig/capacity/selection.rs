@@ -37,7 +37,7 @@ pub enum BadSelector {
     UnknownOperator {
         /// The expression's key.
         key: String,
-        /// What stands for an operator.
+        /// The text in the place of an operator.
         operator: String,
     },
     /// In or `NotIn` without a value.

@@ -1,6 +1,6 @@
 //! [`mutate`](crate::webhook::mutate()) in CEL: each variable is one step of it, under the same name where it has one.
 //!
-//! Amounts are whole numbers of thousandths, and −1 where nothing was said. Containers are looked at in one list, init
+//! Amounts are whole numbers of thousandths, and −1 where nothing was said. Containers are in one list, init
 //! containers first, and what is said of one has the same place in every other list.
 
 use std::fmt::Display;

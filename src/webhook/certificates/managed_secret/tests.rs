@@ -137,7 +137,7 @@ fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
     assert!(ManagedSecret::is_ours(&filled) && ManagedSecret::read(&filled).unwrap() == managed);
     assert_eq!(filled.metadata.owner_references, empty.metadata.owner_references);
     assert_eq!((filled.metadata.name, filled.type_), (empty.metadata.name, empty.type_));
-    // An empty one of somebody else's waits for what they put in.
+    // An empty one that is not managed here waits for its owner to fill it.
     assert!(!ManagedSecret::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
 }
 
@@ -148,7 +148,7 @@ fn a_secret_is_ours_only_while_it_holds_what_was_written_here() {
     let mut without = secret.clone();
     without.metadata.annotations = None;
     assert!(ManagedSecret::is_ours(&secret) && !ManagedSecret::is_ours(&without));
-    // Whoever applies data alone leaves the annotations of before.
+    // An apply of the data alone keeps the former annotations.
     let replaced = Secret { data: written("b.ns.svc").data, ..secret };
     assert!(!ManagedSecret::is_ours(&replaced));
 }

@@ -22,7 +22,7 @@ fn no_node_advertises_fewer_than_run_there() {
     assert_eq!(cluster.shares(), [8, 1, 1]);
     let plan = cluster.pass(&requests);
     assert!(plan.writes.is_empty() && plan.summaries[0].uneven);
-    // Whoever reset it did not ask what runs there.
+    // The reset ignored what runs there.
     cluster.of("node-0").resources.insert(VM.into(), 0);
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [8, 1, 1]);
