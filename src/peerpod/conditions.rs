@@ -206,11 +206,6 @@ pub fn abandoned(release: Release) -> Option<&'static str> {
     )
 }
 
-/// Whether its status says that a person must act.
-pub(super) fn is_stalled(peerpod: &PeerPod) -> bool {
-    peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, ConditionType::Stalled.as_str()))
-}
-
 /// Whether the condition that is True has this reason.
 pub(super) fn has_reason(peerpod: &PeerPod, reason: Reason) -> bool {
     let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);

@@ -18,9 +18,6 @@ use super::{
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
 
-/// A reconcile that takes less is not stuck, however old the deletion is: after an outage most finish at once.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-
 /// What is stored between two reconciles. PeerPods without problems have no entry.
 pub(super) struct DeletionTracker {
     slow_after: SignedDuration,
@@ -43,8 +40,7 @@ struct Entry {
 
 struct Reported {
     at: Timestamp,
-    /// The reported outcome; `None` while there was none yet.
-    outcome: Option<&'static str>,
+    outcome: &'static str,
     condition: ConditionUpdate,
 }
 
@@ -69,36 +65,6 @@ impl DeletionTracker {
     pub(super) fn new(slow_after: Duration, metrics: Metrics) -> Self {
         let slow_after = SignedDuration::try_from(slow_after).unwrap_or(SignedDuration::MAX);
         Self { slow_after, metrics, table: Mutex::default() }
-    }
-
-    /// How long a reconcile that begins now may take before [`Self::stuck`] is due.
-    pub(super) fn patience(&self, key: &ObjectRef<PeerPod>, deleted: Timestamp, now: Timestamp) -> Duration {
-        let table = self.table();
-        let entry = table.get(key);
-        let reported =
-            entry.and_then(|entry| entry.reported.as_ref()).map(|reported| self.after(reported.at));
-        let due = self.slow_at(entry, deleted).max(reported.unwrap_or(Timestamp::MIN));
-        let left = due.duration_since(now).max(PATIENCE.min(self.slow_after));
-        Duration::try_from(left).unwrap_or_default()
-    }
-
-    /// The report about a reconcile that takes longer than that.
-    pub(super) fn stuck(
-        &self,
-        key: &ObjectRef<PeerPod>,
-        deleted: Timestamp,
-        step: &CurrentStep,
-        now: Timestamp,
-    ) -> StatusUpdate {
-        let mut table = self.table();
-        let entry = table.entry(key.clone()).or_default();
-        let attempt = entry.attempts.saturating_add(1);
-        let condition = slow(deleted, &Message::public(format!("{} (attempt {attempt})", step.describe())));
-        let outcome = entry.reported.take().and_then(|reported| reported.outcome);
-        entry.reported = Some(Reported { at: now, outcome, condition: condition.clone() });
-        entry.logged(outcome.unwrap_or("stuck"), Some(&condition), || {});
-        entry.count_held(Some(condition.reason), &self.metrics);
-        StatusUpdate { condition: Some(condition), repeat: true }
     }
 
     /// The report about a reconcile that ended; the next one starts after `again` at the latest. `None` leaves the status as it is.
@@ -156,13 +122,12 @@ impl DeletionTracker {
         now: Timestamp,
     ) -> StatusUpdate {
         match &entry.reported {
-            Some(reported) if reported.outcome == Some(outcome) && now < self.after(reported.at) => {
+            Some(reported) if reported.outcome == outcome && now < self.after(reported.at) => {
                 StatusUpdate { condition: Some(reported.condition.clone()), repeat: false }
             }
             _ => {
                 let condition = slow(deleted, state);
-                entry.reported =
-                    Some(Reported { at: now, outcome: Some(outcome), condition: condition.clone() });
+                entry.reported = Some(Reported { at: now, outcome, condition: condition.clone() });
                 StatusUpdate { condition: Some(condition), repeat: true }
             }
         }
@@ -292,53 +257,6 @@ impl Outcome<'_> {
             Self::Decided(_) => None,
             Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
         }
-    }
-}
-
-/// What a reconcile waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    /// The API server, for the Pod.
-    Owner,
-    /// The cloud, for the VM.
-    Describe,
-    /// The API server, for the Pods of other PeerPods that name the VM.
-    Claims,
-    /// The cloud, to delete the VM.
-    Delete,
-    /// The cloud, for the VM after its deletion.
-    Gone,
-    /// The API server, to remove the finalizer.
-    Release,
-}
-
-/// The step that a reconcile has reached.
-pub(super) struct CurrentStep(Mutex<(Step, Timestamp)>);
-
-impl CurrentStep {
-    pub(super) fn new(now: Timestamp) -> Self {
-        Self(Mutex::new((Step::Owner, now)))
-    }
-
-    /// The reconcile waits for this from now on.
-    pub(super) fn set(&self, step: Step) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (step, Timestamp::now());
-    }
-
-    fn describe(&self) -> String {
-        let (step, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let what = match step {
-            Step::Owner => "for the API server to read the Pod",
-            Step::Describe => "for the cloud to describe the VM, or for a free place for this call",
-            Step::Claims => "for the API server to read the Pods of other PeerPods that name the VM",
-            Step::Delete => "for the cloud to delete the VM, or for a free place for this call",
-            Step::Gone => "for the cloud to say whether the VM is gone, or for a free place for this call",
-            Step::Release => "for the API server to remove the finalizer",
-        };
-        format!(
-            "the operator waits {what}, since {}",
-            Timestamp::from_second(since.as_second()).unwrap_or(since)
-        )
     }
 }
 

@@ -15,7 +15,6 @@ use operator_kit::{
 
 use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
-    deletion_tracker::{CurrentStep, Step},
     grace_periods::GracePeriods,
     index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
     object::{has_finalizer, is_abandoned, owner},
@@ -42,7 +41,6 @@ impl Observer {
         &self,
         peerpod: &PeerPod,
         provider: &Result<Arc<dyn Provider>, Error>,
-        step: &CurrentStep,
     ) -> Result<Facts, ApiError> {
         let pod = owner(peerpod);
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
@@ -71,7 +69,6 @@ impl Observer {
             if deleted.is_none() && siblings.newest.is_empty() {
                 return Ok(facts);
             }
-            step.set(Step::Owner);
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
             facts.in_sandbox = match state.in_sandbox {
@@ -80,7 +77,6 @@ impl Observer {
                 None => InSandbox::Unknown,
             };
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
-                step.set(Step::Describe);
                 self.ask(peerpod, siblings, provider, &mut facts).await;
                 if deleted.is_none() || wait_for_pod(&facts).is_some() {
                     return Ok(facts);
@@ -88,12 +84,10 @@ impl Observer {
             }
         }
         if deleted.is_some() {
-            step.set(Step::Describe);
             if facts.vm == VmState::NotAsked {
                 facts.vm = vm_state_of(peerpod, provider).await;
             }
             if facts.instance.is_ok() {
-                step.set(Step::Claims);
                 facts.claimed_by = self.claimant(peerpod).await?;
             }
         }

@@ -1,8 +1,7 @@
 //! One reconcile of one PeerPod *(client required)*: observe, decide, apply, report, and when to reconcile again.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::future::{Either, select};
 use jiff::Timestamp;
 use kube::runtime::{controller::Action, events::EventType, reflector::ObjectRef};
 use operator_kit::{api_call::ApiError, finalizer::Written};
@@ -12,7 +11,7 @@ use super::{
     apply, conditions,
     controller::Context,
     decide::{self, Decision, Facts, Release, Wait, decide},
-    deletion_tracker::{CurrentStep, Outcome, StatusUpdate, Step},
+    deletion_tracker::{Outcome, StatusUpdate},
     index, object, observe,
 };
 use crate::{
@@ -23,10 +22,8 @@ use crate::{
 impl Context {
     /// Reconciles once. Returns the result for the metric, and when to reconcile again.
     pub(super) async fn reconcile(&self, peerpod: &PeerPod) -> (&'static str, Action) {
-        let step = CurrentStep::new(Timestamp::now());
         // Boxed, as every wrapper around a future this large would hold it twice.
-        let act = Box::pin(self.act(peerpod, &step));
-        let error = match self.report_while_slow(peerpod, &step, act).await {
+        let error = match Box::pin(self.act(peerpod)).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
@@ -35,35 +32,7 @@ impl Context {
         ("error", Action::requeue(again))
     }
 
-    /// Does `work`. When the deletion becomes slow meanwhile, reports what the work waits for.
-    async fn report_while_slow<T>(
-        &self,
-        peerpod: &PeerPod,
-        step: &CurrentStep,
-        work: impl Future<Output = T> + Unpin,
-    ) -> T {
-        let Some(deleted) = deleted(peerpod) else { return work.await };
-        let key = index::key(peerpod);
-        let watch = async {
-            loop {
-                tokio::time::sleep(self.deletion_tracker.patience(&key, deleted, Timestamp::now())).await;
-                // A stalled PeerPod keeps its condition while the operator asks the cloud again.
-                if !conditions::is_stalled(&self.latest(peerpod)) {
-                    let update = self.deletion_tracker.stuck(&key, deleted, step, Timestamp::now());
-                    Box::pin(self.report(peerpod, &update)).await;
-                }
-            }
-        };
-        match select(work, pin!(watch)).await {
-            Either::Left((done, _)) => done,
-            Either::Right((never, _)) => {
-                let never: Infallible = never;
-                match never {}
-            }
-        }
-    }
-
-    async fn act(&self, peerpod: &PeerPod, step: &CurrentStep) -> Result<Action, ApiError> {
+    async fn act(&self, peerpod: &PeerPod) -> Result<Action, ApiError> {
         if !self.observer.clouds.are_known() {
             // A change of the known clouds requeues it.
             return Ok(Action::await_change());
@@ -71,16 +40,16 @@ impl Context {
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
-        let facts = self.observer.observe(peerpod, &provider, step).await?;
+        let facts = self.observer.observe(peerpod, &provider).await?;
         if decide::contradicted(&facts) {
             self.index.doubt(peerpod);
         }
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
-            decision = delete(peerpod, &provider, own, facts.clone(), step).await;
+            decision = delete(peerpod, &provider, own, facts.clone()).await;
         }
-        self.conclude(peerpod, &facts, decision, step).await
+        self.conclude(peerpod, &facts, decision).await
     }
 
     async fn conclude(
@@ -88,7 +57,6 @@ impl Context {
         peerpod: &PeerPod,
         facts: &Facts,
         decision: Decision,
-        step: &CurrentStep,
     ) -> Result<Action, ApiError> {
         self.metrics.decided(decision.as_str());
         let key = index::key(peerpod);
@@ -110,10 +78,7 @@ impl Context {
                 );
                 return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
             }
-            Decision::Release(release) => {
-                step.set(Step::Release);
-                return self.release(peerpod, facts, *release).await;
-            }
+            Decision::Release(release) => return self.release(peerpod, facts, *release).await,
             _ => {}
         }
         let again = self.requeue_policy.after(&key, &decision, self.index.unsettled());
@@ -173,7 +138,7 @@ impl Context {
         }
     }
 
-    /// The PeerPod as the store has it now: a long reconcile may have written its status.
+    /// The PeerPod as the store has it now: its status may have changed since the reconcile began.
     fn latest(&self, peerpod: &PeerPod) -> Arc<PeerPod> {
         let known = self.observer.store.get(&index::key(peerpod));
         known
@@ -195,10 +160,8 @@ async fn delete(
     provider: &Result<Arc<dyn Provider>, Error>,
     own: &OwnVm,
     facts: Facts,
-    step: &CurrentStep,
 ) -> Decision {
     info!(decision = "delete", machine = own.vm().name, "deleting the VM");
-    step.set(Step::Delete);
     let deleted = match provider {
         Ok(provider) => provider.delete(own).await,
         Err(unavailable) => Err(unavailable.clone()),
@@ -206,7 +169,6 @@ async fn delete(
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
         _ => {
-            step.set(Step::Gone);
             let vm = observe::vm_state_of(peerpod, provider).await;
             decide(Facts { vm, deletion_accepted: true, ..facts })
         }
@@ -230,7 +192,7 @@ mod tests {
         let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };
         let spec = json!({ "cloudProvider": "aws", "instanceID": own.vm().id.as_str() });
         let peerpod = PeerPod::new("web", serde_json::from_value(spec).unwrap());
-        delete(&peerpod, provider, &own, facts, &CurrentStep::new(Timestamp::now())).await
+        delete(&peerpod, provider, &own, facts).await
     }
 
     #[tokio::test]

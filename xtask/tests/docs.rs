@@ -1,4 +1,4 @@
-//! README.md, CHANGELOG.md, docs/, and the READMEs of the chart and of operator-kit: every link leads somewhere, every page is listed, the README is short, and
+//! README.md, CHANGELOG.md, CONTRIBUTING.md, docs/, and the READMEs of the chart and of operator-kit: every link leads somewhere, every page is listed, the README is short, and
 //! commands are what tests run.
 
 use std::{
@@ -33,7 +33,12 @@ fn read(path: &str) -> Result<String> {
 /// Every document, by path in the repository.
 fn documents() -> Result<BTreeMap<PathBuf, String>> {
     let mut documents = docs::pages()?;
-    for path in ["CHANGELOG.md", "crates/operator-kit/README.md", "helm/peerpod-operator/README.md"] {
+    for path in [
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "crates/operator-kit/README.md",
+        "helm/peerpod-operator/README.md",
+    ] {
         documents.insert(path.into(), read(path)?);
     }
     Ok(documents)
@@ -122,6 +127,30 @@ fn broken_links(documents: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) ->
 fn every_link_leads_to_a_file_and_to_a_heading_in_it() -> Result<()> {
     let problems = broken_links(&documents()?, |path| root().join(path).exists());
     ensure!(problems.is_empty(), "{problems:#?}");
+    Ok(())
+}
+
+/// Files and folders of this repository that a page names as code.
+fn named_paths(text: &str) -> Vec<String> {
+    const TOP: [&str; 8] =
+        ["src/", "crates/", "xtask/", "tests/", "manifests/", "kustomize/", "helm/", "docs/"];
+    let codes = Parser::new_ext(text, Options::ENABLE_TABLES).filter_map(|event| match event {
+        Event::Code(code) => Some(code.into_string()),
+        _ => None,
+    });
+    codes.filter(|code| TOP.iter().any(|top| code.starts_with(top)) && !code.contains(' ')).collect()
+}
+
+#[test]
+fn every_file_and_folder_that_the_tour_names_exists() -> Result<()> {
+    let mut count = 0;
+    for (page, text) in documents()?.iter().filter(|(page, _)| page.starts_with("docs/src/contributing")) {
+        for path in named_paths(text) {
+            ensure!(root().join(&path).exists(), "{}: there is no {path}", page.display());
+            count += 1;
+        }
+    }
+    ensure!(count > 30, "only {count} paths were found");
     Ok(())
 }
 

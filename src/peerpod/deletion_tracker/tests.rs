@@ -31,10 +31,6 @@ impl Watched {
         self.tracker.ended(&key(), Some(at(0)), &outcome, AGAIN, at(second)).unwrap()
     }
 
-    fn patience(&self, second: i64) -> u64 {
-        self.tracker.patience(&key(), at(0), at(second)).as_secs()
-    }
-
     fn holds(&self, reason: Reason, count: u8) {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();
@@ -93,34 +89,10 @@ fn an_error_has_its_own_reason_until_the_deletion_is_slow_and_always_if_a_person
 }
 
 #[test]
-fn a_stuck_reconcile_is_reported_while_it_hangs_and_once_each_time() {
-    let watched = Watched::new();
-    assert_eq!(watched.patience(0), 300);
-    assert_eq!(watched.patience(298), 10, "a reconcile that takes less than that is not stuck");
-    let step = CurrentStep::new(at(0));
-    step.set(Step::Delete);
-    let stuck = || watched.tracker.stuck(&key(), at(0), &step, at(310));
-    let update = stuck();
-    assert!(
-        update.repeat
-            && message(&update).contains(
-                "the operator waits for the cloud to delete the VM, or for a free place for this call, since "
-            )
-    );
-    assert!(message(&update).contains("(attempt 1)"), "{update:?}");
-    assert_eq!(watched.patience(310), 300);
-    assert!(watched.ended(311, &failed(ErrorClass::Transient)).repeat, "now it is known why");
-    assert!(!watched.ended(320, &failed(ErrorClass::Transient)).repeat);
-    stuck();
-    assert!(!watched.ended(321, &failed(ErrorClass::Transient)).repeat, "it is the same matter as before");
-}
-
-#[test]
 fn the_time_for_which_a_pod_needs_its_vm_does_not_count() {
     let watched = Watched::new();
     let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));
     assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
-    assert_eq!(watched.patience(5000), 300);
     assert_eq!(watched.ended(5300, &ACCEPTED).condition, None);
     assert!(message(&watched.ended(5301, &ACCEPTED)).contains(": 2 attempts"));
 }

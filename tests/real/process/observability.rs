@@ -115,7 +115,7 @@ fn sum(metrics: &Metrics, name: &str) -> f64 {
 }
 
 #[test]
-fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
+fn a_deletion_that_hangs_is_reported_once_its_call_failed_and_again_and_again() -> Result<()> {
     impatient(async |alone| {
         alone.scene().operator_catches_up().await?;
         let vm = alone.scene().pod_with_vm("web").await?;
@@ -123,17 +123,13 @@ fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "DeletionSlow").await?;
         assert_eq!(condition.type_, "Reconciling");
-        let stands =
-            "the operator waits for the cloud to describe the VM, or for a free place for this call, since ";
-        assert!(condition.message.contains(stands), "{}", condition.message);
+        assert!(condition.message.contains("(transient error)"), "{}", condition.message);
 
         let metrics = alone.operator.metrics().await?;
         let deleted = alone.scene().peerpods.get(&vm.name()).await?.metadata.deletion_timestamp;
         let deleted = deleted.context("it is being deleted")?.0;
         let oldest = sum(&metrics, "oldest_pending_deletion_timestamp_seconds");
-        for (name, value) in
-            [("pending_deletions", 1.0), ("provider_calls_in_flight", 1.0), ("peerpods_held", 1.0)]
-        {
+        for (name, value) in [("pending_deletions", 1.0), ("peerpods_held", 1.0)] {
             assert!(
                 (sum(&metrics, name) - value).abs() < 0.1,
                 "{name} is not {value} in:\n{}",
@@ -142,7 +138,7 @@ fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
         }
         assert_eq!(format!("{oldest:.0}"), deleted.as_second().to_string());
 
-        // Two seconds later it is told again, in the condition and in an event, and the log has said it.
+        // The next failure is told again, in the condition and in an event, and the log has said it.
         let first = condition.message;
         wait::present(&alone.scene().peerpods, &vm.name(), "it is told again", DEADLINE, |peerpod| {
             crate::support::condition(peerpod)
@@ -161,8 +157,7 @@ fn a_deletion_that_hangs_says_where_it_stands_while_it_hangs() -> Result<()> {
         alone.scene().vanished(&vm).await?;
         let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
         let slow: Vec<_> = warnings.iter().filter(|line| line["reason"] == "DeletionSlow").collect();
-        // Once, or again where the call that hung ended otherwise.
-        assert!((1..=2).contains(&slow.len()), "{warnings:?}");
+        assert_eq!(slow.len(), 1, "{warnings:?}");
         wait::eventually("nothing is pending", DEADLINE, async || {
             let metrics = alone.operator.metrics().await?;
             for name in ["pending_deletions", "peerpods_queued", "peerpods_held", "provider_calls_in_flight"]
@@ -200,14 +195,14 @@ fn a_deletion_that_fails_for_long_says_how_often_it_was_tried_and_writes_that_se
         let seconds = Timestamp::now().duration_since(started).as_secs();
         let writes = alone.scene().writes()?;
         let told = writes.iter().filter(|write| write.resource == "peerpods/status").count();
-        // That the cloud is unavailable, that this is slow, perhaps that a call hung; and each two seconds again.
-        ensure!(i64::try_from(told)? <= 3 + seconds / 2, "{told} writes of the status in {seconds} s");
+        // That the cloud is unavailable, that this is slow; and each two seconds again.
+        ensure!(i64::try_from(told)? <= 2 + seconds / 2, "{told} writes of the status in {seconds} s");
         let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
         let classes =
             warnings.iter().filter(|line| line["class"] == "transient" && line["decision"] == "retry");
         let classes = classes.count();
-        // That it fails, and that it is slow; where one try takes longer than what is slow, that it is stuck, too.
-        assert!((2..=3).contains(&warnings.len()) && classes == 1, "{warnings:?}");
+        // That it fails, and that it is slow.
+        assert!(warnings.len() == 2 && classes == 1, "{warnings:?}");
         // The test driver forgets its domains: this one is absent now, and by itself looked at in a few minutes.
         alone.libvirtd.restart().await?;
         nudge(alone, &vm.name(), "last").await?;
