@@ -84,7 +84,13 @@ impl Caa {
 
     /// Creates the PeerPod that says: this Pod's machine is that instance.
     pub async fn record(&self, pod: &Pod, provider: &str, instance: &str) -> Result<PeerPod> {
-        self.create(peerpod_object(pod, provider, instance)).await
+        loop {
+            let created = self.create(peerpod_object(pod, provider, instance)).await;
+            // The names are random and short: among thousands, two are often the same.
+            if !created.as_ref().is_err_and(is_taken) {
+                return created;
+            }
+        }
     }
 
     /// Creates a PeerPod as it is given.
@@ -112,6 +118,12 @@ impl Caa {
         let resource = ApiResource::from_gvk_with_plural(&kind, "peerpods");
         Api::namespaced_with(self.client.clone(), namespace, &resource)
     }
+}
+
+/// Whether an object of this name exists already.
+fn is_taken(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<kube::Error>();
+    matches!(error, Some(kube::Error::Api(status)) if status.is_already_exists())
 }
 
 /// The PeerPod that cloud-api-adaptor writes for a Pod: these fields and no others.
