@@ -201,7 +201,9 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
     unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, &folders.len().to_string()]);
     unshare.args(&folders).args(arguments);
-    unshare.env_clear().env("PATH", &path).env("HOME", home()?).env("CARGO_TARGET_DIR", target);
+    unshare.env_clear().env("PATH", &path).env("HOME", home()?);
+    // What cargo builds on the way is shared; programs are not: they know the folder of their source.
+    unshare.env("CARGO_BUILD_BUILD_DIR", target);
     unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
     // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.
