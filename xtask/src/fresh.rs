@@ -2,7 +2,7 @@
 //!
 //! A package that somebody installed on a machine hides that our own commands do not install it. So this root holds the
 //! [`PREREQUISITES`] of the README and nothing else. Rust, Go and the caches of what is built from pinned sources are those
-//! of this machine, with the crates in `target/`. What is of this repository is compiled and linked in there.
+//! of this machine; `target/` is one of its own.
 
 use std::{
     env,
@@ -195,15 +195,16 @@ fn clone(root: &Path) -> Result<()> {
 /// Runs the task in the root. It ends with this program.
 async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     let Toolchains { mut folders, path } = Toolchains::find()?;
-    let target = repository::root().join("target");
+    // Not the one of this checkout: cargo would take what it has built of one source tree for that of the other.
+    let target = repository::root().join("target/fresh/target");
+    fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     folders.push(target.clone());
     let mut unshare = tokio::process::Command::new("setpriv");
     unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
     unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, &folders.len().to_string()]);
     unshare.args(&folders).args(arguments);
     unshare.env_clear().env("PATH", &path).env("HOME", home()?);
-    // What cargo builds on the way is shared; programs are not: they know the folder of their source.
-    unshare.env("CARGO_BUILD_BUILD_DIR", target);
+    unshare.env("CARGO_TARGET_DIR", target);
     unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
     // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.
