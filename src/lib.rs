@@ -24,8 +24,9 @@
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use peerpod_operator::provider::{CATALOGUE, Clouds, Limits, Openers, Places};
-//! use peerpod_operator::{NAMESPACE, metrics::Metrics, operator_kit::Leadership, peerpod, settings};
+//! use peerpod_operator::metrics::{DEFAULT_SETTINGS, Metrics};
+//! use peerpod_operator::provider::{CATALOGUE, Clouds, Openers, Places, Served};
+//! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -33,8 +34,8 @@
 //! let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
 //! let told = metrics.clone();
 //! let on_change = move |state: &settings::State| {
-//!     told.settings_reloaded(state.rejected.is_none());
-//!     told.settings_usable(state.usable());
+//!     told.settings_reloaded(DEFAULT_SETTINGS, state.rejected.is_none());
+//!     told.settings_usable(DEFAULT_SETTINGS, state.usable());
 //! };
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let leadership = Leadership::unlimited(); // this process is alone
@@ -42,9 +43,10 @@
 //! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
 //! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
 //! tokio::spawn(keeping);
-//! let clouds = Clouds::new(openers, settings, places, Limits::new(128), metrics.clone());
-//! let slow_after = std::time::Duration::from_secs(300);
-//! peerpod::run(client, clouds, leadership, metrics, slow_after, || println!("synced"), shutdown).await;
+//! let options = peerpod::Options { concurrency: 128, slow_after: std::time::Duration::from_secs(300) };
+//! let served = Served { cloud: None, settings, places }; // one for each cloud
+//! let clouds = Clouds::new([served], &openers, options.concurrency, &metrics);
+//! peerpod::run(client, clouds, leadership, metrics, options, || println!("synced"), shutdown).await;
 //! # Ok(())
 //! # }
 //! ```

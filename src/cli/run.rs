@@ -1,10 +1,11 @@
 //! `run`: puts settings, clouds and controllers together and keeps them going until told to stop.
 
 mod args;
+mod provider_arg;
 
 use std::{future::pending, process::ExitCode};
 
-use futures::future::join;
+use futures::future::{join, join_all};
 use operator_kit::{
     Leadership, Permission, client, http,
     lease::{self, Election},
@@ -18,10 +19,10 @@ pub use args::{ControllerName, RunArgs};
 
 use super::serving::{ServingArgs, block_on};
 use crate::{
-    metrics::Metrics,
+    metrics::{DEFAULT_SETTINGS, Metrics},
     names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod, peerpodconfig,
-    provider::{CATALOGUE, Clouds, Limits, Openers, Places},
+    provider::{CATALOGUE, Cloud, Clouds, Openers, Places, Served},
     settings,
     webhook::tls::TlsOptions,
 };
@@ -45,18 +46,23 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
     let servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
 
-    let (told, shown) = (metrics.clone(), readiness.shows("settings"));
-    let deletes = args.controllers.contains(&ControllerName::PeerPod);
-    let on_change = move |state: &settings::State| {
-        told.settings_reloaded(state.rejected.is_none());
-        told.settings_usable(state.usable().filter(|_| deletes));
-        match state.problem() {
-            None => shown.met(),
-            Some(problem) => shown.unmet(problem),
-        }
-    };
-    let (settings, _) =
-        settings::watch(args.folders.clone().into(), CATALOGUE, shutdown.clone(), on_change).await;
+    let mut sources = Vec::new();
+    for (cloud, folders) in args.sources()? {
+        let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
+        let told = metrics.clone();
+        let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
+        let deletes = args.controllers.contains(&ControllerName::PeerPod);
+        let on_change = move |state: &settings::State| {
+            told.settings_reloaded(name, state.rejected.is_none());
+            told.settings_usable(name, state.usable().filter(|_| deletes));
+            match state.problem() {
+                None => shown.met(),
+                Some(problem) => shown.unmet(problem),
+            }
+        };
+        let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
+        sources.push((cloud, settings));
+    }
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -69,9 +75,16 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
     let openers = Openers::default();
-    let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
-    let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3, keep.4);
-    let clouds = Clouds::new(openers, settings, places, Limits::new(args.concurrency), metrics.clone());
+    let (served, keeping): (Vec<_>, Vec<_>) = sources
+        .into_iter()
+        .map(|(cloud, settings)| {
+            let keep =
+                (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
+            let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3, keep.4);
+            (Served { cloud, settings, places }, keeping)
+        })
+        .unzip();
+    let clouds = Clouds::new(served, &openers, args.concurrency, &metrics);
     let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let controllers = async {
         let runs = |name| args.controllers.contains(&name);
@@ -80,8 +93,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             if runs(ControllerName::PeerPod) {
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
                 let stop = shutdown.clone();
-                let run = peerpod::run(client, clouds, leadership, metrics, args.slow_after, seen, stop);
-                join(run, keeping).await;
+                let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
+                let run = peerpod::run(client, clouds, leadership, metrics, options, seen, stop);
+                join(run, join_all(keeping)).await;
             } else {
                 seen();
             }

@@ -41,9 +41,9 @@ families! {
     provider_call_duration: Histogram = "provider_call_duration_seconds" ["provider", "call"],
     /// Calls to a cloud in progress.
     provider_calls_in_flight: Gauge = "provider_calls_in_flight" ["provider"],
-    /// Calls to a cloud that wait for a free place.
+    /// PeerPods that wait for a free place at their cloud.
     provider_calls_queued: Gauge = "provider_calls_queued" ["provider"],
-    /// Calls in progress that were not answered for 1 s, and so may free their place for others.
+    /// Reconciles that have been busy at a cloud for more than 1 s, and so may free their place for others.
     provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
     /// Whether the operator makes no calls to a cloud now because the cloud asked for fewer: 1 or 0.
     provider_throttled: Ahead = "provider_throttled" ["provider"],
@@ -51,7 +51,7 @@ families! {
     provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],
     /// Whether deletions use the mounted settings: 1, or 0 while deletions wait or use the last good settings. Absent if
     /// this process deletes nothing: with the settings of an unsupported provider, or without the controller peerpod.
-    settings_valid: Gauge = "settings_valid" [],
+    settings_valid: Gauge = "settings_valid" ["settings"],
     /// Changes of the mounted settings, accepted or rejected.
-    settings_reloads: Counter = "settings_reloads_total" ["result"],
+    settings_reloads: Counter = "settings_reloads_total" ["settings", "result"],
 }

@@ -14,6 +14,9 @@ use prometheus_client::{metrics::info::Info, registry::Registry};
 use self::families::Families;
 pub use self::provider_call::ProviderCall;
 
+/// The name of the settings that a process has without a further word.
+pub const DEFAULT_SETTINGS: &str = "default";
+
 /// PeerPods of one cloud, as they are at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Population {
@@ -129,12 +132,12 @@ impl Metrics {
         ProviderCall::start(self.clone(), provider, call)
     }
 
-    /// A call to a cloud waits for its turn from now until the guard is dropped.
+    /// A PeerPod waits for its turn at a cloud from now until the guard is dropped.
     pub fn provider_call_queued(&self, provider: &'static str) -> Counted {
         Counted::up(self.0.provider_calls_queued.with([provider]).clone())
     }
 
-    /// A call to a cloud is not answered for long, from now until the guard is dropped.
+    /// A reconcile is busy at a cloud for long, from now until the guard is dropped.
     pub fn provider_call_stalled(&self, provider: &'static str) -> Counted {
         Counted::up(self.0.provider_calls_stalled.with([provider]).clone())
     }
@@ -146,16 +149,17 @@ impl Metrics {
         self.0.provider_throttled.with([provider]).set(until);
     }
 
-    /// Changed settings were taken into force, or rejected.
-    pub fn settings_reloaded(&self, accepted: bool) {
-        self.0.settings_reloads.with([if accepted { "accepted" } else { "rejected" }]).inc();
+    /// Changed settings were taken into force, or rejected. `settings`: which of those that this process is given,
+    /// [`DEFAULT_SETTINGS`] or the name of their cloud.
+    pub fn settings_reloaded(&self, settings: &'static str, accepted: bool) {
+        self.0.settings_reloads.with([settings, if accepted { "accepted" } else { "rejected" }]).inc();
     }
 
-    /// Whether deletions can go by the mounted settings; none where nothing is deleted by them.
-    pub fn settings_usable(&self, usable: Option<bool>) {
+    /// Whether deletions can go by these mounted settings; none where nothing is deleted by them.
+    pub fn settings_usable(&self, settings: &'static str, usable: Option<bool>) {
         match usable {
-            Some(usable) => drop(self.0.settings_valid.with([]).set(usable.into())),
-            None => self.0.settings_valid.remove([]),
+            Some(usable) => drop(self.0.settings_valid.with([settings]).set(usable.into())),
+            None => self.0.settings_valid.remove([settings]),
         }
     }
 }

@@ -26,16 +26,16 @@ fn record_everything(metrics: &Metrics) {
     metrics.provider_error("libvirt", "transient");
     metrics.provider_call("libvirt", "describe").finish("ok");
     metrics.provider_throttled("libvirt", Duration::from_secs(30));
-    metrics.settings_reloaded(true);
-    metrics.settings_usable(Some(true));
+    metrics.settings_reloaded(DEFAULT_SETTINGS, true);
+    metrics.settings_usable(DEFAULT_SETTINGS, Some(true));
 }
 
 #[test]
 fn what_is_recorded_is_scraped_under_conventional_names() {
     let (registry, metrics) = metrics();
     record_everything(&metrics);
-    metrics.settings_reloaded(false);
-    metrics.settings_usable(Some(false));
+    metrics.settings_reloaded(DEFAULT_SETTINGS, false);
+    metrics.settings_usable(DEFAULT_SETTINGS, Some(false));
     let text = scrape(&registry);
     for line in [
         concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
@@ -57,9 +57,9 @@ fn what_is_recorded_is_scraped_under_conventional_names() {
         "provider_calls_total{provider=\"libvirt\",call=\"describe\",result=\"ok\"} 1",
         "provider_call_duration_seconds_count{provider=\"libvirt\",call=\"describe\"} 1",
         "provider_calls_in_flight{provider=\"libvirt\"} 0",
-        "settings_valid{} 0",
-        "settings_reloads_total{result=\"accepted\"} 1",
-        "settings_reloads_total{result=\"rejected\"} 1",
+        "settings_valid{settings=\"default\"} 0",
+        "settings_reloads_total{settings=\"default\",result=\"accepted\"} 1",
+        "settings_reloads_total{settings=\"default\",result=\"rejected\"} 1",
     ] {
         assert!(
             text.lines().any(|found| found == format!("peerpod_operator_{line}")),
@@ -99,9 +99,9 @@ fn a_dropped_call_is_no_longer_in_flight_and_counts_as_abandoned() {
 #[test]
 fn whether_settings_can_be_used_is_not_told_where_nothing_is_deleted() {
     let (registry, metrics) = metrics();
-    metrics.settings_usable(Some(false));
-    assert!(scrape(&registry).contains("peerpod_operator_settings_valid{} 0\n"));
-    metrics.settings_usable(None);
+    metrics.settings_usable(DEFAULT_SETTINGS, Some(false));
+    assert!(scrape(&registry).contains("peerpod_operator_settings_valid{settings=\"default\"} 0\n"));
+    metrics.settings_usable(DEFAULT_SETTINGS, None);
     assert!(!scrape(&registry).contains("peerpod_operator_settings_valid{"));
 }
 

@@ -108,7 +108,8 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         | Decision::Supersede
         | Decision::Delete(_)
         | Decision::Release(_)
-        | Decision::Wait(Wait::VmDeletion) => return None,
+        | Decision::Wait(Wait::VmDeletion(_)) => return None,
+        Decision::Retry(error) if matches!(error.class, ErrorClass::Unsettled { .. }) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
             "the Pod may still run on this VM; the operator deletes the VM when the Pod has ended".into(),
@@ -140,7 +141,9 @@ pub const fn reason_of(class: ErrorClass) -> Reason {
         ErrorClass::Refused => Reason::CloudRefused,
         ErrorClass::Invalid => Reason::InvalidSettings,
         ErrorClass::NotSupported => Reason::UnknownProvider,
-        ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,
+        ErrorClass::NotFound | ErrorClass::Unsettled { .. } | ErrorClass::Transient => {
+            Reason::CloudUnavailable
+        }
     }
 }
 
@@ -260,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_normal_deletion_says_nothing() {
-        assert_eq!(condition_update(&Decision::Wait(Wait::VmDeletion)), None);
+        assert_eq!(condition_update(&Decision::Wait(Wait::VmDeletion(std::time::Duration::ZERO))), None);
         assert_eq!(condition_update(&Decision::Release(Release::Absent)), None);
     }
 
@@ -280,16 +283,17 @@ mod tests {
     /// Every decision that carries a text from outside.
     fn decisions() -> Vec<Decision> {
         let message = || Message::new("public text", "root@host-7, bank/payroll");
-        let errors = ErrorClass::ALL.map(|class| Decision::Retry(Error::new(class, message())));
+        let reported = |class: &ErrorClass| !matches!(class, ErrorClass::Unsettled { .. });
+        let errors = ErrorClass::ALL.into_iter().filter(reported);
+        let errors = errors.map(|class| Decision::Retry(Error::new(class, message())));
         let id = InstanceId::parse("aws", "i-1").unwrap();
-        let vm =
-            Vm { id, name: "podvm-payroll-1".into(), marked: true, created: None, own_disks: Vec::new() };
+        let vm = Vm::named(id, "podvm-payroll-1");
         let refusals = [
             Blocked::NotOwn(ownership::verify(vm, "web", NAME_LIMIT).unwrap_err()),
             Blocked::Claimed(message()),
             Blocked::NotSupported(message()),
         ];
-        errors.into_iter().chain(refusals.map(Decision::Refuse)).collect()
+        errors.chain(refusals.map(Decision::Refuse)).collect()
     }
 
     #[test]

@@ -28,6 +28,7 @@ use super::{
     index::{self, Change, Index},
     object::owner,
     observe::Observer,
+    parking::Parking,
     pod,
     pod_watch::PodWatch,
     report::Reporter,
@@ -37,7 +38,7 @@ use super::{
 use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     metrics::Metrics,
-    provider::{Clouds, Limits},
+    provider::Clouds,
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -55,10 +56,21 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// The most reconciles that run at once. The number is higher than the number of calls that one cloud gets, so hung calls never
-/// occupy all of them, and low enough that thousands of PeerPods at start need little memory.
-const CONCURRENCY: u16 = 256;
-const _: () = assert!(Limits::MOST_CALLS + Limits::MOST_CALLS / 2 < CONCURRENCY);
+/// So many reconciles run beside those that have a place at a cloud. Each ends soon: it asks the API server alone. The number is low
+/// enough that thousands of PeerPods at start need little memory.
+const BESIDE: usize = 64;
+
+/// The most PeerPods that are worked on at once at one cloud.
+pub const MOST_CONCURRENT: u16 = 160;
+
+/// How the controller works.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// So many PeerPods are worked on at once at one cloud, at most [`MOST_CONCURRENT`], and half as many that have stalled.
+    pub concurrency: u16,
+    /// A deletion that takes longer is reported.
+    pub slow_after: Duration,
+}
 
 /// The fields of a PeerPod that the controller reads.
 static PEERPOD: Projection = Projection {
@@ -80,6 +92,7 @@ pub(super) struct Context {
     pub(super) index: Arc<Index>,
     pub(super) requeue_policy: RequeuePolicy,
     pub(super) deletion_tracker: DeletionTracker,
+    pub(super) parking: Parking,
     leadership: Leadership,
     pub(super) metrics: Metrics,
 }
@@ -88,14 +101,13 @@ pub(super) struct Context {
 /// every PeerPod.
 ///
 /// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops the
-/// running reconciles. When leadership begins again, it reconciles every PeerPod that needs it. It reports a deletion that takes
-/// longer than `slow_after`.
+/// running reconciles. When leadership begins again, it reconciles every PeerPod that needs it.
 pub async fn run(
     client: Client,
     clouds: Clouds,
     leadership: Leadership,
     metrics: Metrics,
-    slow_after: Duration,
+    options: Options,
     synced: impl FnOnce() + Send + 'static,
     shutdown: CancellationToken,
 ) {
@@ -104,6 +116,8 @@ pub async fn run(
     let index = Arc::new(Index::default());
     let requeues = Requeues::default();
     let (store, writer) = reflector::store();
+    let places = usize::from(options.concurrency.clamp(1, MOST_CONCURRENT));
+    let concurrency = BESIDE + Parking::most(places, clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context {
         observer: Observer {
@@ -118,7 +132,8 @@ pub async fn run(
         requeues: requeues.clone(),
         index: index.clone(),
         requeue_policy: RequeuePolicy::default(),
-        deletion_tracker: DeletionTracker::new(slow_after, metrics.clone()),
+        deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
+        parking: Parking::new(places, requeues.clone(), metrics.clone()),
         leadership,
         metrics,
     });
@@ -149,7 +164,9 @@ pub async fn run(
     let index = context.index.clone();
     let resync = circumstances.flat_map(move |()| stream::iter(index.to_resync()).map(|key| (*key).clone()));
     let controller = Controller::for_stream(peerpods, store)
-        .with_config(controller::Config::default().concurrency(CONCURRENCY))
+        .with_config(
+            controller::Config::default().concurrency(u16::try_from(concurrency).unwrap_or(u16::MAX)),
+        )
         .reconcile_on(requeues.stream())
         .reconcile_on(resync)
         .graceful_shutdown_on(shutdown.cancelled_owned())
@@ -184,6 +201,7 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         // This process does not lead, so it waits for nothing. A new term reconciles the PeerPod again.
         context.pod_watch.settled(&peerpod);
         context.deletion_tracker.forget(&index::key(&peerpod));
+        context.parking.forget(&index::key(&peerpod).into());
         return Ok(Action::await_change());
     };
     context.metrics.reconciled(NAME, result, started.elapsed());
@@ -205,6 +223,7 @@ impl Context {
                 self.pod_watch.retain(|key| self.index.contains(key));
                 self.deletion_tracker.retain(|key| self.index.contains(key));
                 self.observer.grace_periods.retain(|key| self.index.contains(key));
+                self.parking.retain(|key| self.index.contains(key));
             }
             watcher::Event::Init | watcher::Event::InitApply(_) => return,
             watcher::Event::Apply(_) => {}
@@ -217,6 +236,7 @@ impl Context {
         self.pod_watch.settled(gone);
         self.deletion_tracker.forget(&index::key(gone));
         self.observer.grace_periods.forget(&index::key(gone));
+        self.parking.forget(&index::key(gone).into());
     }
 }
 

@@ -12,7 +12,7 @@ use std::{cmp::Ordering, time::Duration};
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Vm, ownership};
+use crate::provider::{Error, ErrorClass, IdProblem, InstanceId, OwnVm, Stage, Vm, ownership};
 
 /// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -168,7 +168,7 @@ impl Decision {
             Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",
             Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
-            Self::Wait(Wait::VmDeletion) => "wait_for_machine",
+            Self::Wait(Wait::VmDeletion(_)) => "wait_for_machine",
             Self::Retry(_) => "retry",
             Self::Release(_) => "release",
             Self::Refuse(_) => "refuse",
@@ -192,8 +192,8 @@ pub enum Wait {
     PodRuns,
     /// The Pod is terminating; reconcile again after this time at the latest.
     PodEnds(Duration),
-    /// The cloud is deleting the VM; reconcile again with growing delays.
-    VmDeletion,
+    /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.
+    VmDeletion(Duration),
 }
 
 /// Why the finalizer may be removed.
@@ -246,7 +246,7 @@ pub fn decide(facts: Facts) -> Decision {
     }
     match facts.vm {
         VmState::Absent => Decision::Release(Release::Absent),
-        VmState::NotAsked => Decision::Wait(Wait::VmDeletion),
+        VmState::NotAsked => Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
         VmState::Unanswered(error) => unanswered(error),
         VmState::Present(vm) => {
             let Some(pod) = facts.pod else { return Decision::Refuse(Blocked::NoOwner) };
@@ -255,7 +255,9 @@ pub fn decide(facts: Facts) -> Decision {
             }
             match ownership::verify(vm, &pod, facts.name_limit) {
                 Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
-                Ok(_) if facts.deletion_accepted => Decision::Wait(Wait::VmDeletion),
+                Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
+                    Decision::Wait(Wait::VmDeletion(Duration::ZERO))
+                }
                 Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
                 Ok(own) => Decision::Delete(own),
             }
@@ -359,8 +361,11 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     }
 }
 
-/// Whether a sibling's VM is this Pod's and not the one that this PeerPod records.
+/// Whether a sibling's VM is this Pod's and not the one that this PeerPod records. Remains of a VM are none.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
+    if matches!(vm.stage, Stage::Remains(_)) {
+        return false;
+    }
     let verify = |pod: &String| ownership::verify(vm.clone(), pod, facts.name_limit);
     let proven = facts.pod.as_ref().is_some_and(|pod| verify(pod).is_ok());
     proven && facts.instance.as_ref() != Ok(&vm.id)

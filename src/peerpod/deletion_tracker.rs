@@ -239,13 +239,14 @@ impl Outcome<'_> {
         let attempts = if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
         let tried = format!("{attempts}, the next one at {next}");
         match self {
-            Self::Decided(Decision::Wait(Wait::VmDeletion)) => Some(Message::public(format!(
+            Self::Decided(Decision::Wait(Wait::VmDeletion(_))) => Some(Message::public(format!(
                 "{tried}: the cloud accepted the deletion and still shows the VM"
             ))),
             Self::Decided(Decision::Retry(error)) => match error.class {
                 ErrorClass::Transient | ErrorClass::NotFound => {
                     Some(error.message.map(|error| format!("{tried} (transient error): {error}")))
                 }
+                ErrorClass::Unsettled { .. } => Some(error.message.map(|error| format!("{tried}: {error}"))),
                 ErrorClass::Throttled { .. } => {
                     Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
                 }

@@ -34,6 +34,7 @@ mod grace_periods;
 mod index;
 mod object;
 mod observe;
+mod parking;
 mod pod;
 mod pod_watch;
 mod reconcile;
@@ -42,4 +43,4 @@ mod report;
 mod requeue;
 mod requeue_policy;
 
-pub use self::controller::{NAME, PERMISSIONS, run};
+pub use self::controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, run};

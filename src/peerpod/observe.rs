@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use futures::future::join;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Api, Client, ResourceExt,
@@ -18,12 +19,13 @@ use super::{
     grace_periods::GracePeriods,
     index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
     object::{has_finalizer, is_abandoned, owner},
+    parking::Turn,
     pod::{PodState, PodView, state_of},
     relations::{Claim, claim, is_namesake, is_sibling},
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{Cloud, Clouds, Error, ErrorClass, InstanceId, NAME_LIMIT, Provider},
+    provider::{self, Cloud, Clouds, Error, ErrorClass, InstanceId, NAME_LIMIT, Provider},
 };
 
 /// The sources of the facts.
@@ -36,12 +38,14 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Everything that the decision on `peerpod` depends on. Fails only when the API server fails.
+    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as there is no place at its cloud. Fails only when
+    /// the API server fails.
     pub(super) async fn observe(
         &self,
         peerpod: &PeerPod,
         provider: &Result<Arc<dyn Provider>, Error>,
-    ) -> Result<Facts, ApiError> {
+        turn: &Turn<'_>,
+    ) -> Result<Option<Facts>, ApiError> {
         let pod = owner(peerpod);
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
@@ -59,15 +63,16 @@ impl Observer {
             siblings: Vec::new(),
             claimed_by: None,
             vm: VmState::NotAsked,
-            developer_mode: self.clouds.developer_mode(),
+            developer_mode: self.clouds.developer_mode(peerpod.cloud_provider()),
             deletion_accepted: false,
         };
+        let has_place = || provider.is_err() || turn.enter();
         if !facts.finalizer || (deleted.is_some() && facts.abandoned) {
-            return Ok(facts);
+            return Ok(Some(facts));
         }
         if let Some(pod) = pod {
             if deleted.is_none() && siblings.newest.is_empty() {
-                return Ok(facts);
+                return Ok(Some(facts));
             }
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
@@ -77,21 +82,27 @@ impl Observer {
                 None => InSandbox::Unknown,
             };
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
+                if !siblings.newest.is_empty() && !has_place() {
+                    return Ok(None);
+                }
                 self.ask(peerpod, siblings, provider, &mut facts).await;
                 if deleted.is_none() || wait_for_pod(&facts).is_some() {
-                    return Ok(facts);
+                    return Ok(Some(facts));
                 }
             }
         }
         if deleted.is_some() {
             if facts.vm == VmState::NotAsked {
-                facts.vm = vm_state_of(peerpod, provider).await;
+                if facts.instance.is_ok() && !has_place() {
+                    return Ok(None);
+                }
+                facts.vm = vm_state_of(peerpod, facts.recorded, provider).await;
             }
             if facts.instance.is_ok() {
                 facts.claimed_by = self.claimant(peerpod).await?;
             }
         }
-        Ok(facts)
+        Ok(Some(facts))
     }
 
     /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
@@ -105,7 +116,8 @@ impl Observer {
         let mut newest = siblings.newest.into_iter();
         let Some(first) = newest.next() else { return };
         let (own, first) =
-            join(vm_state_of(peerpod, provider), self.sibling(peerpod, &first, provider)).await;
+            join(vm_state_of(peerpod, facts.recorded, provider), self.sibling(peerpod, &first, provider))
+                .await;
         facts.vm = own;
         facts.siblings.push(first);
         for sibling in newest {
@@ -126,7 +138,7 @@ impl Observer {
         let known =
             self.store.get(&sibling.key).filter(|other| !sibling.contested && is_sibling(other, peerpod));
         let vm = match known {
-            Some(other) => vm_state_of(&other, provider).await,
+            Some(other) => vm_state_of(&other, sibling.recorded, provider).await,
             None => VmState::NotAsked,
         };
         Sibling { recorded: sibling.recorded, vm }
@@ -183,12 +195,20 @@ fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
 }
 
 /// What the cloud answers about a PeerPod's VM.
-pub(super) async fn vm_state_of(peerpod: &PeerPod, provider: &Result<Arc<dyn Provider>, Error>) -> VmState {
+pub(super) async fn vm_state_of(
+    peerpod: &PeerPod,
+    recorded: Timestamp,
+    provider: &Result<Arc<dyn Provider>, Error>,
+) -> VmState {
     let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
         return VmState::NotAsked;
     };
     let described = match provider {
-        Ok(provider) => provider.describe(&id).await,
+        Ok(provider) => {
+            let pod = owner(peerpod).map(|pod| pod.name.clone());
+            let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+            provider.describe(&id, &provider::Claim { pod, recorded, deleted }).await
+        }
         Err(unavailable) => Err(unavailable.clone()),
     };
     match described {
@@ -204,17 +224,17 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::provider::{Finding, OwnVm, Vm};
+    use crate::provider::{Accepted, Finding, OwnVm, Pages, Vm};
 
     /// A cloud that gives each call a fixed answer.
     struct Answers {
-        delete: Result<(), Error>,
+        delete: Result<Accepted, Error>,
         describe: Result<Vm, Error>,
     }
 
     /// Such a cloud.
     pub(in crate::peerpod) fn answers(
-        delete: Result<(), Error>,
+        delete: Result<Accepted, Error>,
         describe: Result<Vm, Error>,
     ) -> Arc<dyn Provider> {
         Arc::new(Answers { delete, describe })
@@ -222,12 +242,16 @@ pub(super) mod tests {
 
     #[async_trait]
     impl Provider for Answers {
-        async fn describe(&self, _: &InstanceId) -> Result<Vm, Error> {
+        async fn describe(&self, _: &InstanceId, _: &provider::Claim) -> Result<Vm, Error> {
             self.describe.clone()
         }
 
-        async fn delete(&self, _: &OwnVm) -> Result<(), Error> {
+        async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
             self.delete.clone()
+        }
+
+        async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
+            Ok(())
         }
 
         async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -260,9 +284,10 @@ pub(super) mod tests {
                 ErrorClass::NotFound => VmState::Absent,
                 class => VmState::Unanswered(Error::new(class, "fixed answer")),
             };
-            assert_eq!(vm_state_of(&recorded, &provider).await, expected);
-            for unreadable in ["", "17", "web/1"] {
-                assert_eq!(vm_state_of(&peerpod(&json!({}), unreadable), &provider).await, VmState::NotAsked);
+            assert_eq!(vm_state_of(&recorded, Timestamp::default(), &provider).await, expected);
+            for unreadable in ["", "17", "web/1"].map(|id| peerpod(&json!({}), id)) {
+                let state = vm_state_of(&unreadable, Timestamp::default(), &provider).await;
+                assert_eq!(state, VmState::NotAsked);
             }
         }
     }

@@ -13,34 +13,40 @@ use super::{
     decide::{self, Decision, Facts, Release, Wait, decide},
     deletion_tracker::{Outcome, StatusUpdate},
     index, object, observe,
+    parking::Turn,
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{Error, ErrorClass, OwnVm, Provider, cloud_label},
+    provider::{Accepted, Error, ErrorClass, OwnVm, Provider, cloud_label},
 };
 
 impl Context {
     /// Reconciles once. Returns the result for the metric, and when to reconcile again.
     pub(super) async fn reconcile(&self, peerpod: &PeerPod) -> (&'static str, Action) {
+        let key = index::key(peerpod).into();
+        let turn = self.parking.turn(cloud_label(peerpod.cloud_provider()), &key);
         // Boxed, as every wrapper around a future this large would hold it twice.
-        let error = match Box::pin(self.act(peerpod)).await {
+        let error = match turn.watch(Box::pin(self.act(peerpod, &turn))).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
-        let again = self.requeue_policy.failed(&index::key(peerpod));
+        let again = self.requeue_policy.failed(&key);
         Box::pin(self.report_outcome(peerpod, &Outcome::Failed(&error), again)).await;
         ("error", Action::requeue(again))
     }
 
-    async fn act(&self, peerpod: &PeerPod) -> Result<Action, ApiError> {
-        if !self.observer.clouds.are_known() {
+    async fn act(&self, peerpod: &PeerPod, turn: &Turn<'_>) -> Result<Action, ApiError> {
+        if !self.observer.clouds.are_known(peerpod.cloud_provider()) {
             // A change of the known clouds requeues it.
             return Ok(Action::await_change());
         }
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
-        let facts = self.observer.observe(peerpod, &provider).await?;
+        let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
+            // A free place requeues it.
+            return Ok(Action::await_change());
+        };
         if decide::contradicted(&facts) {
             self.index.doubt(peerpod);
         }
@@ -168,8 +174,9 @@ async fn delete(
     };
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
+        Ok(Accepted { look_after }) if !look_after.is_zero() => Decision::Wait(Wait::VmDeletion(look_after)),
         _ => {
-            let vm = observe::vm_state_of(peerpod, provider).await;
+            let vm = observe::vm_state_of(peerpod, facts.recorded, provider).await;
             decide(Facts { vm, deletion_accepted: true, ..facts })
         }
     }
@@ -214,7 +221,7 @@ mod tests {
     async fn after_an_accepted_deletion_only_a_vm_that_is_seen_to_be_absent_is_released() {
         let Decision::Delete(own) = decide(dangling()) else { panic!("there is nothing to delete") };
         let vm = own.vm();
-        let goes = Decision::Wait(Wait::VmDeletion);
+        let goes = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
         let gone = || Error::new(ErrorClass::NotFound, "");
         let busy = Error::new(ErrorClass::Transient, "busy");
         let another = Vm { name: "database".to_owned(), ..vm.clone() };
@@ -225,7 +232,7 @@ mod tests {
             (Err(busy.clone()), Decision::Retry(busy)),
             (Ok(another), Decision::Refuse(blocked)),
         ] {
-            assert_eq!(after(&Ok(answers(Ok(()), shown))).await, expected);
+            assert_eq!(after(&Ok(answers(Ok(Accepted::default()), shown))).await, expected);
         }
         // The deletion finds no VM, and the next question finds one.
         assert_eq!(after(&Ok(answers(Err(gone()), Ok(vm.clone())))).await, goes);

@@ -51,7 +51,7 @@ impl RequeuePolicy {
                 match wait {
                     Wait::PodRuns => self.spread(shared(POD_RESYNC, waiting)),
                     Wait::PodEnds(left) => (*left).min(POD_RESYNC),
-                    Wait::VmDeletion => self.going.failed(key),
+                    Wait::VmDeletion(least) => self.going.failed(key).max(*least),
                 }
             }
             // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
@@ -66,6 +66,7 @@ impl RequeuePolicy {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.failures.jitter(pause)
                 }
+                ErrorClass::Unsettled { look_after } => look_after.max(LEAST_PAUSE),
                 ErrorClass::Unauthorized => self.spread(shared(REFUSED_RESYNC, waiting)),
                 ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
                 ErrorClass::Transient | ErrorClass::NotFound | ErrorClass::Refused => {
@@ -140,8 +141,8 @@ mod tests {
 
     #[test]
     fn earlier_failures_do_not_delay_a_deletion_that_makes_progress() {
-        let waits =
-            [Wait::VmDeletion, Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))].map(Decision::Wait);
+        let waits = [Wait::VmDeletion(Duration::ZERO), Wait::PodRuns, Wait::PodEnds(Duration::from_secs(10))]
+            .map(Decision::Wait);
         for wait in waits {
             let policy = RequeuePolicy::default();
             for _ in 0..10 {
@@ -150,14 +151,17 @@ mod tests {
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
             policy.after(&key(), &wait, 1);
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
-            assert!(seconds(&policy, &Decision::Wait(Wait::VmDeletion)) <= 2.0, "after {wait:?}");
+            assert!(
+                seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO))) <= 2.0,
+                "after {wait:?}"
+            );
         }
     }
 
     #[test]
     fn a_slow_deletion_is_checked_with_growing_delays() {
         let policy = RequeuePolicy::default();
-        let goes = || seconds(&policy, &Decision::Wait(Wait::VmDeletion));
+        let goes = || seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
@@ -179,6 +183,8 @@ mod tests {
             (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),
             (retry(ErrorClass::Unauthorized), 30.0, 37.5),
+            (retry(ErrorClass::Unsettled { look_after: Duration::from_secs(7) }), 7.0, 7.0),
+            (Decision::Wait(Wait::VmDeletion(Duration::from_secs(40))), 40.0, 40.0),
             (throttled(0), 1.0, 2.0),
             (throttled(20), 20.0, 40.0),
         ] {

@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc};
 use tokio::sync::Notify;
 
 use super::{
-    Error, IdProblem, Provider, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud, ibmcloud_powervs,
-    libvirt, vsphere,
+    Error, IdProblem, ParsedId, Provider, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
+    ibmcloud_powervs, libvirt, vsphere,
 };
 use crate::settings::{Catalogue, Key, Schema, Values};
 
@@ -58,7 +58,10 @@ pub struct Cloud {
     /// The longest name that cloud-api-adaptor gives to a VM there, in bytes.
     pub name_limit: usize,
     /// Brings a recorded identifier, which is not empty, into the cloud's canonical form.
-    pub parse_id: fn(&str) -> Result<String, IdProblem>,
+    pub parse_id: fn(&str) -> Result<ParsedId, IdProblem>,
+    /// Whether the cloud may deny for a while that a VM exists which it has just made. Then one answer is not enough for a young
+    /// VM to count as absent.
+    pub settles_late: bool,
     /// The setting that `spec.instanceType` of a PeerPodConfig becomes.
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.

@@ -9,6 +9,11 @@ use operator_kit::Message;
 pub enum ErrorClass {
     /// What was asked for does not exist. For deletion this is success.
     NotFound,
+    /// The cloud says that it does not exist, but may not yet show what was made a moment ago.
+    Unsettled {
+        /// When to ask again.
+        look_after: Duration,
+    },
     /// It may work later: try again with backoff.
     Transient,
     /// The cloud asks for fewer calls.
@@ -28,8 +33,9 @@ pub enum ErrorClass {
 
 impl ErrorClass {
     /// Every class there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NotFound,
+        Self::Unsettled { look_after: Duration::ZERO },
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
         Self::Unauthorized,
@@ -43,6 +49,10 @@ impl ErrorClass {
         match self {
             Self::NotFound => {
                 "it does not exist: the deletion of a VM is done; any other call is tried again"
+            }
+            Self::Unsettled { .. } => {
+                "the cloud does not show a VM that was recorded less than 2 min before its deletion: the operator asks a second \
+                 time, 10 s later"
             }
             Self::Transient => {
                 "the call may work later: the operator tries again with pauses from 1 s to 5 min"
@@ -74,6 +84,7 @@ impl ErrorClass {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
+            Self::Unsettled { .. } => "unsettled",
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
             Self::Unauthorized => "unauthorized",

@@ -7,7 +7,28 @@ use super::Cloud;
 /// A VM's identifier in its cloud's canonical form: two PeerPods name the same VM exactly when their clouds
 /// and these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct InstanceId(String);
+pub struct InstanceId {
+    canonical: Box<str>,
+    /// The scope is this many bytes of it, from the start.
+    scope: usize,
+}
+
+/// An identifier as a cloud's [rule](Cloud::parse_id) reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsedId {
+    /// The canonical spelling. It begins with the scope, if there is one.
+    pub canonical: String,
+    /// The number of bytes of the scope in which the cloud looks the VM up, whatever the settings name (azure: subscription and
+    /// resource group). 0 where the identifier says nothing of it.
+    pub scope: usize,
+}
+
+impl ParsedId {
+    /// An identifier that does not say where the VM is.
+    pub fn unscoped(canonical: impl Into<String>) -> Self {
+        Self { canonical: canonical.into(), scope: 0 }
+    }
+}
 
 /// Why a recorded identifier names no VM.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,25 +55,47 @@ impl InstanceId {
             return Err(IdProblem::Empty);
         }
         let parse = Cloud::named(cloud_provider).map_or(verbatim as fn(&str) -> _, |cloud| cloud.parse_id);
-        parse(raw).map(Self)
+        parse(raw).map(Self::from)
+    }
+
+    /// Reads an identifier, which is not empty, as this cloud spells it.
+    pub fn of(cloud: &Cloud, raw: &str) -> Result<Self, IdProblem> {
+        (cloud.parse_id)(raw).map(Self::from)
+    }
+
+    /// An identifier in this scope.
+    #[cfg(test)]
+    pub(super) fn scoped(scope: &str, rest: &str) -> Self {
+        Self { canonical: format!("{scope}{rest}").into(), scope: scope.len() }
     }
 
     /// The canonical spelling.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.canonical
+    }
+
+    /// Where the VM is, if the identifier says so.
+    pub fn scope(&self) -> Option<&str> {
+        self.canonical.get(..self.scope).filter(|scope| !scope.is_empty())
     }
 }
 
 /// Takes an identifier as it was recorded: the rule of a cloud whose identifiers have one form, or that this operator does not
 /// speak to.
 #[allow(clippy::unnecessary_wraps, reason = "it is one of several rules")]
-pub(super) fn verbatim(raw: &str) -> Result<String, IdProblem> {
-    Ok(raw.to_owned())
+pub(super) fn verbatim(raw: &str) -> Result<ParsedId, IdProblem> {
+    Ok(ParsedId::unscoped(raw))
+}
+
+impl From<ParsedId> for InstanceId {
+    fn from(ParsedId { canonical, scope }: ParsedId) -> Self {
+        Self { canonical: canonical.into(), scope }
+    }
 }
 
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.canonical)
     }
 }
 

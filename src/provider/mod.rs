@@ -2,13 +2,16 @@
 //!
 //! # What a provider promises
 //!
-//! - [`Provider::describe`] reads; it never changes anything. A VM that does not exist is [`ErrorClass::NotFound`],
-//!   and nothing else is: a wrong scope, missing rights or a cloud that does not answer have classes of their own.
-//!   Callers release finalizers on that answer, so doubt must never be reported as absence.
-//! - [`Provider::delete`] deletes the VM and everything in [`Vm::own_disks`], and nothing else. It may return
-//!   before the VM is gone, and it may be called again at any time, also after it half succeeded: a step whose
-//!   work is already done is a success. It leaves the VM findable by `describe` until everything that belongs to
-//!   it is gone, so that a retry still finds what is left.
+//! - [`Provider::describe`] reads; it never changes anything. It gives the VM, or what remains of it ([`Stage::Remains`]). Where
+//!   nothing is left it fails with [`ErrorClass::NotFound`], and nowhere else: a wrong scope, missing rights or a cloud that does
+//!   not answer have classes of their own. Callers release finalizers on that answer, so doubt must never be reported as absence.
+//!   An identifier with a [scope](InstanceId::scope) is asked for in that scope, whatever the settings name.
+//! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
+//!   gone, and says when to look again. It may be called again at any time, also after it half succeeded: a step whose work is
+//!   already done is a success. It leaves the VM, or its remains, findable by `describe` until everything that belongs to it is
+//!   gone, so that a retry still finds what is left. A user's data is never deleted.
+//! - [`Provider::list`] reads. It gives what may be a pod VM, and what may have come with one, page by page. It fails if any page
+//!   is missing: a list that was cut off proves nothing.
 //! - [`Provider::examine`] finds out whether the cloud is reached, and what may be done there, without changing anything:
 //!   by reading, by the cloud's own dry run or question for rights, or by asking for a change to something that is proven
 //!   not to exist. It fails only if the cloud is not reached at all; whatever is refused there is a [`Finding`], and so is
@@ -22,7 +25,9 @@
 //! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the VM
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
-//! - Limits, throttling and metrics are added around any provider by [`decorate`], once for all.
+//! - Throttling, deadlines and metrics are added around any provider by [`decorate`], once for all.
+//! - A cloud that [settles late](Cloud::settles_late) is asked twice before a young VM counts as absent, and clouds whose
+//!   identifiers have no scope are asked at each endpoint that the settings named before. A provider knows nothing of it.
 //!
 //! # Where a cloud is
 //!
@@ -46,6 +51,7 @@ mod aws;
 mod azure;
 mod byom;
 pub mod cloud;
+pub mod contract;
 mod docker;
 mod error;
 mod finding;
@@ -61,22 +67,25 @@ pub mod places;
 mod previous_endpoints;
 mod registry;
 mod shared_keys;
+mod sightings;
 mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
-pub use instance::{IdProblem, InstanceId};
+pub use instance::{IdProblem, InstanceId, ParsedId};
 pub use limits::{Limits, decorate};
 pub use openers::Openers;
-pub use ownership::OwnVm;
+pub use ownership::{OwnVm, POD_VM};
 pub use places::Places;
-pub use registry::{Clouds, cloud_label};
+pub use registry::{Clouds, Served, cloud_label};
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-/// A VM as its cloud describes it.
+/// A VM as its cloud describes it, or what remains of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
     /// What [`Provider::describe`] was asked for.
@@ -88,19 +97,95 @@ pub struct Vm {
     pub marked: bool,
     /// When it was made, where the cloud says so.
     pub created: Option<Timestamp>,
+    /// Whether it is there, on its way out, or gone but for its belongings.
+    pub stage: Stage,
     /// The things that were made for it alone and that deletion must take along, in the provider's own spelling
     /// (libvirt: paths of volumes). A user's data is never among them.
-    pub own_disks: Vec<String>,
+    pub belongings: Vec<String>,
+}
+
+/// How much of a VM is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The VM, running or stopped.
+    Present,
+    /// The VM, which the cloud is deleting: nothing is left to do but to wait.
+    Leaving,
+    /// No VM, but some of its belongings.
+    Remains(Bears),
+}
+
+/// By what the belongings of a VM that is gone show whose they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bears {
+    /// The VM's name, which is made from the Pod's.
+    Name,
+    /// The VM's identifier, in a name that cloud-api-adaptor alone gives (aws: `eip-ID`).
+    Id,
+}
+
+/// Who asks for a VM, and since when. Some clouds give an identifier to another VM later (byom: addresses of a pool).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The name of the Pod that owns the PeerPod, if a Pod owns it.
+    pub pod: Option<String>,
+    /// When the VM was first recorded for that Pod.
+    pub recorded: Timestamp,
+    /// The PeerPod's deletionTimestamp.
+    pub deleted: Option<Timestamp>,
+}
+
+/// The cloud accepted a deletion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// How long the cloud needs at least until the VM is gone. Zero: look at once.
+    pub look_after: Duration,
+}
+
+/// Something in a cloud that may have to do with pod VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What it is.
+    pub kind: Resource,
+    /// The VM's canonical identifier, or the thing's in the provider's own spelling.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When it was made, where the cloud says so.
+    pub created: Option<Timestamp>,
+}
+
+/// What a [`Listed`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Resource {
+    /// A VM.
+    Vm,
+    /// A disk without a VM.
+    Disk,
+}
+
+/// Takes one page of a list after another.
+pub type Pages<'a> = &'a mut (dyn FnMut(Vec<Listed>) + Send);
+
+impl Vm {
+    /// A VM that is there, with nothing of its own.
+    pub fn named(id: InstanceId, name: impl Into<String>) -> Self {
+        let (name, belongings) = (name.into(), Vec::new());
+        Self { id, name, marked: true, created: None, stage: Stage::Present, belongings }
+    }
 }
 
 /// One cloud, as far as pod VMs are concerned. See the [module](self) for the contract.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// The VM with this id, or [`ErrorClass::NotFound`].
-    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error>;
+    /// The VM with this id, or what remains of it, or [`ErrorClass::NotFound`].
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error>;
 
     /// Deletes the VM with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
-    async fn delete(&self, vm: &OwnVm) -> Result<(), Error>;
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error>;
+
+    /// Calls `pages` with every VM whose name begins as those of pod VMs do, and with what may have been left of others.
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error>;
 
     /// What tells the host that answers from another one at the same address; `None` where the cloud has no such thing.
     async fn host(&self) -> Result<Option<String>, Error> {

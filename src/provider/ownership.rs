@@ -5,12 +5,13 @@
 
 use operator_kit::Message;
 
-use super::Vm;
+use super::{Bears, Stage, Vm};
 
 /// The first characters of the sandbox's id end the name.
 const SANDBOX_CHARACTERS: usize = 8;
 
-const PREFIX: &str = "podvm-";
+/// The start of every pod VM's name.
+pub const POD_VM: &str = "podvm-";
 
 /// A VM that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,10 @@ impl NotOwn {
 /// Proves that cloud-api-adaptor made `vm` for the Pod named `pod`, or says why not. `name_limit` is the
 /// [cloud's](super::Cloud::name_limit).
 pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
+    if vm.stage == Stage::Remains(Bears::Id) {
+        // They bear the identifier that the PeerPod records, in a name that cloud-api-adaptor alone gives, and no VM needs them.
+        return Ok(OwnVm(vm));
+    }
     let expected = prefix(pod, name_limit);
     let sandbox = vm.name.strip_prefix(&expected);
     let ours = sandbox.is_some_and(|sandbox| {
@@ -76,12 +81,12 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
 
 /// The name up to the sandbox's part: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
 fn prefix(pod: &str, name_limit: usize) -> String {
-    let room = name_limit.saturating_sub(PREFIX.len() + 1 + SANDBOX_CHARACTERS);
+    let room = name_limit.saturating_sub(POD_VM.len() + 1 + SANDBOX_CHARACTERS);
     let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {
         'a'..='z' | '0'..='9' | '-' => c,
         _ => '-',
     });
-    let mut name = String::from(PREFIX);
+    let mut name = String::from(POD_VM);
     name.extend(pod.take(room));
     name.push('-');
     name
@@ -94,8 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn vm(name: &str) -> Vm {
-        let id = InstanceId::parse("aws", "i-1").unwrap();
-        Vm { id, name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
+        Vm::named(InstanceId::parse("aws", "i-1").unwrap(), name)
     }
 
     fn verified(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {
@@ -146,6 +150,18 @@ mod tests {
     fn a_name_without_the_providers_sign_proves_nothing() {
         let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
         assert!(matches!(verified(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
+    }
+
+    #[test]
+    fn remains_are_proven_by_the_identifier_only_where_no_vm_is_left() {
+        for (stage, proven) in [
+            (Stage::Remains(Bears::Id), true),
+            (Stage::Remains(Bears::Name), false),
+            (Stage::Present, false),
+            (Stage::Leaving, false),
+        ] {
+            assert_eq!(verified(Vm { stage, ..vm("eip-i-1") }, "web-0").is_ok(), proven, "{stage:?}");
+        }
     }
 
     proptest! {

@@ -1,28 +1,24 @@
-//! VMs that may be at an endpoint that the settings named before.
+//! What it takes until a VM counts as absent: the cloud says so, twice where it settles late, and so does every endpoint that the
+//! settings named before.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use jiff::Timestamp;
 use operator_kit::Message;
+use tokio::time::Instant;
 
 use super::{
-    Error, ErrorClass, Finding, InstanceId, OwnVm, Provider, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm,
     places::{Former, Known},
+    sightings::Sightings,
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     names::PLACES,
     settings::Endpoint,
 };
-
-/// The most VMs that are remembered as seen at the current endpoint. At this number the memory starts again. A forgotten VM costs
-/// a question at each previous endpoint, and no more.
-const MOST_SEEN: usize = 10_000;
 
 /// An endpoint that the settings named before.
 pub(super) struct PreviousEndpoint {
@@ -31,28 +27,9 @@ pub(super) struct PreviousEndpoint {
     pub(super) provider: Result<Arc<dyn Provider>, Error>,
 }
 
-/// The VMs that were seen at one endpoint. They are at no other one.
-#[derive(Default)]
-pub(super) struct Seen(Mutex<HashSet<InstanceId>>);
-
-impl Seen {
-    fn add(&self, id: &InstanceId) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() >= MOST_SEEN {
-            seen.clear();
-        }
-        if !seen.contains(id) {
-            seen.insert(id.clone());
-        }
-    }
-
-    fn has(&self, id: &InstanceId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
-    }
-}
-
-/// A provider that reports a VM as absent only if it cannot be at another endpoint. The VM was seen here before, or it is at none of
-/// the previous endpoints and the host here never changed. The provider only reads at the previous endpoints.
+/// A provider that reports a VM as absent only if it cannot be at another endpoint. The VM was seen here before, or its identifier
+/// says where it is, or it is at none of the previous endpoints and the host here never changed. The provider only reads at the
+/// previous endpoints.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
 /// previous endpoint long after the change.
@@ -61,28 +38,41 @@ pub(super) struct WithPrevious {
     /// Where `current` looks.
     pub(super) endpoint: Endpoint,
     pub(super) known: Arc<Known>,
-    pub(super) seen: Arc<Seen>,
+    pub(super) sightings: Arc<Sightings>,
     pub(super) previous: Vec<PreviousEndpoint>,
+    /// Whether one answer is not enough for a young VM.
+    pub(super) settles_late: bool,
 }
 
 impl WithPrevious {
     /// Fails unless a VM that is not here is nowhere.
-    async fn absent(&self, id: &InstanceId) -> Result<(), Error> {
+    async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
+        if self.settles_late {
+            self.sightings.missed(id, claim, Instant::now())?;
+        }
+        if id.scope().is_some() {
+            return Ok(());
+        }
         if let Some(moved) = self.known.moved {
             let there = another_host(moved, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, previous))).await;
+        let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, claim, previous))).await;
         // Of several problems always the same one is told.
         absent.into_iter().collect()
     }
 
     /// Fails unless the VM is not at that previous endpoint either.
-    async fn absent_in(&self, id: &InstanceId, previous: &PreviousEndpoint) -> Result<(), Error> {
+    async fn absent_in(
+        &self,
+        id: &InstanceId,
+        claim: &Claim,
+        previous: &PreviousEndpoint,
+    ) -> Result<(), Error> {
         let PreviousEndpoint { former: Former { key, address, until, moved, .. }, provider } = previous;
         let setting = self.endpoint.setting;
         let described = match provider {
-            Ok(provider) => provider.describe(id).await,
+            Ok(provider) => provider.describe(id, claim).await,
             Err(unavailable) => Err(unavailable.clone()),
         };
         let (class, there) = match described {
@@ -139,18 +129,24 @@ fn forget(key: &str) -> String {
 
 #[async_trait]
 impl Provider for WithPrevious {
-    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
-        let described = self.current.describe(id).await;
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        let described = self.current.describe(id, claim).await;
         match &described {
-            Ok(_) => self.seen.add(id),
-            Err(gone) if gone.class == ErrorClass::NotFound && !self.seen.has(id) => self.absent(id).await?,
+            Ok(_) => self.sightings.seen(id),
+            Err(gone) if gone.class == ErrorClass::NotFound && !self.sightings.has(id) => {
+                self.absent(id, claim).await?;
+            }
             Err(_) => {}
         }
         described
     }
 
-    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         self.current.delete(vm).await
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.current.list(pages).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -159,90 +155,4 @@ impl Provider for WithPrevious {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A cloud that answers so when it is asked for a VM.
-    struct Answers(Result<Vm, Error>);
-
-    #[async_trait]
-    impl Provider for Answers {
-        async fn describe(&self, _: &InstanceId) -> Result<Vm, Error> {
-            self.0.clone()
-        }
-
-        async fn delete(&self, _: &OwnVm) -> Result<(), Error> {
-            Ok(())
-        }
-
-        async fn examine(&self) -> Result<Vec<Finding>, Error> {
-            Ok(Vec::new())
-        }
-    }
-
-    const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
-
-    fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
-        let former = Former {
-            key: "libvirt-1".to_owned(),
-            address: "qemu+ssh://host-1:22/system".to_owned(),
-            host: None,
-            moved,
-            until: Some(T),
-        };
-        PreviousEndpoint { former, provider: Ok(Arc::new(Answers(answer))) }
-    }
-
-    /// An endpoint without the VM, after these.
-    fn after(moved: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
-        let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
-        let (host, key) = (None, "libvirt-2".to_owned());
-        let known = Known { host, moved, key, former: Vec::new() };
-        WithPrevious {
-            current: Arc::new(Answers(Err(gone()))),
-            endpoint,
-            known: Arc::new(known),
-            seen: Arc::default(),
-            previous,
-        }
-    }
-
-    fn gone() -> Error {
-        Error::new(ErrorClass::NotFound, "")
-    }
-
-    fn id() -> InstanceId {
-        InstanceId::parse("aws", "i-1").unwrap()
-    }
-
-    fn vm() -> Vm {
-        Vm { id: id(), name: "a".into(), marked: true, created: None, own_disks: Vec::new() }
-    }
-
-    #[tokio::test]
-    async fn the_places_are_named_in_the_log_alone() {
-        let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
-        for (moved, previous, class, says) in [
-            (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
-            (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
-            (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
-            (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
-        ] {
-            let error = after(moved, vec![previous]).describe(&id()).await.unwrap_err();
-            let (public, full) = (error.message.for_status(), error.message.for_log());
-            assert!(error.class == class && public.contains(says), "{error:?}");
-            assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");
-            assert!(!public.contains("host-") && !public.contains("qemu"), "{public}");
-            assert!(full.contains("not at qemu+ssh://host-2:22/system, where"), "{full}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
-        let nowhere = after(None, vec![former(None, Err(gone())), former(None, Err(gone()))]);
-        assert_eq!(nowhere.describe(&id()).await.unwrap_err().class, ErrorClass::NotFound);
-        let seen = after(Some(T), vec![former(None, Ok(vm()))]);
-        seen.seen.add(&id());
-        assert_eq!(seen.describe(&id()).await.unwrap_err().class, ErrorClass::NotFound);
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::{Stream, stream};
+use futures::{Stream, StreamExt, stream};
 use operator_kit::{Message, changes::changes};
 use tokio::sync::watch;
 
@@ -11,7 +11,8 @@ use super::{
     cloud::{Opening, Recorded},
     decorate,
     places::Known,
-    previous_endpoints::{PreviousEndpoint, Seen, WithPrevious},
+    previous_endpoints::{PreviousEndpoint, WithPrevious},
+    sightings::Sightings,
 };
 use crate::{
     metrics::Metrics,
@@ -23,14 +24,25 @@ pub fn cloud_label(cloud: &str) -> &'static str {
     Cloud::named(cloud).map_or("unknown", Cloud::name)
 }
 
+/// The settings of one cloud, as they are in force, and what is known of its places.
+pub struct Served {
+    /// The cloud that the settings must be for; `None`: whichever they name.
+    pub cloud: Option<&'static Cloud>,
+    /// The settings.
+    pub settings: watch::Receiver<State>,
+    /// Where its VMs may be. They were kept with the same openers.
+    pub places: Places,
+}
+
 /// The clouds that the settings in force give access to. Cheap to clone; follows the settings by itself.
 #[derive(Clone)]
-pub struct Clouds(Arc<Inner>);
+pub struct Clouds(Arc<Vec<Source>>);
 
-struct Inner {
+/// One source of settings, and the provider that was made of them.
+struct Source {
+    served: Served,
     openers: Openers,
-    settings: watch::Receiver<State>,
-    places: Places,
+    calls: usize,
     limits: Limits,
     metrics: Metrics,
     built: Mutex<Option<Built>>,
@@ -41,29 +53,39 @@ struct Built {
     generation: u64,
     endpoint: Endpoint,
     known: Arc<Known>,
-    /// What was seen at that endpoint, on that host.
-    seen: Arc<Seen>,
-    provider: Result<(&'static str, Arc<dyn Provider>), Error>,
+    /// What was seen and missed at that endpoint, on that host.
+    sightings: Arc<Sightings>,
+    provider: Result<Arc<dyn Provider>, Error>,
 }
 
 impl Clouds {
-    /// Clouds by these settings, each within `limits`; its VMs may be in these places, which were kept with the same `openers`.
+    /// These clouds, each with limits of its own, and with so many calls at once.
     pub fn new(
-        openers: Openers,
-        settings: watch::Receiver<State>,
-        places: Places,
-        limits: Limits,
-        metrics: Metrics,
+        served: impl IntoIterator<Item = Served>,
+        openers: &Openers,
+        calls: u16,
+        metrics: &Metrics,
     ) -> Self {
-        Self(Arc::new(Inner { openers, settings, places, limits, metrics, built: Mutex::default() }))
+        let source = |served| Source {
+            served,
+            openers: openers.clone(),
+            calls: calls.into(),
+            limits: Limits::default(),
+            metrics: metrics.clone(),
+            built: Mutex::default(),
+        };
+        Self(Arc::new(served.into_iter().map(source).collect()))
     }
 
-    /// Whether it is known, or known why not, in which places a VM may be. Until then nothing can be decided;
+    /// The number of sources of settings.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is known, or known why not, in which places a VM of this cloud may be. Until then nothing can be decided;
     /// [`changes`](Self::changes) tells when.
-    pub fn are_known(&self) -> bool {
-        let state = self.0.settings.borrow();
-        let endpoint = state.current.as_ref().and_then(|snapshot| snapshot.endpoint().ok());
-        endpoint.is_none_or(|endpoint| self.0.places.known(endpoint).is_some())
+    pub fn are_known(&self, cloud: &str) -> bool {
+        self.source(cloud).is_none_or(Source::is_known)
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
@@ -74,39 +96,71 @@ impl Clouds {
                 format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
             return Err(Error::new(ErrorClass::NotSupported, Message::public(message)));
         };
-        let (served, provider) = self.built()?;
-        if served == wanted.name() {
-            return Ok(provider);
+        if let Some(source) = self.source(cloud) {
+            return source.provider();
         }
+        // Settings that cannot be read might be for this cloud.
+        if let Some(unreadable) = self.0.iter().find(|source| source.cloud().is_none()) {
+            return unreadable.provider();
+        }
+        let served: Vec<_> = self.0.iter().filter_map(Source::cloud).collect();
         let message = format!(
-            "the PeerPod is on {wanted}, but this operator's settings are for {served} (CLOUD_PROVIDER)"
+            "the PeerPod is on {wanted}, but this operator's settings are for {} (CLOUD_PROVIDER)",
+            served.join(", ")
         );
         Err(Error::new(ErrorClass::NotSupported, Message::public(message)))
     }
 
-    /// Whether the settings in force turn on developer mode, in which no VM is deleted.
-    pub fn developer_mode(&self) -> bool {
-        self.0.settings.borrow().current.as_ref().is_some_and(|it| it.common.is_developer_mode())
+    /// Whether the settings in force turn on developer mode for this cloud. Then no VM is deleted there.
+    pub fn developer_mode(&self, cloud: &str) -> bool {
+        let current = self.source(cloud).and_then(|source| source.served.settings.borrow().current.clone());
+        current.is_some_and(|it| it.common.is_developer_mode())
     }
 
     /// Yields whenever other settings come into force, or something else is known of the places.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        let mut settings = self.0.settings.clone();
-        settings.mark_unchanged();
-        stream::select(changes(settings), self.0.places.changes())
+        stream::select_all(self.0.iter().map(|source| {
+            let mut settings = source.served.settings.clone();
+            settings.mark_unchanged();
+            stream::select(changes(settings), source.served.places.changes()).boxed()
+        }))
     }
 
-    fn built(&self) -> Result<(&'static str, Arc<dyn Provider>), Error> {
-        let state = self.0.settings.borrow().clone();
-        let mut built = self.0.built.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The first source that is for this cloud.
+    fn source(&self, cloud: &str) -> Option<&Source> {
+        self.0.iter().find(|source| source.cloud() == Some(cloud))
+    }
+}
+
+impl Source {
+    /// The cloud that it is for, if that is known.
+    fn cloud(&self) -> Option<&'static str> {
+        let named = || Some(self.served.settings.borrow().current.as_ref()?.cloud());
+        self.served.cloud.map(Cloud::name).or_else(named)
+    }
+
+    fn is_known(&self) -> bool {
+        let state = self.served.settings.borrow();
+        let endpoint = state.current.as_ref().and_then(|snapshot| snapshot.endpoint().ok());
+        endpoint.is_none_or(|endpoint| self.served.places.known(endpoint).is_some())
+    }
+
+    fn provider(&self) -> Result<Arc<dyn Provider>, Error> {
+        let state = self.served.settings.borrow().clone();
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(snapshot) = &state.current else {
             let rejected = state.rejected.as_ref();
             let problem = rejected.map_or("it has not read them yet".into(), |rejected| rejected.message());
             let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
             return Err(Error::new(ErrorClass::Invalid, message));
         };
+        if let Some(named) = self.served.cloud.filter(|named| named.name() != snapshot.cloud()) {
+            let message =
+                format!("the settings of --provider {named} are for {} (CLOUD_PROVIDER)", snapshot.cloud());
+            return Err(Error::new(ErrorClass::Invalid, Message::public(message)));
+        }
         let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
-        let Some(known) = self.0.places.known(endpoint) else {
+        let Some(known) = self.served.places.known(endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
             return Err(Error::new(ErrorClass::Transient, message));
         };
@@ -119,10 +173,11 @@ impl Clouds {
         let same = |it: &&Built| {
             it.endpoint == *endpoint && it.known.host == known.host && it.known.moved == known.moved
         };
-        let seen = built.as_ref().filter(same).map(|before| Arc::clone(&before.seen)).unwrap_or_default();
-        let provider = self.build(snapshot, endpoint, &known, &seen);
+        let sightings =
+            built.as_ref().filter(same).map(|before| Arc::clone(&before.sightings)).unwrap_or_default();
+        let provider = self.build(snapshot, endpoint, &known, &sightings);
         let (generation, endpoint) = (state.generation, endpoint.clone());
-        *built = Some(Built { generation, endpoint, known, seen, provider: provider.clone() });
+        *built = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
         provider
     }
 
@@ -131,23 +186,27 @@ impl Clouds {
         snapshot: &Snapshot,
         endpoint: &Endpoint,
         known: &Arc<Known>,
-        seen: &Arc<Seen>,
-    ) -> Result<(&'static str, Arc<dyn Provider>), Error> {
+        sightings: &Arc<Sightings>,
+    ) -> Result<Arc<dyn Provider>, Error> {
         let cloud = snapshot.cloud();
-        let (limits, metrics) = (&self.0.limits, &self.0.metrics);
         let at = |address: &str, host: &Option<String>, moved| {
             let recorded = Some(Recorded { address, host: host.as_deref(), moved });
-            let opening = Opening { calls: limits.most_calls(), recorded };
-            let provider = self.0.openers.open(snapshot, opening)?;
-            Ok::<_, Error>(decorate(provider, cloud, limits.clone(), metrics.clone()))
+            let provider = self.openers.open(snapshot, Opening { calls: self.calls, recorded })?;
+            Ok::<_, Error>(decorate(provider, cloud, self.limits.clone(), self.metrics.clone()))
         };
-        let current = at(&endpoint.address, &known.host, Some(self.0.places.moved()))?;
+        let current = at(&endpoint.address, &known.host, Some(self.served.places.moved()))?;
         let previous = known.former.iter().map(|former| PreviousEndpoint {
             former: former.clone(),
             provider: at(&former.address, &former.host, None),
         });
-        let (previous, known, seen) = (previous.collect(), Arc::clone(known), Arc::clone(seen));
-        Ok((cloud, Arc::new(WithPrevious { current, endpoint: endpoint.clone(), known, seen, previous })))
+        Ok(Arc::new(WithPrevious {
+            current,
+            endpoint: endpoint.clone(),
+            previous: previous.collect(),
+            known: Arc::clone(known),
+            sightings: Arc::clone(sightings),
+            settles_late: Cloud::named(cloud).is_some_and(|cloud| cloud.settles_late),
+        }))
     }
 }
 

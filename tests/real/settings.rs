@@ -17,7 +17,8 @@ async fn settings_are_valid(alone: &Alone<'_>, valid: Option<bool>) -> Result<()
     wait::eventually("the settings were read again", DEADLINE, async || {
         let metrics = alone.operator.metrics().await?;
         let mut lines = metrics.text().lines();
-        let told = lines.find_map(|line| line.strip_prefix("peerpod_operator_settings_valid{} "));
+        let told = lines
+            .find_map(|line| line.strip_prefix(r#"peerpod_operator_settings_valid{settings="default"} "#));
         ensure!(told.map(|told| told == "1") == valid, "settings_valid is {told:?}");
         Ok(())
     })

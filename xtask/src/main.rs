@@ -2,6 +2,7 @@
 
 mod bench;
 mod cluster;
+mod contract;
 mod demo;
 mod fresh;
 mod image;
@@ -29,6 +30,8 @@ enum Task {
     Manifests(manifests::Task),
     /// Runs all checks: formatting, lints, generated files, tests on a real control plane
     Test,
+    /// Runs the scenarios that every provider must pass on the clouds of this machine
+    Contract(contract::Task),
     /// Measures speed, memory and API requests, and prints them next to their targets
     Bench(bench::Task),
 }
@@ -42,6 +45,7 @@ async fn main() -> anyhow::Result<()> {
         Task::Image(task) => image::run(&task),
         Task::Manifests(task) => manifests::run(&task),
         Task::Test => test::run().await,
+        Task::Contract(task) => contract::run(&task).await,
         Task::Bench(task) => bench::run(&task).await,
     }
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
+use super::provider_arg::ProviderArg;
 use crate::{
     cli::{FolderArgs, ServingArgs, patience},
-    peerpodconfig,
-    provider::Limits,
+    peerpod, peerpodconfig,
+    provider::Cloud,
+    settings::Folders,
 };
 
 /// What `run` is told.
@@ -16,6 +18,11 @@ pub struct RunArgs {
     /// The folders that are read, and read again when they change.
     #[command(flatten)]
     pub folders: FolderArgs,
+
+    /// Settings of a further cloud: its name and two folders like those above. Can be given several times, or once with a `;`
+    /// between each two
+    #[arg(long = "provider", value_name = ProviderArg::FORM, env = "PEERPOD_OPERATOR_PROVIDER", value_delimiter = ';')]
+    pub providers: Vec<ProviderArg>,
 
     /// The operator's namespace
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
@@ -117,14 +124,14 @@ pub struct RunArgs {
     )]
     pub byom_host_keys_secret: String,
 
-    /// Largest number of concurrent calls to one cloud, from 1 to 160. Calls without an answer for 1 s free their place
-    /// for others; there may be half as many of these
+    /// Largest number of VMs that are deleted at once at one cloud, from 1 to 160. Deletions that take longer than 1 s free
+    /// their place for others; there may be half as many of these
     #[arg(
         long,
         value_name = "N",
         env = "PEERPOD_OPERATOR_CONCURRENCY",
         default_value = "128",
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Limits::MOST_CALLS))
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(peerpod::MOST_CONCURRENT))
     )]
     pub concurrency: u16,
 
@@ -144,6 +151,18 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
+    /// The folders with settings, each with the cloud that they must be for, if that was said. Fails if one is given twice.
+    pub(crate) fn sources(&self) -> Result<Vec<(Option<&'static Cloud>, Folders)>, String> {
+        let mut sources = vec![(None, self.folders.clone().into())];
+        for ProviderArg { cloud, folders } in &self.providers {
+            if sources.iter().any(|(other, _)| *other == Some(*cloud)) {
+                return Err(format!("--provider {cloud} is given twice"));
+            }
+            sources.push((Some(*cloud), folders.clone()));
+        }
+        Ok(sources)
+    }
+
     /// cloud-api-adaptor's image where a PeerPodConfig names none.
     pub(crate) fn adaptor_image(&self) -> String {
         let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
@@ -174,6 +193,7 @@ pub enum ControllerName {
 mod tests {
     use clap::Parser as _;
 
+    use super::Cloud;
     use crate::cli::{Cli, Command};
 
     #[test]
@@ -187,5 +207,24 @@ mod tests {
         };
         assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
         assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
+    }
+
+    #[test]
+    fn each_cloud_has_settings_of_its_own_and_only_once() {
+        let sources = |arguments: &[&str]| {
+            let Command::Run(args) =
+                Cli::try_parse_from(["peerpod-operator", "run"].iter().chain(arguments)).unwrap().command
+            else {
+                panic!("not run")
+            };
+            args.sources()
+                .map(|all| all.into_iter().map(|(cloud, _)| cloud.map(Cloud::name)).collect::<Vec<_>>())
+        };
+        assert_eq!(sources(&[]), Ok(vec![None]));
+        let expected = Ok(vec![None, Some("aws"), Some("gcp")]);
+        assert_eq!(sources(&["--provider=aws=/a,/b", "--provider", "gcp=/c,/d"]), expected);
+        assert_eq!(sources(&["--provider=aws=/a,/b;gcp=/c,/d"]), expected);
+        let problem = sources(&["--provider=aws=/a,/b;aws=/c,/d"]).unwrap_err();
+        assert_eq!(problem, "--provider aws is given twice");
     }
 }

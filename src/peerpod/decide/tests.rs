@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::provider::NAME_LIMIT;
+use crate::provider::{Bears, NAME_LIMIT};
 
 const POD: &str = "web-0";
 
@@ -14,7 +14,7 @@ fn id(text: &str) -> InstanceId {
 }
 
 fn vm(name: &str) -> Vm {
-    Vm { id: id("i-1"), name: name.to_owned(), marked: true, created: None, own_disks: Vec::new() }
+    Vm::named(id("i-1"), name)
 }
 
 pub(in crate::peerpod) fn own_vm() -> Vm {
@@ -64,9 +64,30 @@ fn present(created: Option<i64>) -> VmState {
 fn a_dangling_vm_is_deleted_then_waited_for_then_its_finalizer_released() {
     assert!(matches!(decide(dangling()), Decision::Delete(_)));
     let accepted = Facts { deletion_accepted: true, ..dangling() };
-    assert!(matches!(decide(accepted), Decision::Wait(Wait::VmDeletion)));
+    assert!(matches!(decide(accepted), Decision::Wait(Wait::VmDeletion(_))));
     let absent = Facts { vm: VmState::Absent, ..dangling() };
     assert_eq!(decide(absent), Decision::Release(Release::Absent));
+}
+
+#[test]
+fn a_vm_that_its_cloud_is_deleting_is_waited_for_and_not_deleted_again() {
+    let leaving = |vm: Vm| Facts { vm: VmState::Present(Vm { stage: Stage::Leaving, ..vm }), ..dangling() };
+    assert_eq!(decide(leaving(own_vm())), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
+    assert!(matches!(decide(leaving(vm("database"))), Decision::Refuse(Blocked::NotOwn(_))));
+}
+
+#[test]
+fn what_remains_of_a_vm_is_deleted_and_supersedes_nothing() {
+    let remains = |bears| Vm { stage: Stage::Remains(bears), ..own_vm() };
+    for vm in [remains(Bears::Name), Vm { name: "eip-i-1".to_owned(), ..remains(Bears::Id) }] {
+        let facts = Facts { vm: VmState::Present(vm), ..dangling() };
+        assert!(matches!(decide(facts.clone()), Decision::Delete(_)));
+        let accepted = Facts { deletion_accepted: true, ..facts };
+        assert_eq!(decide(accepted), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
+    }
+    let newer =
+        Sibling { vm: VmState::Present(Vm { id: id("i-2"), ..remains(Bears::Name) }), ..sibling(5, None) };
+    assert_eq!(decide(Facts { siblings: vec![newer], ..live_one() }), Decision::Nothing);
 }
 
 #[test]
@@ -137,7 +158,7 @@ fn in_developer_mode_no_vm_is_deleted_and_all_else_goes_on() {
         (live_one(), Decision::Nothing),
         (Facts { vm: VmState::Absent, ..dangling() }, Decision::Release(Release::Absent)),
         (Facts { abandoned: true, ..dangling() }, Decision::Release(Release::Abandoned)),
-        (Facts { deletion_accepted: true, ..dangling() }, Decision::Wait(Wait::VmDeletion)),
+        (Facts { deletion_accepted: true, ..dangling() }, Decision::Wait(Wait::VmDeletion(Duration::ZERO))),
         (Facts { pod: None, ..dangling() }, Decision::Refuse(Blocked::NoOwner)),
     ] {
         assert_eq!(decide(developing(facts)), expected);
@@ -411,7 +432,7 @@ proptest! {
         for _ in 0..4 {
             match decide(facts.clone()) {
                 Decision::Delete(_) => { facts.vm = VmState::Absent; facts.deletion_accepted = true; }
-                Decision::Wait(Wait::VmDeletion) => facts.deletion_accepted = false,
+                Decision::Wait(Wait::VmDeletion(_)) => facts.deletion_accepted = false,
                 Decision::Wait(Wait::PodEnds(left)) => {
                     let Owner::Terminating { known_for, .. } = &mut facts.owner else { panic!("{facts:?}") };
                     *known_for += left;
@@ -439,7 +460,7 @@ fn every_decision_has_a_label_of_the_table() {
         Decision::Keep(Blocked::Ambiguous),
         Decision::Delete(own),
         Decision::Wait(Wait::PodRuns),
-        Decision::Wait(Wait::VmDeletion),
+        Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
         Decision::Retry(error),
         Decision::Release(Release::Absent),
         Decision::Refuse(Blocked::NoOwner),

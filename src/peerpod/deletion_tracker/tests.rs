@@ -49,7 +49,7 @@ fn message(update: &StatusUpdate) -> &str {
     condition.message.for_status()
 }
 
-const ACCEPTED: Decision = Decision::Wait(Wait::VmDeletion);
+const ACCEPTED: Decision = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
 
 #[test]
 fn a_slow_deletion_is_reported_again_only_when_its_outcome_changes_or_the_report_is_due() {

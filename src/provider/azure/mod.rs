@@ -15,6 +15,7 @@ pub static CLOUD: Cloud = Cloud {
     caveat: None,
     name_limit: NAME_LIMIT,
     parse_id: verbatim,
+    settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
     open: None,

@@ -15,6 +15,7 @@ pub static CLOUD: Cloud = Cloud {
     caveat: None,
     name_limit: NAME_LIMIT,
     parse_id: verbatim,
+    settles_late: false,
     instance_type: None,
     volumes: &[
         SSH_KEY,

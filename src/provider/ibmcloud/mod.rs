@@ -15,6 +15,7 @@ pub static CLOUD: Cloud = Cloud {
     caveat: None,
     name_limit: NAME_LIMIT,
     parse_id: verbatim,
+    settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[AdaptorVolume {
         name: "vault-token",

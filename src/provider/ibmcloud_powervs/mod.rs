@@ -12,6 +12,7 @@ pub static CLOUD: Cloud = Cloud {
     caveat: None,
     name_limit: 47,
     parse_id: verbatim,
+    settles_late: true,
     instance_type: None,
     volumes: &[],
     open: None,

@@ -54,12 +54,15 @@ impl Definition {
             .disks
             .iter()
             .filter_map(|disk| disk.source.as_ref()?.file.as_deref())
-            .filter(|path| {
-                split(path).1.strip_prefix(self.name.as_str()).is_some_and(|rest| OWN_VOLUMES.contains(&rest))
-            })
+            .filter(|path| own_volume_of(split(path).1) == Some(&self.name))
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// The name of the domain that a volume of this name was made for, if it has the name of such a volume.
+pub(super) fn own_volume_of(name: &str) -> Option<&str> {
+    OWN_VOLUMES.iter().find_map(|end| name.strip_suffix(end))
 }
 
 /// A path's folder and its last part.

@@ -27,7 +27,7 @@ impl Libvirt {
         let (definition, persistent, found) = join3(
             self.definition(&domain),
             self.client.domain_is_persistent(&domain),
-            self.find_volumes(&vm.own_disks),
+            self.find_volumes(&vm.belongings),
         )
         .await;
         let definition = match self.now(definition, persistent)? {
@@ -49,7 +49,7 @@ impl Libvirt {
             }
         };
         let disks = definition.own_disks();
-        let found = if disks == vm.own_disks { found } else { self.find_volumes(&disks).await };
+        let found = if disks == vm.belongings { found } else { self.find_volumes(&disks).await };
         self.turn_off(&domain).await?;
         self.delete_volumes(found).await?;
         self.undefine(&domain).await

@@ -5,10 +5,7 @@ use libvirt_client::{Domain, ErrorCode};
 use operator_kit::Message;
 
 use super::{Libvirt, definition, parse};
-use crate::provider::{Error, ErrorClass, Finding};
-
-/// With this the names of pod VMs begin.
-const POD_VM: &str = "podvm-";
+use crate::provider::{Error, ErrorClass, Finding, POD_VM};
 
 /// What libvirt has no dry run for.
 const NO_DRY_RUN: &str = "libvirt has no dry run, so check deletes nothing; if the connection may write, only an access rule of the \

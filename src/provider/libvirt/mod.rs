@@ -21,6 +21,7 @@ mod definition;
 mod delete;
 mod examine;
 mod failure;
+mod list;
 mod settings;
 mod volumes;
 
@@ -35,7 +36,8 @@ use uuid::Uuid;
 pub use self::settings::Settings;
 use self::{definition::Definition, volumes::Remains};
 use super::{
-    Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Provider, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider,
+    Stage, Vm,
     cloud::{Cloud, NAME_LIMIT, Opening, Recorded, SSH_KEY},
 };
 use crate::settings::{Schema, Values};
@@ -50,6 +52,7 @@ pub static CLOUD: Cloud = Cloud {
     ),
     name_limit: NAME_LIMIT,
     parse_id: domain_uuid,
+    settles_late: false,
     instance_type: None,
     volumes: &[SSH_KEY],
     open: Some(open),
@@ -140,9 +143,9 @@ fn open(values: &Values, Opening { calls, recorded }: Opening<'_>) -> Result<Box
 
 /// Only a UUID names a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt
 /// gives to another domain later.
-fn domain_uuid(raw: &str) -> Result<String, IdProblem> {
+fn domain_uuid(raw: &str) -> Result<ParsedId, IdProblem> {
     let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
-    Uuid::try_parse(raw).map(|uuid| uuid.hyphenated().to_string()).map_err(|_| IdProblem::Malformed {
+    Uuid::try_parse(raw).map(|uuid| ParsedId::unscoped(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
         expected: "a domain's UUID",
         hint: number.then_some(
             "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those numbers, \
@@ -168,7 +171,7 @@ fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
 
 #[async_trait]
 impl Provider for Libvirt {
-    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         // libvirt finds it by its UUID, whatever the rest says.
         let domain = Domain { name: String::new(), uuid: uuid(id)?, id: -1 };
         let definition = match self.definition(&domain).await {
@@ -178,15 +181,21 @@ impl Provider for Libvirt {
         Ok(Vm {
             id: id.clone(),
             marked: definition.is_pod_vm(),
-            own_disks: definition.own_disks(),
+            belongings: definition.own_disks(),
             name: definition.name,
             // libvirt keeps no time of creation.
             created: None,
+            stage: Stage::Present,
         })
     }
 
-    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
-        self.delete_vm(vm.vm()).await
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        // libvirt answers when it is done.
+        self.delete_vm(vm.vm()).await.map(|()| Accepted::default())
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.list_all(pages).await
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

@@ -10,7 +10,7 @@ use libvirt_client::{ErrorCode, Volume};
 use operator_kit::Message;
 
 use super::{Libvirt, definition};
-use crate::provider::{Error, ErrorClass, InstanceId, Vm};
+use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 
 /// The volume at a path; none where there is none.
 pub(super) type Found = Option<Volume>;
@@ -34,7 +34,8 @@ impl Remains {
         if !left {
             remains.remove(&vm.id);
         } else if remains.len() < MOST_REMAINS {
-            remains.insert(vm.id.clone(), vm.clone());
+            let stage = Stage::Remains(Bears::Name);
+            remains.insert(vm.id.clone(), Vm { stage, ..vm.clone() });
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::Endpoint;
 
-/// So many former places are kept. A further one needs room that an administrator makes.
+/// So many former places of a cloud are kept. A further one needs room that an administrator makes.
 pub(super) const MOST_FORMER: usize = 8;
 
 /// What tells a host from another one at the same address.
@@ -101,7 +101,9 @@ impl Records {
     ) -> Result<Self, Full> {
         let (key, now) = (key(cloud, &endpoint.address), now.round(Unit::Second).unwrap_or(now));
         let mut next = self.clone();
-        for (_, other) in next.0.iter_mut().filter(|(other, _)| **other != key) {
+        // The entries of other clouds are their keepers'.
+        let others = next.0.iter_mut().filter(|(other, record)| **other != key && record.cloud == cloud);
+        for (_, other) in others {
             other.until.get_or_insert(now);
         }
         let record = next.0.entry(key).or_insert_with(|| Record {
@@ -118,7 +120,8 @@ impl Records {
             }
             record.host = Some(host.clone());
         }
-        if next.0.len() > MOST_FORMER + 1 && next.0.len() > self.0.len() { Err(Full) } else { Ok(next) }
+        let kept = next.0.values().filter(|record| record.cloud == cloud).count();
+        if kept > MOST_FORMER + 1 && next.0.len() > self.0.len() { Err(Full) } else { Ok(next) }
     }
 
     /// The entries that are not so in `before`, as they are written.
@@ -181,7 +184,9 @@ mod tests {
         assert_eq!(former, ["b"]);
         assert_eq!(records.former("aws", "none").count(), 0, "another cloud has no such place");
         let same = records.naming("libvirt", &at("a"), Some(&Host::Unnamed), second(9));
-        assert_eq!(same, Ok(records), "nothing is to be written");
+        assert_eq!(same, Ok(records.clone()), "nothing is to be written");
+        let beside = records.naming("aws", &at("eu-1"), None, second(9)).unwrap();
+        assert_eq!(beside.of(&current), records.of(&current), "each cloud has a current place");
     }
 
     #[test]

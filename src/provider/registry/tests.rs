@@ -6,7 +6,7 @@ use secrecy::SecretString;
 
 use super::*;
 use crate::{
-    provider::{Finding, InstanceId, NAME_LIMIT, OwnVm, Vm, ownership},
+    provider::{Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, Vm, ownership},
     settings::{Catalogue, Key, Raw, Schema, SettingsError},
 };
 
@@ -30,13 +30,17 @@ struct Region(Arc<Mutex<HashMap<InstanceId, Vm>>>);
 
 #[async_trait]
 impl Provider for Region {
-    async fn describe(&self, id: &InstanceId) -> Result<Vm, Error> {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let found = self.0.lock().unwrap().get(id).cloned();
         found.ok_or_else(|| Error::new(ErrorClass::NotFound, "no such VM"))
     }
 
-    async fn delete(&self, vm: &OwnVm) -> Result<(), Error> {
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         self.0.lock().unwrap().remove(&vm.vm().id);
+        Ok(Accepted::default())
+    }
+
+    async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -51,29 +55,29 @@ fn snapshot() -> Result<Snapshot, SettingsError> {
     Snapshot::parse(&Raw { settings, ..Raw::default() }, Catalogue::new(&SCHEMAS))
 }
 
-fn clouds(openers: Openers) -> Clouds {
+fn clouds(openers: &Openers) -> Clouds {
     let snapshot = snapshot().unwrap();
     let places = Places::only(snapshot.endpoint().unwrap().clone());
     let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
     let metrics = Metrics::new(&mut Registry::default());
-    Clouds::new(openers, watch::channel(state).1, places, Limits::new(1), metrics)
+    let served = Served { cloud: None, settings: watch::channel(state).1, places };
+    Clouds::new([served], openers, 1, &metrics)
 }
 
 #[tokio::test]
 async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
     let id = InstanceId::parse(CLOUD, "i-1").unwrap();
-    let name = "podvm-web-1a2b3c4d".to_owned();
-    let vm = Vm { id: id.clone(), name, marked: true, created: None, own_disks: Vec::new() };
+    let vm = Vm::named(id.clone(), "podvm-web-1a2b3c4d");
     let region = Region::default();
     region.0.lock().unwrap().insert(id.clone(), vm.clone());
-    let clouds = clouds(Openers::default().with(CLOUD, move |_, opening| {
+    let clouds = clouds(&Openers::default().with(CLOUD, move |_, opening| {
         assert_eq!(opening.recorded.map(|it| it.address.to_owned()).as_deref(), Some("here"));
         Ok(Box::new(region.clone()))
     }));
     let provider = clouds.provider(CLOUD).unwrap();
-    assert_eq!(provider.describe(&id).await, Ok(vm.clone()));
+    assert_eq!(provider.describe(&id, &Claim::default()).await, Ok(vm.clone()));
     provider.delete(&ownership::verify(vm, "web", NAME_LIMIT).unwrap()).await.unwrap();
-    assert_eq!(provider.describe(&id).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(provider.describe(&id, &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
 }
 
 #[tokio::test]
@@ -83,8 +87,8 @@ async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
         assert_eq!(error.class, ErrorClass::NotSupported);
         error.to_string()
     };
-    assert!(refused(&clouds(Openers::default()), CLOUD).contains("does not delete VMs on aws"));
-    let served = clouds(Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
+    assert!(refused(&clouds(&Openers::default()), CLOUD).contains("does not delete VMs on aws"));
+    let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
     assert!(refused(&served, "gcp").contains("settings are for aws"));
     assert!(refused(&served, "openstack").contains("is not a cloud"));
 }

@@ -5,6 +5,7 @@
 //! hundred machines are gone with all that was theirs, whatever else the daemon has is as it was ([`Hundred::reaped`]),
 //! and what that took is within bounds ([`Hundred::cost`]).
 
+mod clouds;
 mod conflicts;
 mod control_plane;
 mod crash;

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use libvirt_client::ConnectUri;
-use peerpod_operator::provider::{InstanceId, NAME_LIMIT, Provider as _, libvirt::Libvirt, ownership};
+use peerpod_operator::provider::{Claim, InstanceId, NAME_LIMIT, Provider as _, libvirt::Libvirt, ownership};
 use peers::libvirt::{BASE_VOLUME, POOL, QemuLibvirtd, Relay};
 use testbed::{Settings, vm_name};
 use uuid::Uuid;
@@ -98,8 +98,9 @@ fn a_machine_that_somebody_undefined_while_it_runs_goes_with_its_disks_and_its_f
 async fn delete(uri: &ConnectUri, uuid: Uuid) -> Result<()> {
     let provider = Libvirt::new(&uri.to_string(), POOL, 4)?;
     let id = InstanceId::parse("libvirt", &uuid.to_string())?;
-    let own = ownership::verify(provider.describe(&id).await?, "web", NAME_LIMIT)?;
-    Ok(provider.delete(&own).await?)
+    let own = ownership::verify(provider.describe(&id, &Claim::default()).await?, "web", NAME_LIMIT)?;
+    provider.delete(&own).await?;
+    Ok(())
 }
 
 /// Whether a QEMU process has this domain's name in its command line.

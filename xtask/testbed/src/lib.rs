@@ -10,12 +10,14 @@
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
+//! - [`contract`]: the clouds that the contract's scenarios run on.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
 
 mod audit;
 mod caa;
+pub mod contract;
 mod disk;
 pub mod docs;
 pub mod http;

@@ -1,5 +1,6 @@
 //! What must be true before the operator counts as ready.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +11,7 @@ pub struct Readiness(Arc<Mutex<Vec<Item>>>);
 
 #[derive(Debug)]
 struct Item {
-    name: &'static str,
+    name: Cow<'static, str>,
     needed: bool,
     problem: Option<String>,
 }
@@ -24,14 +25,14 @@ pub struct Condition {
 
 impl Readiness {
     /// Adds a condition without which the operator is not ready. It is not met at first.
-    pub fn needs(&self, name: &'static str) -> Condition {
-        self.add(Item { name, needed: true, problem: Some("not yet".to_owned()) })
+    pub fn needs(&self, name: impl Into<Cow<'static, str>>) -> Condition {
+        self.add(Item { name: name.into(), needed: true, problem: Some("not yet".to_owned()) })
     }
 
     /// Adds a condition that is shown and no more, such as settings of which the last good ones are still in force. It
     /// is met at first.
-    pub fn shows(&self, name: &'static str) -> Condition {
-        self.add(Item { name, needed: false, problem: None })
+    pub fn shows(&self, name: impl Into<Cow<'static, str>>) -> Condition {
+        self.add(Item { name: name.into(), needed: false, problem: None })
     }
 
     /// Whether everything needed is met.

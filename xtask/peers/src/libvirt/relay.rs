@@ -82,6 +82,11 @@ impl Relay {
         self.rules().lost.extend(marks);
     }
 
+    /// From now on, no call is lost.
+    pub fn lose_none(&self) {
+        self.rules().lost.clear();
+    }
+
     /// From now on, a call of this procedure whose packet ends so is answered with libvirt's error of this code, and never
     /// arrives.
     pub fn refuse(&self, procedure: i32, ending: &[u8], code: i32) {

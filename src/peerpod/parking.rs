@@ -1,0 +1,237 @@
+//! How many PeerPods are worked on at once at one cloud, and which wait for their turn *(no client)*.
+//!
+//! A PeerPod for which there is no place is parked: its reconcile ends at once, and it is reconciled again when a place is free. So
+//! no reconcile waits for a place, and a cloud that hangs holds up no other cloud.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use operator_kit::metrics::Counted;
+
+use super::{index::Key, requeue::Requeues};
+use crate::metrics::Metrics;
+
+/// A reconcile that has had its place for so long has stalled: part of the cloud may hang. Its place goes to the next one.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+
+/// Of so many places one more is there for reconciles that have stalled. What stalls beyond that keeps its place.
+const PLACES_PER_STALLED: usize = 2;
+
+/// The places at all clouds. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Parking(Arc<Inner>);
+
+struct Inner {
+    /// The number of places at each cloud.
+    places: usize,
+    clouds: Mutex<BTreeMap<&'static str, Places>>,
+    requeues: Requeues,
+    metrics: Metrics,
+}
+
+/// The places at one cloud.
+struct Places {
+    free: usize,
+    /// Places for reconciles that have stalled.
+    free_stalled: usize,
+    /// In the order in which they came. One that is not in `parked` has left.
+    queue: VecDeque<Key>,
+    parked: HashMap<Key, Counted>,
+    /// Each of these has a place, and is about to be reconciled.
+    called: HashSet<Key>,
+}
+
+/// The turn of one PeerPod, as long as its reconcile goes on.
+pub(super) struct Turn<'a> {
+    parking: &'a Parking,
+    cloud: &'static str,
+    key: &'a Key,
+    state: Mutex<State>,
+}
+
+/// What a reconcile has of its cloud.
+enum State {
+    /// It did not need a place until now.
+    Unasked,
+    /// It ends without one.
+    Parked,
+    /// One of the places, or one of those for stalled reconciles.
+    Placed { stalled: Option<Counted>, is_given_back: bool },
+}
+
+impl Parking {
+    /// So many places at each cloud, at least one, and half as many for reconciles that have stalled, rounded up. The parked
+    /// PeerPods whose turn it is are requeued.
+    pub(super) fn new(places: usize, requeues: Requeues, metrics: Metrics) -> Self {
+        let clouds = Mutex::default();
+        Self(Arc::new(Inner { places: places.max(1), clouds, requeues, metrics }))
+    }
+
+    /// The most reconciles that may have a place at once, at this number of clouds.
+    pub(super) fn most(places: usize, clouds: usize) -> usize {
+        (places + places.div_ceil(PLACES_PER_STALLED)) * clouds
+    }
+
+    /// The turn of this PeerPod at this cloud.
+    pub(super) fn turn<'a>(&'a self, cloud: &'static str, key: &'a Key) -> Turn<'a> {
+        Turn { parking: self, cloud, key, state: Mutex::new(State::Unasked) }
+    }
+
+    /// Forgets a PeerPod that needs no place. The place that it was called for goes to the next one.
+    pub(super) fn forget(&self, key: &Key) {
+        let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
+        self.0.requeues.add(next);
+    }
+
+    /// Forgets all PeerPods but these.
+    pub(super) fn retain(&self, exists: impl Fn(&Key) -> bool) {
+        let gone: Vec<_> = {
+            let clouds = self.lock();
+            let known = clouds.values().flat_map(|at| at.parked.keys().chain(&at.called));
+            known.filter(|key| !exists(key)).cloned().collect()
+        };
+        for key in gone {
+            self.forget(&key);
+        }
+    }
+
+    fn enter(&self, cloud: &'static str, key: &Key) -> bool {
+        let metrics = &self.0.metrics;
+        let (entered, next) = {
+            let mut clouds = self.lock();
+            // Somebody may have changed the PeerPod's cloud since it was parked.
+            let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
+            let next: Vec<_> = others.filter_map(|(_, at)| at.forget(key)).collect();
+            let at = clouds.entry(cloud).or_insert_with(|| Places::new(self.0.places));
+            (at.enter(key, || metrics.provider_call_queued(cloud)), next)
+        };
+        self.0.requeues.add(next);
+        entered
+    }
+
+    fn give_back(&self, cloud: &str) {
+        let next = self.lock().get_mut(cloud).and_then(Places::call_next);
+        self.0.requeues.add(next);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Places>> {
+        self.0.clouds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    fn new(places: usize) -> Self {
+        Self {
+            free: places,
+            free_stalled: places.div_ceil(PLACES_PER_STALLED),
+            queue: VecDeque::new(),
+            parked: HashMap::new(),
+            called: HashSet::new(),
+        }
+    }
+
+    /// Whether there is a place for this PeerPod. Otherwise it is parked.
+    fn enter(&mut self, key: &Key, counted: impl FnOnce() -> Counted) -> bool {
+        if self.called.remove(key) {
+            return true;
+        }
+        // A place is free only while nobody is parked.
+        if self.free > 0 {
+            self.free -= 1;
+            return true;
+        }
+        if !self.parked.contains_key(key) {
+            self.parked.insert(key.clone(), counted());
+            self.queue.push_back(key.clone());
+        }
+        false
+    }
+
+    /// Who gets the place that it was called for.
+    fn forget(&mut self, key: &Key) -> Option<Key> {
+        self.parked.remove(key);
+        if self.called.remove(key) { self.call_next() } else { None }
+    }
+
+    /// Gives a place that became free to the next one in the queue.
+    fn call_next(&mut self) -> Option<Key> {
+        while let Some(key) = self.queue.pop_front() {
+            if self.parked.remove(&key).is_some() {
+                self.called.insert(key.clone());
+                return Some(key);
+            }
+        }
+        self.free += 1;
+        None
+    }
+}
+
+impl Turn<'_> {
+    /// Whether there is a place at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked.
+    pub(super) fn enter(&self) -> bool {
+        let mut state = self.lock();
+        if let State::Unasked = *state {
+            let entered = self.parking.enter(self.cloud, self.key);
+            *state =
+                if entered { State::Placed { stalled: None, is_given_back: false } } else { State::Parked };
+        }
+        matches!(*state, State::Placed { .. })
+    }
+
+    /// Does the work of this turn. If it stalls at the cloud, its place goes to the next one, while there are places for stalled
+    /// reconciles.
+    pub(super) async fn watch<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            if let Ok(done) = tokio::time::timeout(STALLED_AFTER, &mut work).await {
+                return done;
+            }
+            if self.has_stalled() {
+                return work.await;
+            }
+        }
+    }
+
+    /// Notes that the work has stalled, if it has a place.
+    fn has_stalled(&self) -> bool {
+        let Parking(inner) = self.parking;
+        let mut state = self.lock();
+        let State::Placed { stalled, is_given_back } = &mut *state else { return false };
+        *stalled = Some(inner.metrics.provider_call_stalled(self.cloud));
+        let mut clouds = self.parking.lock();
+        let free = clouds.get_mut(self.cloud).map(|at| &mut at.free_stalled).filter(|free| **free > 0);
+        *is_given_back = free.map(|free| *free -= 1).is_some();
+        drop(clouds);
+        if *is_given_back {
+            self.parking.give_back(self.cloud);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match state {
+            State::Unasked => self.parking.forget(self.key),
+            // It is reconciled again when it is called.
+            State::Parked => {}
+            State::Placed { is_given_back: false, .. } => self.parking.give_back(self.cloud),
+            State::Placed { is_given_back: true, .. } => {
+                if let Some(at) = self.parking.lock().get_mut(self.cloud) {
+                    at.free_stalled += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

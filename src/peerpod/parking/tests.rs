@@ -1,0 +1,135 @@
+use futures::{FutureExt, StreamExt, future::pending};
+use kube::runtime::reflector::ObjectRef;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(name: impl std::fmt::Display) -> Key {
+    ObjectRef::new(&name.to_string()).within("shop").into()
+}
+
+/// The parking, what it requeues, and its metrics.
+fn parking(places: usize) -> (Parking, impl FnMut() -> Vec<String>, Registry) {
+    let mut registry = Registry::default();
+    let requeues = Requeues::default();
+    let parking = Parking::new(places, requeues.clone(), Metrics::new(&mut registry));
+    let mut stream = Box::pin(requeues.stream());
+    let called = move || {
+        let mut called = Vec::new();
+        while let Some(Some(next)) = stream.next().now_or_never() {
+            called.push(next.name);
+        }
+        called.sort();
+        called
+    };
+    (parking, called, registry)
+}
+
+#[test]
+fn who_finds_no_place_is_called_when_one_is_free() {
+    let (parking, mut called, _) = parking(1);
+    let keys = ["a", "b", "c"].map(key);
+    let [first, second, third] = keys.each_ref().map(|key| parking.turn("libvirt", key));
+    assert!(first.enter() && !second.enter() && !third.enter());
+    assert!(parking.turn("aws", &keys[1]).enter(), "another cloud has places of its own");
+    drop((second, third));
+    assert!(called().is_empty());
+    drop(first);
+    // It changed its cloud for a moment, so it lost its turn.
+    assert_eq!(called(), ["c"]);
+    let late = key("late");
+    assert!(!parking.turn("libvirt", &late).enter(), "the place is c's");
+    assert!(parking.turn("libvirt", &keys[2]).enter());
+    assert_eq!(called(), ["late"]);
+}
+
+#[test]
+fn a_place_that_nobody_takes_goes_to_the_next() {
+    let (parking, mut called, _) = parking(1);
+    let keys = ["a", "removed", "needless", "last"].map(key);
+    {
+        let first = parking.turn("libvirt", &keys[0]);
+        assert!(first.enter());
+        for key in &keys[1..] {
+            assert!(!parking.turn("libvirt", key).enter());
+        }
+    }
+    assert_eq!(called(), ["removed"]);
+    parking.retain(|key| key.name != "removed");
+    assert_eq!(called(), ["needless"]);
+    drop(parking.turn("libvirt", &keys[2]));
+    assert_eq!(called(), ["last"]);
+    parking.forget(&keys[3]);
+    assert!(called().is_empty() && parking.turn("libvirt", &keys[0]).enter());
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_stalled_reconciles_go_to_others_but_not_without_end() {
+    let (parking, mut called, registry) = parking(2);
+    let keys: Vec<_> = (0..6).map(key).collect();
+    let turns: Vec<_> = keys.iter().map(|key| parking.turn("libvirt", key)).collect();
+    let entered = || turns.iter().map(Turn::enter).filter(|entered| *entered).count();
+    assert_eq!(entered(), 2);
+    let work = |turn| async move {
+        let stalls = Turn::watch(turn, pending::<()>());
+        assert!(tokio::time::timeout(STALLED_AFTER * 3, stalls).await.is_err());
+    };
+    futures::future::join(work(&turns[0]), work(&turns[1])).await;
+    assert_eq!(called().len(), 1, "one of two places is for stalled ones");
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("provider_calls_stalled{provider=\"libvirt\"} 2"), "{text}");
+    assert!(text.contains("provider_calls_queued{provider=\"libvirt\"} 3"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reconcile_stalls_at_its_cloud_alone() {
+    let (parking, mut called, _) = parking(1);
+    let (slow, next) = (key("slow"), key("next"));
+    let turn = parking.turn("libvirt", &slow);
+    turn.watch(tokio::time::sleep(STALLED_AFTER * 5)).await;
+    assert!(turn.enter() && !parking.turn("libvirt", &next).enter());
+    turn.watch(tokio::time::sleep(STALLED_AFTER / 2)).await;
+    assert!(called().is_empty());
+    turn.watch(tokio::time::sleep(STALLED_AFTER * 2)).await;
+    assert_eq!(called(), ["next"]);
+}
+
+proptest! {
+    /// Whatever happens to PeerPods, in the end all places are free again, and nobody is left in the queue.
+    #[test]
+    fn no_place_is_lost(
+        steps in prop::collection::vec((0usize..8, 0usize..2, any::<bool>(), any::<bool>(), any::<bool>()), 0..200),
+    ) {
+        let (parking, mut called, _) = parking(3);
+        let keys: Vec<_> = (0..8).map(key).collect();
+        let mut turns: [Option<Turn<'_>>; 8] = Default::default();
+        for (which, cloud, ends, enters, stalls) in steps {
+            let turn = &mut turns[which];
+            if ends {
+                *turn = None;
+            } else {
+                let turn = turn.get_or_insert_with(|| parking.turn(["aws", "libvirt"][cloud], &keys[which]));
+                if enters && turn.enter() && stalls && matches!(*turn.lock(), State::Placed { stalled: None, .. }) {
+                    turn.has_stalled();
+                }
+            }
+        }
+        drop(turns);
+        // Each that is called has its turn, and needs no place any more.
+        loop {
+            let names = called();
+            if names.is_empty() {
+                break;
+            }
+            for name in names {
+                drop(parking.turn("aws", &keys[name.parse::<usize>().unwrap()]));
+            }
+        }
+        for at in parking.lock().values() {
+            prop_assert_eq!((at.free, at.free_stalled), (3, 2));
+            prop_assert!(at.parked.is_empty() && at.called.is_empty());
+        }
+    }
+}

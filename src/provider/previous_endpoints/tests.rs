@@ -1,0 +1,119 @@
+use super::*;
+
+/// A cloud that answers so when it is asked for a VM.
+struct Answers(Result<Vm, Error>);
+
+#[async_trait]
+impl Provider for Answers {
+    async fn describe(&self, _: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        self.0.clone()
+    }
+
+    async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
+        Ok(Accepted::default())
+    }
+
+    async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
+
+fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
+    let former = Former {
+        key: "libvirt-1".to_owned(),
+        address: "qemu+ssh://host-1:22/system".to_owned(),
+        host: None,
+        moved,
+        until: Some(T),
+    };
+    PreviousEndpoint { former, provider: Ok(Arc::new(Answers(answer))) }
+}
+
+/// An endpoint without the VM, after these.
+fn after(moved: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
+    let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
+    let (host, key) = (None, "libvirt-2".to_owned());
+    let known = Known { host, moved, key, former: Vec::new() };
+    WithPrevious {
+        current: Arc::new(Answers(Err(gone()))),
+        endpoint,
+        known: Arc::new(known),
+        sightings: Arc::default(),
+        previous,
+        settles_late: false,
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorClass::NotFound, "")
+}
+
+fn id() -> InstanceId {
+    InstanceId::parse("aws", "i-1").unwrap()
+}
+
+fn vm() -> Vm {
+    Vm::named(id(), "a")
+}
+
+#[tokio::test]
+async fn the_places_are_named_in_the_log_alone() {
+    let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
+    for (moved, previous, class, says) in [
+        (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
+        (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
+        (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
+        (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
+    ] {
+        let error = after(moved, vec![previous]).describe(&id(), &Claim::default()).await.unwrap_err();
+        let (public, full) = (error.message.for_status(), error.message.for_log());
+        assert!(error.class == class && public.contains(says), "{error:?}");
+        assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");
+        assert!(!public.contains("host-") && !public.contains("qemu"), "{public}");
+        assert!(full.contains("not at qemu+ssh://host-2:22/system, where"), "{full}");
+    }
+}
+
+#[tokio::test]
+async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
+    let nowhere = after(None, vec![former(None, Err(gone())), former(None, Err(gone()))]);
+    assert_eq!(nowhere.describe(&id(), &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
+    let seen = after(Some(T), vec![former(None, Ok(vm()))]);
+    seen.sightings.seen(&id());
+    assert_eq!(seen.describe(&id(), &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn an_identifier_with_a_scope_is_asked_for_at_no_other_endpoint() {
+    let scoped = InstanceId::scoped("zone/", "i-1");
+    let elsewhere = || after(None, vec![former(None, Ok(vm()))]);
+    let claim = Claim::default();
+    assert_eq!(elsewhere().describe(&scoped, &claim).await.unwrap_err().class, ErrorClass::NotFound);
+    assert_eq!(elsewhere().describe(&id(), &claim).await.unwrap_err().class, ErrorClass::Invalid);
+}
+
+#[tokio::test]
+async fn a_young_vm_is_absent_from_a_cloud_that_settles_late_when_it_says_so_twice() {
+    let late = WithPrevious { settles_late: true, ..after(None, Vec::new()) };
+    let deleted = |after: i64| Claim {
+        recorded: T,
+        deleted: T.checked_add(jiff::SignedDuration::from_secs(after)).ok(),
+        ..Claim::default()
+    };
+    let class = async |claim| late.describe(&id(), &claim).await.unwrap_err().class;
+    assert!(matches!(class(deleted(119)).await, ErrorClass::Unsettled { .. }));
+    assert_eq!(class(deleted(120)).await, ErrorClass::NotFound);
+    assert_eq!(
+        class(Claim { recorded: T, ..Claim::default() }).await,
+        ErrorClass::NotFound,
+        "it is not deleted"
+    );
+    late.sightings.seen(&id());
+    assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "it was there before");
+}

@@ -1,0 +1,130 @@
+//! Which VMs were seen at one endpoint, and which were missed there *(no client)*.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use operator_kit::Message;
+use tokio::time::Instant;
+
+use super::{Claim, Error, ErrorClass, InstanceId};
+
+/// The most VMs that are remembered, seen or missed. At this number the memory starts again. A forgotten VM costs another question,
+/// and no more.
+const MOST: usize = 10_000;
+
+/// A VM that was deleted so soon after its record is young.
+const YOUNG: Duration = Duration::from_secs(120);
+
+/// After the first answer that a young VM does not exist, so long must pass until the second one counts.
+const SECOND_LOOK: Duration = Duration::from_secs(10);
+
+/// What was seen and missed at one endpoint.
+#[derive(Default)]
+pub(super) struct Sightings(Mutex<Memory>);
+
+#[derive(Default)]
+struct Memory {
+    /// These are at no other endpoint, and the cloud has settled about them.
+    seen: HashSet<InstanceId>,
+    /// Since when the cloud says that these do not exist.
+    missed: HashMap<InstanceId, Instant>,
+}
+
+impl Sightings {
+    /// The VM is there.
+    pub(super) fn seen(&self, id: &InstanceId) {
+        let mut memory = self.lock();
+        memory.missed.remove(id);
+        if memory.seen.len() >= MOST {
+            memory.seen.clear();
+        }
+        if !memory.seen.contains(id) {
+            memory.seen.insert(id.clone());
+        }
+    }
+
+    /// Whether the VM was there.
+    pub(super) fn has(&self, id: &InstanceId) -> bool {
+        self.lock().seen.contains(id)
+    }
+
+    /// The cloud, which settles late, says that the VM does not exist. Fails while that may be only because the VM is young.
+    pub(super) fn missed(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
+        let Some(deleted) = claim.deleted else { return Ok(()) };
+        let mut memory = self.lock();
+        if Duration::try_from(deleted.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG) {
+            memory.missed.remove(id);
+            return Ok(());
+        }
+        if memory.missed.len() >= MOST {
+            memory.missed.clear();
+        }
+        let since = *memory.missed.entry(id.clone()).or_insert(now);
+        let look_after = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
+        if look_after.is_zero() {
+            memory.missed.remove(id);
+            return Ok(());
+        }
+        let message =
+            "the cloud does not show the VM, which may be too young to be shown; the operator asks again";
+        Err(Error::new(ErrorClass::Unsettled { look_after }, Message::public(message)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn claim(recorded: i64, deleted: i64) -> Claim {
+        let at = |second| Timestamp::from_second(1_790_000_000 + second).unwrap();
+        Claim { pod: None, recorded: at(recorded), deleted: Some(at(deleted)) }
+    }
+
+    fn id(number: usize) -> InstanceId {
+        InstanceId::parse("aws", &format!("i-{number}")).unwrap()
+    }
+
+    #[test]
+    fn the_second_answer_counts_after_ten_seconds() {
+        let (sightings, start, young) = (Sightings::default(), Instant::now(), claim(0, 5));
+        let missed = |after| {
+            let answer = sightings.missed(&id(1), &young, start + Duration::from_secs(after));
+            answer.map_err(|error| match error.class {
+                ErrorClass::Unsettled { look_after } => look_after.as_secs(),
+                class => panic!("{class:?}"),
+            })
+        };
+        assert_eq!([missed(0), missed(4), missed(9)], [Err(10), Err(6), Err(1)]);
+        assert_eq!([missed(10), missed(11)], [Ok(()), Err(10)], "and begins anew");
+        sightings.seen(&id(1));
+        assert_eq!(missed(30), Err(10), "it was there in between");
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_makes_no_vm_old() {
+        let sightings = Sightings::default();
+        assert!(sightings.missed(&id(1), &claim(500, 5), Instant::now()).is_err());
+        assert!(sightings.missed(&id(2), &claim(0, 119), Instant::now()).is_err());
+        assert!(sightings.missed(&id(3), &claim(0, 120), Instant::now()).is_ok());
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let sightings = Sightings::default();
+        for number in 0..=MOST {
+            sightings.seen(&id(number));
+            assert!(sightings.missed(&id(number), &claim(0, 1), Instant::now()).is_err());
+        }
+        let memory = sightings.lock();
+        assert!(memory.seen.len() <= MOST && memory.missed.len() <= MOST);
+    }
+}

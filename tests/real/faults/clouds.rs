@@ -1,0 +1,155 @@
+//! One of two clouds hangs. The operator runs in this process, embedded as another program would embed it, and both clouds are
+//! in memory.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use operator_kit::Leadership;
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    metrics::Metrics,
+    peerpod,
+    provider::{Clouds, Openers, Places, Provider, Served, contract::memory::Memory},
+    settings::{self, Catalogue, Endpoint, Folders, Schema},
+};
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use testbed::wait::{self, DEADLINE};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::without_operator;
+
+const HUNG: usize = 1000;
+const HEALTHY: usize = 100;
+/// Objects made or deleted at the same time.
+const CONCURRENCY: usize = 32;
+/// What nobody would notice. A call that hangs is given up after a minute.
+const SOON: Duration = Duration::from_secs(15);
+
+static AWS: Schema = schema("aws");
+static GCP: Schema = schema("gcp");
+static SCHEMAS: [&Schema; 2] = [&AWS, &GCP];
+
+const fn schema(cloud: &'static str) -> Schema {
+    Schema {
+        cloud,
+        keys: &[],
+        check: Some(|_| Ok(Endpoint { setting: "none", address: "memory".to_owned() })),
+    }
+}
+
+/// The operator for these clouds, until it is dropped.
+async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 2]) -> Result<JoinSet<()>> {
+    let metrics = Metrics::new(&mut Registry::default());
+    let (stop, leadership, mut tasks) = (CancellationToken::new(), Leadership::unlimited(), JoinSet::new());
+    let openers = clouds.iter().fold(Openers::default(), |openers, (name, memory)| {
+        let memory = memory.clone();
+        openers.with(name, move |_, _| Ok(Box::new(memory.clone()) as Box<dyn Provider>))
+    });
+    let mut served = Vec::new();
+    for (name, _) in &clouds {
+        let folder = dir.join(name);
+        fs::create_dir(&folder)?;
+        fs::write(folder.join("CLOUD_PROVIDER"), name)?;
+        let folders = Folders { settings: folder, credentials: None };
+        let (settings, _) = settings::watch(folders, Catalogue::new(&SCHEMAS), stop.clone(), |_| ()).await;
+        let (places, keeping) = Places::keep(
+            client.clone(),
+            NAMESPACE,
+            openers.clone(),
+            settings.clone(),
+            leadership.clone(),
+            stop.clone(),
+        );
+        tasks.spawn(keeping);
+        served.push(Served { cloud: None, settings, places });
+    }
+    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE };
+    let clouds = Clouds::new(served, &openers, options.concurrency, &metrics);
+    tasks.spawn(peerpod::run(client.clone(), clouds, leadership, metrics, options, || (), stop));
+    Ok(tasks)
+}
+
+/// So many VMs of Pods that are gone, each with its PeerPod.
+async fn dangling(api: &Api<PeerPod>, cloud: &str, memory: &Memory, count: usize) -> Result<()> {
+    stream::iter(0..count)
+        .map(async |number| {
+            let pod = format!("{cloud}-{number}");
+            let vm = memory.vm(&pod);
+            let peerpod = json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+                "metadata": {
+                    "name": pod, "finalizers": ["peer.pod/finalizer"],
+                    "ownerReferences": [{
+                        "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": vm.name, "controller": true,
+                    }],
+                },
+                "spec": { "cloudProvider": cloud, "instanceID": vm.id },
+            });
+            api.create(&PostParams::default(), &serde_json::from_value(peerpod)?).await?;
+            anyhow::Ok(())
+        })
+        .buffer_unordered(CONCURRENCY)
+        .try_for_each(|()| async { Ok(()) })
+        .await
+}
+
+/// Deletes the PeerPods of this cloud.
+async fn delete(api: &Api<PeerPod>, cloud: &str, count: usize) -> Result<()> {
+    let gone = stream::iter(0..count).map(async |number| {
+        let deleted = api.delete(&format!("{cloud}-{number}"), &DeleteParams::background()).await;
+        // The garbage collector may have been faster.
+        wait::unless_gone(deleted).map(drop)
+    });
+    gone.buffer_unordered(CONCURRENCY).try_for_each(|()| async { Ok(()) }).await.context("deleting PeerPods")
+}
+
+/// Waits until the healthy cloud's VMs and PeerPods are gone, and tells how long that took.
+async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration> {
+    let start = Instant::now();
+    delete(api, "gcp", HEALTHY).await?;
+    wait::eventually("the VMs of the healthy cloud are gone", DEADLINE, async || {
+        let left = api.list_metadata(&ListParams::default()).await?.items;
+        let left = left.iter().filter(|peerpod| peerpod.name_any().starts_with("gcp-")).count();
+        ensure!(left == 0 && memory.count() == 0, "{left} PeerPods and {} VMs are left", memory.count());
+        Ok(())
+    })
+    .await?;
+    Ok(start.elapsed())
+}
+
+#[test]
+fn a_thousand_on_a_cloud_that_hangs_do_not_delay_a_hundred_on_another_one() -> Result<()> {
+    without_operator(async |testbed| {
+        let dir = tempfile::tempdir()?;
+        let (hangs, healthy) = (Memory::default(), Memory::default());
+        let client = testbed.client();
+        let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("clouds").await?);
+        let _operator =
+            operator(&client, dir.path(), [("aws", hangs.clone()), ("gcp", healthy.clone())]).await?;
+
+        dangling(&api, "gcp", &healthy, HEALTHY).await?;
+        let alone = healthy_ones_go(&api, &healthy).await?;
+
+        hangs.hang();
+        dangling(&api, "aws", &hangs, HUNG).await?;
+        delete(&api, "aws", HUNG).await?;
+        dangling(&api, "gcp", &healthy, HEALTHY).await?;
+        let beside = healthy_ones_go(&api, &healthy).await?;
+        println!("100 deletions: {alone:.2?} alone, {beside:.2?} beside 1,000 that hang");
+        ensure!(beside < SOON, "it took {beside:?}, and {alone:?} before");
+        ensure!(hangs.count() == HUNG, "{} VMs of the hung cloud are left", hangs.count());
+        Ok(())
+    })
+}
