@@ -10,7 +10,6 @@ pub mod certificates;
 pub mod marker;
 pub mod metrics;
 pub mod mutate;
-pub mod quantity;
 pub mod review;
 pub mod server;
 pub mod sizing;

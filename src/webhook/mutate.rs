@@ -5,11 +5,11 @@ mod read;
 use std::collections::BTreeMap;
 
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
+use operator_kit::quantity::{Amount, InvalidQuantity};
 use serde_json::{Map, Value};
 
 use super::{
     marker::{COUNTED, Counted},
-    quantity::{Amount, InvalidQuantity},
     sizing::{Demand, FIELDS, GPU, Role, size},
 };
 use crate::api::v1alpha1::Sizing;

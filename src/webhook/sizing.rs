@@ -1,7 +1,7 @@
 //! How large the VM of a Pod must be.
 
-use super::quantity::Amount;
 use crate::api::v1alpha1::Sizing;
+use operator_kit::quantity::Amount;
 
 /// The extended resource for GPUs.
 pub const GPU: &str = "nvidia.com/gpu";

@@ -23,6 +23,7 @@
 //! | [`projection`], [`metadata`] | no more of an object in memory than what is read of it |
 //! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; the text for a missing CRD |
 //! | [`backoff`] | delays with jitter, for each object on its own |
+//! | [`differs`], [`quantity`] | whether a server-side apply would change anything; quantities such as `500m` and `4Gi` |
 //! | [`finalizer`] | the finalizer removed by one JSON patch, if the object is still as it was read |
 //! | [`status`], [`conditions`] | the status and the events; conditions, and an enum of their reasons |
 //! | [`message`], [`text`] | texts that tenants and administrators read differently; texts cut to fit |
@@ -77,6 +78,7 @@ pub mod client;
 pub mod conditions;
 pub mod connection_limit;
 pub mod crd;
+pub mod differs;
 pub mod finalizer;
 pub mod generated;
 pub mod http;
@@ -90,6 +92,7 @@ pub mod metrics;
 pub mod permission;
 pub mod process;
 pub mod projection;
+pub mod quantity;
 pub mod shutdown;
 pub mod status;
 pub mod telemetry;

@@ -20,7 +20,6 @@
 
 mod cloud;
 mod daemon_set;
-mod differs;
 mod names;
 pub mod own_pods;
 pub mod policy;
@@ -35,8 +34,8 @@ pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
     unusable_annotations,
 };
-pub use differs::differs;
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
+pub use operator_kit::differs::differs;
 pub use selection::NodeSelection;
 pub(super) use settings::BUILT_FROM_ANNOTATION;
 pub use settings::{AdaptorSettings, missing};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::webhook::quantity::Amount;
+use crate::quantity::Amount;
 
 /// The field that others may add to.
 const NAMESPACE_SELECTOR: &str = "namespaceSelector";
