@@ -8,7 +8,8 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
-        reflector, watcher,
+        reflector::{self, Store},
+        watcher,
     },
 };
 use operator_kit::{
@@ -113,30 +114,11 @@ pub async fn run(
 ) {
     metrics
         .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
-    let index = Arc::new(Index::default());
-    let requeues = Requeues::default();
     let (store, writer) = reflector::store();
-    let places = usize::from(options.concurrency.clamp(1, MOST_CONCURRENT));
-    let concurrency = BESIDE + Parking::most(places, clouds.len());
+    let concurrency = BESIDE + Parking::most(places(options), clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
-    let context = Arc::new(Context {
-        observer: Observer {
-            client: reading(&client, &pod::POD),
-            clouds,
-            index: index.clone(),
-            store: store.clone(),
-            grace_periods: GracePeriods::default(),
-        },
-        reporter: Reporter { publisher: Publisher::new(&client, &PEERPOD, FIELD_MANAGER, "Reaping") },
-        pod_watch: PodWatch::new(requeues.clone()),
-        requeues: requeues.clone(),
-        index: index.clone(),
-        requeue_policy: RequeuePolicy::default(),
-        deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
-        parking: Parking::new(places, requeues.clone(), metrics.clone()),
-        leadership,
-        metrics,
-    });
+    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, options, store.clone()));
+    let (index, requeues) = (context.index.clone(), context.requeues.clone());
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, related) = (context.clone(), requeues.clone());
@@ -212,7 +194,41 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
     Ok(action)
 }
 
+/// The number of places at each cloud.
+fn places(options: Options) -> usize {
+    usize::from(options.concurrency.clamp(1, MOST_CONCURRENT))
+}
+
 impl Context {
+    pub(super) fn new(
+        client: &Client,
+        clouds: Clouds,
+        leadership: Leadership,
+        metrics: Metrics,
+        options: Options,
+        store: Store<PeerPod>,
+    ) -> Self {
+        let (index, requeues) = (Arc::new(Index::default()), Requeues::default());
+        Self {
+            observer: Observer {
+                client: reading(client, &pod::POD),
+                clouds,
+                index: index.clone(),
+                store,
+                grace_periods: GracePeriods::default(),
+            },
+            reporter: Reporter { publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping") },
+            pod_watch: PodWatch::new(requeues.clone()),
+            requeue_policy: RequeuePolicy::default(),
+            deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
+            parking: Parking::new(places(options), requeues.clone(), metrics.clone()),
+            requeues,
+            index,
+            leadership,
+            metrics,
+        }
+    }
+
     /// Forgets PeerPods that were removed, and counts the others.
     fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {

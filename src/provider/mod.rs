@@ -78,6 +78,8 @@ pub use limits::{Limits, decorate};
 pub use openers::Openers;
 pub use ownership::{OwnVm, POD_VM};
 pub use places::Places;
+#[cfg(test)]
+pub(crate) use registry::tests::clouds_in_memory;
 pub use registry::{Clouds, Served, cloud_label};
 
 use std::time::Duration;

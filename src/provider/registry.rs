@@ -211,4 +211,4 @@ impl Source {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,7 +6,10 @@ use secrecy::SecretString;
 
 use super::*;
 use crate::{
-    provider::{Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, Vm, ownership},
+    provider::{
+        Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, Vm, contract::memory::Memory,
+        ownership,
+    },
     settings::{Catalogue, Key, Raw, Schema, SettingsError},
 };
 
@@ -56,7 +59,10 @@ fn snapshot() -> Result<Snapshot, SettingsError> {
 }
 
 fn clouds(openers: &Openers) -> Clouds {
-    let snapshot = snapshot().unwrap();
+    of_settings(snapshot().unwrap(), openers)
+}
+
+fn of_settings(snapshot: Snapshot, openers: &Openers) -> Clouds {
     let places = Places::only(snapshot.endpoint().unwrap().clone());
     let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
     let metrics = Metrics::new(&mut Registry::default());
@@ -91,4 +97,18 @@ async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
     let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
     assert!(refused(&served, "gcp").contains("settings are for aws"));
     assert!(refused(&served, "openstack").contains("is not a cloud"));
+}
+
+/// A cloud of cloud-api-adaptor's whose VMs are in memory.
+pub(crate) fn clouds_in_memory(cloud: &'static str, memory: &Memory) -> Clouds {
+    static SCHEMA: Schema = Schema {
+        cloud: "gcp",
+        keys: &[],
+        check: Some(|_| Ok(Endpoint { setting: "none", address: String::new() })),
+    };
+    static SCHEMAS: [&Schema; 1] = [&SCHEMA];
+    let settings = [("CLOUD_PROVIDER".to_owned(), SecretString::from(cloud))].into();
+    let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, Catalogue::new(&SCHEMAS)).unwrap();
+    let memory = memory.clone();
+    of_settings(snapshot, &Openers::default().with(cloud, move |_, _| Ok(Box::new(memory.clone()))))
 }

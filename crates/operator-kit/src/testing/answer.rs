@@ -11,6 +11,8 @@ pub struct Answer(pub(super) Kind);
 pub(super) enum Kind {
     /// A status code and a body.
     Response(u16, String),
+    /// Success, with the body of the call.
+    AsSent,
     /// No answer ever comes.
     Hang,
     /// The connection ends before an answer.
@@ -53,6 +55,11 @@ impl Answer {
     /// Any JSON document.
     pub fn json(code: u16, document: &Value) -> Self {
         Self::text(code, document.to_string())
+    }
+
+    /// Success, with the object that the call applied or created.
+    pub fn as_sent() -> Self {
+        Self(Kind::AsSent)
     }
 
     /// No answer ever comes.

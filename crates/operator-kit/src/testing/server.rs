@@ -71,12 +71,14 @@ async fn respond(script: Arc<Mutex<Script>>, request: Request<Body>) -> Result<R
     let arrived =
         Arrived { method: parts.method, uri: parts.uri, body: body.collect_bytes().await?.to_vec() };
     let kind = lock(&script).next(&arrived)?;
+    let sent = arrived.body;
     match kind {
         Kind::Response(code, text) => {
             let mut response = Response::new(Body::from(text.into_bytes()));
             *response.status_mut() = StatusCode::from_u16(code)?;
             Ok(response)
         }
+        Kind::AsSent => Ok(Response::new(Body::from(sent))),
         Kind::Hang => std::future::pending().await,
         Kind::Dropped => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
     }
