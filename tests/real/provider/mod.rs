@@ -4,3 +4,4 @@ mod contract;
 mod far_host;
 mod places;
 mod qemu;
+mod several;
