@@ -13,7 +13,7 @@ use cluster::{Cluster, node};
 pub(crate) enum Task {
     /// Starts a cluster, unless it already runs; the first time it builds the programs for it
     Up(Up),
-    /// Prints the line that makes a shell use the cluster
+    /// Prints the line that makes a shell use the cluster, with a kubectl of its version
     Env(Name),
     /// Puts an image on the cluster's real node, from an archive of `cargo xtask image`
     Import(Import),
@@ -85,7 +85,13 @@ async fn up(name: &str, node: bool) -> Result<()> {
 
 fn env(name: &str) -> Result<()> {
     let cluster = running(name)?;
-    writeln!(stdout(), "export KUBECONFIG={}", quote(&cluster.kubeconfig()))?;
+    let programs = cluster.kubectl_program().parent().unwrap_or(Path::new("/"));
+    writeln!(
+        stdout(),
+        "export KUBECONFIG={} PATH=\"$PATH\":{}",
+        quote(&cluster.kubeconfig()),
+        quote(programs)
+    )?;
     Ok(())
 }
 

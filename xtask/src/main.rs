@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod contract;
+mod current;
 mod demo;
 mod fresh;
 mod image;
@@ -17,21 +18,36 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
+    // Against the cluster of the current kubeconfig.
+    /// Applies the CRDs; `install run` also runs the operator
+    Install(current::Install),
+    /// Runs the operator on this machine
+    Run(current::Run),
+    /// Applies a PeerPodConfig and a peer pod
+    Samples,
+    /// Deletes the CRDs, unless PeerPods are left
+    Uninstall,
+    /// Installs everything by kustomize: the operator's image and a provider
+    Deploy(current::Deploy),
+    /// Drains what `deploy` installed, and deletes it
+    Undeploy(current::Deploy),
+
+    // Without a cluster, or with one of their own.
+    /// Plays five stories with the operator on a real control plane and node, and prints them as they happen
+    Demo(demo::Task),
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
-    /// Plays five stories with the operator on a real control plane and node, and prints them as they happen
-    Demo(demo::Task),
-    /// Runs a command of the README in a pristine Debian root file system, as on a new machine
-    Fresh(fresh::Task),
-    /// Writes the operator's image as an OCI archive, with its bill of materials
-    Image(image::Task),
     /// Writes the generated files: manifests/, kustomize/, helm/ and docs/src/reference/
     Manifests(manifests::Task),
+    /// Writes the operator's image as an OCI archive, with its bill of materials
+    Image(image::Task),
     /// Runs all checks: formatting, lints, generated files, tests on a real control plane
     Test,
     /// Runs the scenarios that every provider must pass on the clouds of this machine
     Contract(contract::Task),
+    /// Runs a command of the README in a pristine Debian root file system, as on a new machine
+    Fresh(fresh::Task),
     /// Measures speed, memory and API requests, and prints them next to their targets
     Bench(bench::Task),
 }
@@ -39,13 +55,19 @@ enum Task {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Task::parse() {
-        Task::Cluster(task) => cluster::run(task).await,
+        Task::Install(task) => current::install(&task),
+        Task::Run(task) => current::run(&task),
+        Task::Samples => current::samples(),
+        Task::Uninstall => current::uninstall(),
+        Task::Deploy(task) => current::deploy(&task),
+        Task::Undeploy(task) => current::undeploy(&task),
         Task::Demo(task) => demo::run(&task).await,
-        Task::Fresh(task) => fresh::run(&task).await,
-        Task::Image(task) => image::run(&task),
+        Task::Cluster(task) => cluster::run(task).await,
         Task::Manifests(task) => manifests::run(&task),
+        Task::Image(task) => image::run(&task),
         Task::Test => test::run().await,
         Task::Contract(task) => contract::run(&task).await,
+        Task::Fresh(task) => fresh::run(&task).await,
         Task::Bench(task) => bench::run(&task).await,
     }
 }

@@ -65,6 +65,52 @@ fn runs(pid: i64) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
+/// Runs a command of a shell in which this line was evaluated. Gives what it prints, or what it complains of.
+fn shell(line: &str, command: &str) -> Result<Result<String, String>> {
+    let script = format!("{line}; {command}");
+    let output =
+        Command::new("sh").args(["-c", &script]).env("xtask", env!("CARGO_BIN_EXE_xtask")).output()?;
+    let [printed, complained] = [output.stdout, output.stderr].map(String::from_utf8);
+    Ok(if output.status.success() { Ok(printed?) } else { Err(complained?) })
+}
+
+fn tasks_work_on_the_current_cluster(line: &str) -> Result<()> {
+    let does =
+        |command: &str| shell(line, command)?.map_err(|problem| anyhow::anyhow!("{command}: {problem}"));
+    does("$xtask install")?;
+    does(
+        "kubectl create -f - <<END
+apiVersion: confidentialcontainers.org/v1alpha1
+kind: PeerPod
+metadata: { name: left, namespace: default }
+spec: { cloudProvider: libvirt, instanceID: x }
+END",
+    )?;
+    let refusal = shell(line, "$xtask uninstall")?.err().context("a PeerPod was deleted")?;
+    ensure!(refusal.contains("1 PeerPods are left"), "{refusal}");
+    does("kubectl delete peerpods left")?;
+
+    let unknown = shell(line, "$xtask deploy --provider openstack")?.err().context("it was deployed")?;
+    ensure!(unknown.contains("there is no overlay kustomize/overlays/openstack"), "{unknown}");
+    does("$xtask deploy --provider libvirt --image registry.example/mine:v2")?;
+    let image = "kubectl -n confidential-containers-system get deployment peerpod-operator \
+                 -o jsonpath='{.spec.template.spec.containers[0].image}'";
+    assert_eq!(does(image)?, "registry.example/mine:v2");
+    let refusal = shell(line, "$xtask undeploy")?.err().context("it was deleted without a drain")?;
+    ensure!(refusal.contains("nothing was deleted"), "{refusal}");
+    does("kubectl create -f - <<END
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: { name: kata-remote }
+handler: kata-remote
+END")?;
+    does("$xtask samples")?;
+    does("kubectl -n confidential-containers-system delete peerpodconfigs --all")?;
+    does("$xtask uninstall")?;
+    ensure!(shell(line, "kubectl get peerpods")?.is_err(), "the definition is there");
+    Ok(())
+}
+
 #[test]
 fn a_cluster_stays_up_until_it_is_taken_down() -> Result<()> {
     let clusters = Clusters(tempfile::tempdir()?);
@@ -78,6 +124,8 @@ fn a_cluster_stays_up_until_it_is_taken_down() -> Result<()> {
     let script = format!("{line}; cat \"$KUBECONFIG\"");
     let kubeconfig = Command::new("sh").args(["-c", &script]).output()?.stdout;
     assert!(String::from_utf8(kubeconfig)?.contains("current-context"));
+
+    tasks_work_on_the_current_cluster(line)?;
 
     let pids = clusters.pids()?;
     assert!(pids.len() == 5 && pids.iter().all(|(_, pid)| runs(*pid)), "{pids:?}");

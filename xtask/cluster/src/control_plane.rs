@@ -184,6 +184,11 @@ impl Cluster {
         &self.plan.tools
     }
 
+    /// The kubectl of this cluster's version.
+    pub fn kubectl_program(&self) -> &Path {
+        &self.plan.tools.kubectl
+    }
+
     /// Runs kubectl as the administrator and gives what it prints.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = tokio::process::Command::new(&self.plan.tools.kubectl);

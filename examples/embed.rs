@@ -1,0 +1,52 @@
+//! An operator that runs both controllers of peerpod-operator beside its own work, in one process and as one leader.
+//!
+//! `cargo run --example embed -- SETTINGS_DIR CREDENTIALS_DIR`, with a kubeconfig.
+
+use std::{env, error::Error, time::Duration};
+
+use futures::join;
+use operator_kit::{client, lease::Election, lifecycle, process, shutdown};
+use peerpod_operator::{
+    NAMESPACE,
+    metrics::Metrics,
+    operator_kit, peerpod, peerpodconfig,
+    provider::{CATALOGUE, Clouds, Openers, Places, Served},
+    settings::{self, Folders},
+};
+use prometheus_client::registry::Registry;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // What the program has already: signals, a client, a registry, an election.
+    let (stop, client, mut registry) = (shutdown::on_signals()?, client::infer().await?, Registry::default());
+    let election = Election::new(client.clone(), NAMESPACE, "my-operator", &process::name());
+    let leadership = election.leadership();
+
+    // The clouds, by the settings in these folders.
+    let [settings, credentials] = [1, 2].map(|index| env::args().nth(index));
+    let folders = Folders {
+        settings: settings.ok_or("which folder holds the settings?")?.into(),
+        credentials: credentials.map(Into::into),
+    };
+    let (metrics, openers) = (Metrics::new(&mut registry), Openers::default());
+    let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
+    let of_places = (openers.clone(), settings.clone(), leadership.clone(), stop.clone());
+    let (places, keeping) =
+        Places::keep(client.clone(), NAMESPACE, of_places.0, of_places.1, of_places.2, of_places.3);
+    let options = peerpod::Options { concurrency: 128, slow_after: Duration::from_secs(300) };
+    let clouds =
+        Clouds::new([Served { cloud: None, settings, places }], &openers, options.concurrency, &metrics);
+
+    // The two controllers, and the program's own.
+    let (listed, synced) = tokio::sync::oneshot::channel();
+    let listed = || drop(listed.send(()));
+    let (one, two) = (client.clone(), client.clone());
+    let peerpods =
+        peerpod::run(one, clouds, leadership.clone(), metrics.clone(), options, listed, stop.clone());
+    let config = peerpodconfig::Options::new(NAMESPACE);
+    let configs = peerpodconfig::run(two, config, leadership.clone(), metrics, || (), stop.clone());
+    let own = async { println!("this operator's own controllers run here") };
+    let work = async { drop(join!(peerpods, configs, keeping, own)) };
+    lifecycle::run(work, Some(election), async { drop(synced.await) }, &stop).await;
+    Ok(())
+}

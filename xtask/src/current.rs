@@ -1,0 +1,181 @@
+//! Tasks against the cluster of the current kubeconfig. They run kubectl, so they do what the documentation says by hand.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, Subcommand};
+use peerpod_operator::names::DEFAULT_IMAGE;
+
+use crate::repository;
+
+const CRDS: &str = "manifests/crd";
+const SAMPLES: &str = "manifests/samples";
+
+/// The label of everything that belongs to an installation, and the annotation that lets it be deleted.
+const REMOVABLE: &str = "app.kubernetes.io/part-of=peer-pods";
+const ALLOW_REMOVAL: &str = "peerpods.confidentialcontainers.org/allow-removal=true";
+
+/// What else `install` does.
+#[derive(Args)]
+pub(crate) struct Install {
+    #[command(subcommand)]
+    then: Option<Then>,
+}
+
+#[derive(Subcommand)]
+enum Then {
+    /// Runs the operator, too
+    Run(Run),
+}
+
+/// How the operator runs.
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Arguments of `peerpod-operator run`, such as --settings-dir; it runs without leader election unless they say otherwise
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// What is deployed.
+#[derive(Args)]
+pub(crate) struct Deploy {
+    /// The provider, which is an overlay in kustomize/
+    #[arg(long, default_value = "libvirt")]
+    provider: String,
+    /// The operator's image
+    #[arg(long, default_value = DEFAULT_IMAGE)]
+    image: String,
+}
+
+/// Applies the CRDs, and perhaps runs the operator.
+pub(crate) fn install(task: &Install) -> Result<()> {
+    kubectl(&["apply", "--server-side", "-f", CRDS])?;
+    match &task.then {
+        Some(Then::Run(task)) => run(task),
+        None => Ok(()),
+    }
+}
+
+/// Deletes the CRDs, unless PeerPods are left.
+pub(crate) fn uninstall() -> Result<()> {
+    let left = output(&["get", "peerpods", "--all-namespaces", "--ignore-not-found", "--output=name"])?;
+    let count = left.lines().count();
+    ensure!(
+        count == 0,
+        "{count} PeerPods are left, and each records a VM that nobody would delete; delete the peer pods first: \
+         kubectl get peerpods --all-namespaces"
+    );
+    kubectl(&["annotate", "--overwrite", "-f", CRDS, ALLOW_REMOVAL])?;
+    kubectl(&["delete", "--ignore-not-found", "-f", CRDS])
+}
+
+/// Runs the operator on this machine, until it is stopped.
+pub(crate) fn run(task: &Run) -> Result<()> {
+    let mut cargo = repository::cargo();
+    cargo.args(["run", "--package", "peerpod-operator", "--", "run", "--leader-elect=false"]);
+    ended(cargo.args(&task.arguments), "the operator")
+}
+
+/// Installs everything by kustomize, with this image.
+pub(crate) fn deploy(task: &Deploy) -> Result<()> {
+    let folder = kustomization(task)?;
+    kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder.display().to_string()])
+}
+
+/// Drains the installation, then deletes it.
+pub(crate) fn undeploy(task: &Deploy) -> Result<()> {
+    let operator = ["exec", "deploy/peerpod-operator", "--", "peerpod-operator", "drain"];
+    let drained = kubectl(&[&["--namespace", peerpod_operator::NAMESPACE], &operator[..]].concat());
+    drained.context("the installation was not drained, and nothing was deleted")?;
+    kubectl(&["annotate", "--overwrite", "crd,namespace", "-l", REMOVABLE, ALLOW_REMOVAL])?;
+    let folder = kustomization(task)?;
+    kubectl(&["delete", "--ignore-not-found", "-k", &folder.display().to_string()])
+}
+
+/// Applies a PeerPodConfig and a peer pod.
+pub(crate) fn samples() -> Result<()> {
+    kubectl(&["apply", "-f", SAMPLES])
+}
+
+/// A kustomization of the provider's overlay with the image.
+fn kustomization(task: &Deploy) -> Result<PathBuf> {
+    let root = repository::root();
+    let overlay = Path::new("kustomize/overlays").join(&task.provider);
+    ensure!(
+        root.join(&overlay).is_dir(),
+        "there is no overlay {}; see kustomize/overlays",
+        overlay.display()
+    );
+    let folder = root.join("target/deploy");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let (name, tag) = split(&task.image);
+    let text = format!(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../{}]\nimages:\n- name: {}\n  \
+         newName: {name}\n  {tag}\n",
+        overlay.display(),
+        split(DEFAULT_IMAGE).0,
+    );
+    fs::write(folder.join("kustomization.yaml"), text).context("writing the kustomization")?;
+    Ok(folder)
+}
+
+/// An image's name, and its tag or digest as a kustomization has it.
+fn split(image: &str) -> (&str, String) {
+    if let Some((name, digest)) = image.split_once('@') {
+        return (name, format!("digest: {digest}"));
+    }
+    match image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
+        Some((name, tag)) => (name, format!("newTag: {tag:?}")),
+        None => (image, "newTag: latest".to_owned()),
+    }
+}
+
+fn kubectl(arguments: &[&str]) -> Result<()> {
+    ended(command().args(arguments), "kubectl")
+}
+
+fn output(arguments: &[&str]) -> Result<String> {
+    let output = command().args(arguments).stderr(Stdio::piped()).output().context(NO_KUBECTL)?;
+    let problem = String::from_utf8_lossy(&output.stderr);
+    // Without the definition there are no objects of it.
+    if problem.contains("the server doesn't have a resource type") {
+        return Ok(String::new());
+    }
+    ensure!(output.status.success(), "kubectl {}: {}", arguments.join(" "), problem.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const NO_KUBECTL: &str =
+    "running kubectl; put it on the PATH, or start a cluster that brings it: cargo xtask cluster up";
+
+fn command() -> Command {
+    let mut command = Command::new("kubectl");
+    command.current_dir(repository::root());
+    command
+}
+
+fn ended(command: &mut Command, name: &str) -> Result<()> {
+    let status = command.status().context(if name == "kubectl" { NO_KUBECTL } else { "running cargo" })?;
+    ensure!(status.success(), "{name} ended with {status}; see above");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_a_tag_or_a_digest_behind_its_name() {
+        for (image, name, rest) in [
+            ("a.example:5000/b", "a.example:5000/b", "newTag: latest"),
+            ("a.example:5000/b:v1", "a.example:5000/b", "newTag: \"v1\""),
+            ("b@sha256:12", "b", "digest: sha256:12"),
+        ] {
+            assert_eq!(split(image), (name, rest.to_owned()));
+        }
+    }
+}
