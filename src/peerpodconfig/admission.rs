@@ -60,10 +60,7 @@ impl Context {
             (None, AdmissionMode::Policy) if !served => self.current_means(config, &kinds).await?,
             (Some(_), _) | (None, AdmissionMode::None) => Means::None,
             (None, AdmissionMode::Policy) => Means::Policy,
-            (None, AdmissionMode::Auto) if served && !self.keeps_webhook(config, &kinds).await? => {
-                Means::Policy
-            }
-            (None, AdmissionMode::Auto | AdmissionMode::Webhook) => Means::Webhook,
+            (None, AdmissionMode::Webhook) => Means::Webhook,
         };
         let (tls, refused) =
             if means == Means::Webhook { self.tls(config, tls).await? } else { Default::default() };
@@ -92,7 +89,7 @@ impl Context {
             (_, Some(older)) => Some(shared_state(older)),
             _ if is_unsupported => {
                 let message = "the API server does not support mutating admission policies (Kubernetes 1.36 and \
-                     later do); use the mode Webhook or Auto";
+                     later do); use the mode Webhook";
                 Some(Finding::new(Reason::PolicyUnsupported, message))
             }
             (Means::None, None) => None,
@@ -167,16 +164,6 @@ impl Context {
         let in_force = deployment.as_ref().map(webhook::tls_of_deployment).unwrap_or_default();
         let refused = problem.map(|problem| tls_refused(&config.spec.config_map_name, &problem, &in_force));
         Ok((in_force, refused))
-    }
-
-    /// Whether there is a webhook that a policy may not replace yet: the API server that was asked supports policies, but another
-    /// one may not. A webhook serves Pods through all of them.
-    async fn keeps_webhook(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<bool, ApiError> {
-        if self.policies.by_all(Instant::now()) {
-            return Ok(false);
-        }
-        let served = apply::class_served(&self.client, &config.name_any(), kinds).await?;
-        Ok(served.is_some_and(|(_, kind)| Means::of(kind) == Means::Webhook))
     }
 
     /// The means of a configuration's present admission for its runtime class.

@@ -90,8 +90,7 @@ reasons! {
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;
-    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook or
-    /// Auto.
+    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook.
     PolicyUnsupported => AdmissionReady(false), Warning;
     /// `admission.mode` is None: another program turns Pods into peer pods.
     AdmissionElsewhere => AdmissionReady(true), Normal;

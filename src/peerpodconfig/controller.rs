@@ -133,7 +133,7 @@ impl Context {
         let context = self.clone();
         self.leadership.changes().inspect(move |()| {
             context.capacity.taken_over();
-            context.policies.forget();
+            context.policies.doubt();
         })
     }
 }

@@ -176,7 +176,7 @@ mod tests {
     fn only_a_policy_lacks_anything() {
         let mut spec = PeerPodConfigSpec::default();
         assert_eq!(unsupported(&spec), []);
-        spec.admission.mode = AdmissionMode::Auto;
+        spec.admission.mode = AdmissionMode::Policy;
         assert!(!unsupported(&spec).contains(&POD_LEVEL_STAYS));
         spec.admission.sizing = Sizing::Sum;
         assert!(unsupported(&spec).contains(&POD_LEVEL_STAYS));

@@ -158,10 +158,8 @@ fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
         })
         .await?;
 
-        // By itself the operator picks the same.
-        stage.configure("config", mode("Auto")).await?;
-        stage.until("config", "Ready", "AllReady").await?;
         assert_eq!(policies.get(NAME).await?.uid(), first.uid());
+        stage.until("config", "Ready", "AllReady").await?;
         until_there_is(&stage.client, &POLICY).await?;
         stage.clear("config").await
     })
@@ -206,11 +204,6 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         until_there_is(client, &WEBHOOK).await?;
-        // Whether every API server has policies is not known for a while.
-        stage.configure("config", mode("Auto")).await?;
-        stage.until_gone("config", "Conflict").await?;
-        until_there_is(client, &WEBHOOK).await?;
-        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
 
         never_without(client, async {
             stage.configure("config", mode("Policy")).await?;
@@ -245,15 +238,15 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
 }
 
 #[test]
-fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> {
+fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> {
     alone_on(OLDEST_KUBERNETES, operator, async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        stage.configure("config", mode("Auto")).await?;
+        stage.configure("config", mode("Webhook")).await?;
         trust(&stage.client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.configure("config", mode("Policy")).await?;
         let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
-        assert!(message.contains("Webhook or Auto"), "{message}");
+        assert!(message.contains("use the mode Webhook"), "{message}");
         // What works stays, and is looked after.
         Stage::kubectl(alone, &["delete", "deployment", "config-webhook"]).await?;
         wait::eventually("all of it is there", DEADLINE, async || {
