@@ -22,7 +22,6 @@ mod node_request;
 mod nodes;
 pub mod plan;
 mod recount;
-pub mod selection;
 pub mod spread;
 mod summary;
 mod taints;

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt, future::ready, stream};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject},
-    runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
+    runtime::{WatchStreamExt, watcher},
 };
 use operator_kit::{
     api_call::{self, ApiError},
@@ -18,8 +18,7 @@ use operator_kit::{
 };
 use tokio::sync::watch;
 
-use super::resources::{CONFIG_LABEL, policy};
-use crate::api::v1alpha1::PeerPodConfig;
+use super::super::resources::{CONFIG_LABEL, policy};
 
 /// For how long an answer is valid. It is less than the slow resync, so each of those asks again.
 const BELIEVED: Duration = Duration::from_secs(200);
@@ -68,25 +67,20 @@ impl PolicySupport {
     }
 }
 
-/// The configurations in `namespace` whose policy or binding was created, changed or removed, while these are `served`.
+/// The names of configurations whose policy or binding was created, changed or removed, while these are `served`.
 pub(super) fn changes(
     client: &Client,
     served: &watch::Receiver<bool>,
-    namespace: &str,
-) -> impl Stream<Item = ObjectRef<PeerPodConfig>> + Send + 'static {
+) -> impl Stream<Item = String> + Send + use<> {
     let [policies, bindings] = policy::resources().map(|resource| of_kind(client, served, resource));
-    let namespace = namespace.to_owned();
-    stream::select(policies, bindings).filter_map(move |object| {
-        let name = object.labels().get(CONFIG_LABEL);
-        ready(name.map(|name| ObjectRef::new(name).within(&namespace)))
-    })
+    stream::select(policies, bindings).filter_map(|object| ready(object.labels().get(CONFIG_LABEL).cloned()))
 }
 
 fn of_kind(
     client: &Client,
     served: &watch::Receiver<bool>,
     resource: ApiResource,
-) -> impl Stream<Item = DynamicObject> + Send + 'static {
+) -> impl Stream<Item = DynamicObject> + Send + use<> {
     let (client, served) = (client.clone(), served.clone());
     let not_served = served.clone();
     stream::repeat(()).then(move |()| until(served.clone(), true)).flat_map(move |()| {
