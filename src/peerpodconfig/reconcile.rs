@@ -180,3 +180,6 @@ fn advertised_before(config: &PeerPodConfig) -> u64 {
     let before = config.status.as_ref().map_or(0, |status| status.advertised);
     u64::try_from(before).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;

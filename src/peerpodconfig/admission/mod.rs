@@ -33,6 +33,7 @@ use operator_kit::{Permission, api_call::ApiError};
 use tokio::sync::OnceCell;
 use tracing::warn;
 
+pub(super) use self::observe::Options;
 use self::{
     apply::Applier,
     desired::Desired,
@@ -86,18 +87,6 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
 ];
-
-/// What the webhook runs.
-#[derive(Clone, Debug)]
-pub(super) struct Options {
-    /// The operator's own namespace.
-    pub(super) namespace: String,
-    /// The name of the operator's own Pod, if it runs in one.
-    pub(super) pod: Option<String>,
-    /// The image; `None`: that of the operator's own Pod.
-    pub(super) image: Option<String>,
-    pub(super) secure_metrics: bool,
-}
 
 /// Sets up the admission of Pods *(client required)*.
 pub(super) struct Admission {

@@ -28,7 +28,6 @@ use super::{
             webhook,
         },
     },
-    Options,
     means::{Means, cluster_scoped},
     policy_support::PolicySupport,
     sharing::{has_others, older_with_same_class},
@@ -39,6 +38,18 @@ use crate::{
     names::DEFAULT_IMAGE,
     webhook::tls::{TlsError, TlsOptions},
 };
+
+/// What the webhook runs.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Options {
+    /// The operator's own namespace.
+    pub(in super::super) namespace: String,
+    /// The name of the operator's own Pod, if it runs in one.
+    pub(in super::super) pod: Option<String>,
+    /// The image; `None`: that of the operator's own Pod.
+    pub(in super::super) image: Option<String>,
+    pub(in super::super) secure_metrics: bool,
+}
 
 pub(super) struct Observer {
     pub(super) client: Client,
