@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -12,6 +12,7 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Pod, Service},
         policy::v1::PodDisruptionBudget,
     },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -261,6 +262,55 @@ fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> 
         stage.clear("config").await?;
         ensure!(objects(&alone.testbed.client(), false).await?.is_empty());
         Ok(())
+    })
+}
+
+/// Has the schema allow these modes.
+async fn allow(client: &Client, modes: &[&str]) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let field =
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/admission/properties/mode/enum";
+    let patch = json!([{ "op": "replace", "path": field, "value": modes }]);
+    let patch = Patch::<()>::Json(serde_json::from_value(patch)?);
+    crds.patch("peerpodconfigs.confidentialcontainers.org", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+#[test]
+fn one_that_was_stored_with_the_mode_auto_gets_a_webhook_and_others_are_looked_after() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        allow(&stage.client, &["Webhook", "Policy", "Auto", "None"]).await?;
+        let stored = wait::eventually("it can be stored", DEADLINE, async || {
+            Ok(stage.configure("config", mode("Auto")).await?)
+        })
+        .await;
+        allow(&stage.client, &["Webhook", "Policy", "None"]).await?;
+        stored?;
+        wait::eventually("another one is refused", DEADLINE, async || {
+            let Err(problem) = stage.configure("other", mode("Auto")).await else {
+                // A stored one would not be refused again.
+                stage.delete("other").await?;
+                bail!("it is stored");
+            };
+            let problem = problem.to_string();
+            ensure!(problem.contains("Unsupported value") && problem.contains("Webhook"), "{problem}");
+            Ok(())
+        })
+        .await?;
+        // What the operator writes to it does not fail because of the stored mode.
+        alone.operator.stop().await?;
+        let dir = tempfile::tempdir()?;
+        alone.operator = operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
+        trust(&stage.client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        until_there_is(&stage.client, &WEBHOOK).await?;
+        let nowhere = json!({ "nodeSelector": { "nowhere": "yes" } });
+        stage.configure("beside", nowhere).await?;
+        stage.until("beside", "AdmissionReady", "AdmissionElsewhere").await?;
+        stage.delete("beside").await?;
+        stage.clear("config").await
     })
 }
 
