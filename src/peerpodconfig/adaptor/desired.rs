@@ -8,18 +8,10 @@ use super::{
     settings,
 };
 
-/// What is to be deployed.
-#[derive(Clone, Debug)]
-pub(super) struct Desired {
-    pub(super) daemon_set: DaemonSet,
-}
-
-impl Desired {
-    /// The DaemonSet with a record of its settings. `since`: since when `settings` are in force, while Pods run on older ones.
-    pub(super) fn of(inputs: &Inputs, settings: &AdaptorSettings, since: Option<Timestamp>) -> Self {
-        let mut daemon_set = resources::daemon_set(inputs);
-        let record = settings::record(&settings.hash, since);
-        daemon_set.metadata.annotations.get_or_insert_default().extend(record);
-        Self { daemon_set }
-    }
+/// The DaemonSet with a record of its settings. `since`: since when `settings` are in force, while Pods run on older ones.
+pub(super) fn daemon_set(inputs: &Inputs, settings: &AdaptorSettings, since: Option<Timestamp>) -> DaemonSet {
+    let mut daemon_set = resources::daemon_set(inputs);
+    let record = settings::record(&settings.hash, since);
+    daemon_set.metadata.annotations.get_or_insert_default().extend(record);
+    daemon_set
 }

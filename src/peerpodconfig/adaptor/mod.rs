@@ -32,7 +32,7 @@ use kube::{
 use operator_kit::{Permission, api_call::ApiError};
 
 pub use self::settings::Mounted;
-use self::{apply::Applier, desired::Desired, observe::Observer};
+use self::{apply::Applier, observe::Observer};
 use super::{
     apply::Objects,
     capacity::{NodeRequest, Nodes, Summary},
@@ -135,8 +135,8 @@ impl Adaptor {
         let in_force = sources.settings.in_force(current, restarts);
         let inputs = self.inputs(config, &in_force);
         // After the last of them has ended, no further list is needed.
-        let Desired { daemon_set } =
-            Desired::of(&inputs, &sources.settings, since.filter(|_| !older.is_empty()));
+        let since = since.filter(|_| !older.is_empty());
+        let daemon_set = desired::daemon_set(&inputs, &sources.settings, since);
         let found = self.applier.daemon_set(config, &daemon_set).await?;
         let has_account = self.annotate_service_account(configs).await?;
         if let Some(taken) = found.name_taken() {

@@ -175,17 +175,39 @@ async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_
         // The rest is tried again.
         Call::get(policies).answer(Answer::error(500, "InternalError", "down")),
     ]);
-    calls.extend(report("older"));
+    calls.push(status("older"));
     let server = ApiServer::expecting(calls);
     let error = reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
 }
 
-/// The status and the events of a configuration that is being deleted.
-fn report(config: &str) -> [Call; 1] {
-    let status = format!(
-        "/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs/{config}/status"
-    );
-    // It is gone, so no event follows.
-    [Call::patch(status).answer(Answer::not_found("peerpodconfigs", config))]
+/// The status of a configuration. It is gone meanwhile, which is no error.
+fn status(config: &str) -> Call {
+    let configs = format!("/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs");
+    Call::patch(format!("{configs}/{config}/status")).answer(Answer::not_found("peerpodconfigs", config))
+}
+
+#[tokio::test]
+async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
+    let config = config("config", 0, false);
+    let no_settings = || {
+        [("configmaps", "peer-pods-cm"), ("secrets", "peer-pods-secret")].map(|(kind, name)| {
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
+                .answer(Answer::not_found(kind, name))
+        })
+    };
+    let event = |reason: &str| {
+        Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
+            .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
+    };
+    let mut calls = listed();
+    // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
+    calls.extend(no_settings());
+    calls.extend(no_settings());
+    calls.push(Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")));
+    calls.push(status("config"));
+    calls.extend(["SettingsMissing", "AdmissionFailed", "NoneSelected"].map(event));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
 }
