@@ -17,6 +17,8 @@ pub fn cluster_role() -> ClusterRole {
         rules: Some(rules(&[
             peerpod::PERMISSIONS,
             peerpodconfig::PERMISSIONS,
+            peerpodconfig::adaptor::PERMISSIONS,
+            peerpodconfig::admission::PERMISSIONS,
             peerpodconfig::capacity::PERMISSIONS,
         ])),
         ..ClusterRole::default()
@@ -40,7 +42,9 @@ pub fn role(options: &Options) -> Role {
             &LEASE_PERMISSIONS,
             places::PERMISSIONS,
             peerpodconfig::NAMESPACE_PERMISSIONS,
-            peerpodconfig::webhook_resources::PERMISSIONS,
+            peerpodconfig::adaptor::NAMESPACE_PERMISSIONS,
+            peerpodconfig::admission::NAMESPACE_PERMISSIONS,
+            peerpodconfig::admission::webhook_resources::PERMISSIONS,
             DRAIN_PERMISSIONS,
         ])),
     }

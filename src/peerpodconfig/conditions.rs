@@ -90,8 +90,7 @@ reasons! {
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;
-    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook or
-    /// Auto.
+    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook.
     PolicyUnsupported => AdmissionReady(false), Warning;
     /// `admission.mode` is None: another program turns Pods into peer pods.
     AdmissionElsewhere => AdmissionReady(true), Normal;
@@ -102,12 +101,6 @@ reasons! {
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready. Its status
     /// says why.
     SharedNotReady => AdmissionReady(false), Normal;
-    /// The PeerPodConfig is being deleted or was edited. Its old admission stays until the admission of the PeerPodConfig
-    /// that takes over is ready, for at most 60 s.
-    AdmissionKept => AdmissionReady(false), Normal;
-    /// The PeerPodConfig is being deleted or was edited. The operator removes its old admission, although the admission
-    /// of the PeerPodConfig that takes over is not ready. The status of that PeerPodConfig says why.
-    AdmissionDropped => AdmissionReady(false), Warning;
     /// The runtime class does not exist, so no Pod can use it. Install Kata Containers with this runtime class.
     RuntimeClassMissing => AdmissionReady(false), Warning;
     /// The API server rejects an object of the admission as invalid. The message names the field.

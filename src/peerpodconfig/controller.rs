@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::ready, sync::Arc};
 
-use futures::{FutureExt, Stream, StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{DaemonSet, Deployment},
@@ -15,23 +15,28 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action},
-        reflector::{ObjectRef, Store},
+        reflector::ObjectRef,
     },
 };
 use operator_kit::{Backoff, Leadership, Permission, projection::reading, status::Publisher};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span, warn};
 
 use super::{
-    Mounted, admission,
+    adaptor::{self, Adaptor, Mounted},
+    admission::{self, Admission},
+    apply::Objects,
     capacity::Capacity,
-    conditions, drift,
-    observe::Observer,
-    policies,
+    configs::{Configs, is_in_conflict},
+    drift::Drifts,
+    finalizer::Finalizer,
+    garbage_collect::GarbageCollector,
+    reconcile::Reconciler,
     report::Reporter,
-    resources::{self, CONFIG_LABEL, program::Program},
-    watches, webhook_resources,
+    resources::{self, CONFIG_LABEL},
+    rooms::Rooms,
+    watches,
 };
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
@@ -41,44 +46,16 @@ use crate::{
 /// The controller's name, in `--controllers` and in metrics.
 pub const NAME: &str = "peerpodconfig";
 
-/// What the controller may do in the whole cluster, beside [`capacity::PERMISSIONS`](super::capacity::PERMISSIONS).
+/// What the controller itself may do in the whole cluster. Each room has rights of its own.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["list", "watch", "patch"]),
     Permission::new("confidentialcontainers.org", &["peerpodconfigs/status"], &["patch"]),
-    Permission::new("apps", &["daemonsets"], &["list", "watch"]),
-    Permission::new("node.k8s.io", &["runtimeclasses"], &["get", "list", "watch"]),
-    Permission::new(
-        "admissionregistration.k8s.io",
-        &["mutatingwebhookconfigurations"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    Permission::new(
-        "admissionregistration.k8s.io",
-        &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// What it may do in the operator's own namespace.
-pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
-    Permission::new("", &["configmaps", "secrets"], &["get", "list", "watch"]),
-    Permission::new("", &["pods"], &["get"]),
-    Permission::new("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
-    Permission::new("", &["serviceaccounts"], &["get", "patch"]).named(&[resources::SERVICE_ACCOUNT]),
-    Permission::new(
-        "apps",
-        &["daemonsets", "deployments"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-    // Where the operator itself is to run, and so the webhook.
-    Permission::new("apps", &["replicasets"], &["get"]),
-    Permission::new(
-        "policy",
-        &["poddisruptionbudgets"],
-        &["get", "list", "watch", "create", "patch", "delete"],
-    ),
-];
+/// What it may do in the operator's own namespace: read the settings.
+pub const NAMESPACE_PERMISSIONS: &[Permission] =
+    &[Permission::new("", &["configmaps", "secrets"], &["get", "list", "watch"])];
 
 /// Where the operator is, and what it deploys.
 #[derive(Clone, Debug)]
@@ -105,37 +82,34 @@ pub struct Options {
     pub mounted: Option<Mounted>,
 }
 
-/// What one reconcile needs.
-pub(super) struct Context {
-    pub(super) client: Client,
-    pub(super) options: Options,
-    pub(super) observer: Observer,
-    pub(super) reporter: Reporter,
-    pub(super) configs: Store<PeerPodConfig>,
-    pub(super) daemon_sets: Store<DaemonSet>,
-    pub(super) capacity: Capacity,
-    /// Reconciles and the garbage collection take turns.
-    pub(super) turn: Mutex<()>,
-    pub(super) policies: policies::PolicySupport,
-    pub(super) webhook_resources: webhook_resources::Watched,
-    pub(super) drifts: drift::Drifts,
-    pub(super) propagation: admission::Propagation,
-    /// What the webhook runs, once it is known: it does not change while this process runs.
-    pub(super) program: OnceCell<Program>,
-    pub(super) backoff: Backoff<ObjectRef<PeerPodConfig>>,
-    pub(super) leadership: Leadership,
-    pub(super) metrics: Metrics,
+impl Options {
+    fn adaptor(&self) -> adaptor::Options {
+        adaptor::Options {
+            namespace: self.namespace.clone(),
+            image: self.adaptor_image.clone(),
+            ssh_key_secret: self.ssh_key_secret.clone(),
+            tls_secret: self.tls_secret.clone(),
+            byom_host_keys_secret: self.byom_host_keys_secret.clone(),
+            mounted: self.mounted.clone(),
+        }
+    }
+
+    fn admission(&self) -> admission::Options {
+        admission::Options {
+            namespace: self.namespace.clone(),
+            pod: self.pod.clone(),
+            image: self.image.clone(),
+            secure_metrics: self.secure_metrics,
+        }
+    }
 }
 
-impl Context {
-    /// Yields whenever this process begins or ceases to lead: another process may have led meanwhile.
-    fn led(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + use<> {
-        let context = self.clone();
-        self.leadership.changes().inspect(move |()| {
-            context.capacity.taken_over();
-            context.policies.forget();
-        })
-    }
+/// What the controller needs for each reconcile.
+struct Context {
+    reconciler: Reconciler,
+    backoff: Backoff<ObjectRef<PeerPodConfig>>,
+    leadership: Leadership,
+    metrics: Metrics,
 }
 
 /// Runs the controller until `shutdown`, then waits for the running reconcile. Calls `synced` once, when the watches have listed
@@ -148,78 +122,76 @@ pub async fn run(
     synced: impl FnOnce() + Send + 'static,
     shutdown: CancellationToken,
 ) {
-    let (capacity, nodes_changed) = Capacity::watch(&client);
-    let nodes = capacity.nodes().clone();
     let own = options.namespace.clone();
     let labelled = reading(&client, &watches::LABELLED);
-    let (configs, writer) = kube::runtime::reflector::store();
+    let (store, writer) = kube::runtime::reflector::store();
     let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
-    let controller = Controller::for_stream(asking, configs.clone())
+    let controller = Controller::for_stream(asking, store.clone())
         .with_config(controller::Config::default().concurrency(1));
-    let (daemon_sets, writer) = kube::runtime::reflector::store();
-    let daemon_sets_seen = daemon_sets.clone();
-    let policies = policies::PolicySupport::default();
-    let policy_changes = policies::changes(&labelled, &policies.subscribe(), &own);
-    let (webhook_resources, webhook_resources_changed) = webhook_resources::Watched::watch(&client, &own);
-    let context = Arc::new(Context {
-        observer: Observer { client: client.clone(), namespace: own.clone() },
-        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, FIELD_MANAGER, "Configuring")),
-        configs: configs.clone(),
-        daemon_sets,
-        capacity,
-        turn: Mutex::default(),
-        policies,
-        webhook_resources,
-        drifts: drift::Drifts::default(),
-        propagation: admission::Propagation::default(),
-        program: OnceCell::new(),
-        backoff: Backoff::default(),
-        leadership: leadership.clone(),
-        metrics,
-        client: client.clone(),
-        options,
-    });
+    let configs = Configs::new(store.clone(), own.clone());
+
+    let drifts = Arc::new(Drifts::default());
+    let objects = Objects::new(client.clone(), drifts.clone());
+    let (capacity, nodes_changed) = Capacity::watch(&client);
+    let nodes = capacity.nodes().clone();
+    let (adaptor, daemon_sets) = Adaptor::watch(&client, objects.clone(), nodes.clone(), options.adaptor());
+    let daemon_sets_listed = adaptor.wait_until_listed();
+    let (admission, webhook_resources_changed) =
+        Admission::watch(&client, objects.clone(), drifts.clone(), options.admission());
+    let policy_changes = admission.policy_changes(&labelled);
+    let rooms = Arc::new(Rooms { adaptor, admission, capacity, turn: Mutex::default() });
 
     let collecting = {
-        let (context, asked) = (context.clone(), stream::select(gone, leadership.changes()));
+        let (leadership, rooms) = (leadership.clone(), rooms.clone());
+        let asked = stream::select(gone, leadership.changes());
+        let (client, namespace) = (client.clone(), own.clone());
+        let collector = GarbageCollector { client, objects, rooms, leadership, namespace };
         // The future is large, and it waits most of the time.
-        Box::pin(async move { context.collect_garbage_when_asked(asked).await })
+        Box::pin(async move { collector.run(asked).await })
     };
-    let everything = Everything { configs: configs.clone(), namespace: own.clone() };
-    let webhooks = {
-        let namespace = own.clone();
-        move |name: Option<&String>| name.map(|name| ObjectRef::new(name).within(&namespace))
+    // Whenever this process begins or ceases to lead.
+    let led = {
+        let rooms = rooms.clone();
+        leadership.changes().inspect(move |()| rooms.taken_over())
     };
-    let all_daemon_sets = {
-        let everything = everything.clone();
-        // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
-        (watches::daemon_sets(&client, writer), move |daemon_set: DaemonSet| {
-            if resources::runs_adaptor(&daemon_set) { everything.all() } else { everything.in_conflict() }
-        })
+    let reconciler = Reconciler {
+        rooms,
+        configs: configs.clone(),
+        finalizer: Finalizer::new(client.clone()),
+        reporter: Reporter::new(Publisher::new(&client, &watches::CONFIG, FIELD_MANAGER, "Configuring")),
+        drifts,
+        client,
+        namespace: own.clone(),
     };
-    let (cm, secrets, classes) = (everything.clone(), everything.clone(), everything.clone());
+    let context = Arc::new(Context { reconciler, backoff: Backoff::default(), leadership, metrics });
+
+    let (webhooks, all, cm, secrets, classes) =
+        (configs.clone(), configs.clone(), configs.clone(), configs.clone(), configs);
     let controller = controller
-        .watches_stream(all_daemon_sets.0, all_daemon_sets.1)
+        .watches_stream(daemon_sets, move |daemon_set: DaemonSet| {
+            // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
+            all.matching(|config| resources::runs_adaptor(&daemon_set) || is_in_conflict(config))
+        })
         .owns_stream(watches::labelled::<Deployment>(Api::namespaced(labelled.clone(), &own)))
         .owns_stream(watches::labelled::<Service>(Api::namespaced(labelled.clone(), &own)))
         .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(labelled.clone(), &own)))
         .watches_stream(
             watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
-            move |webhook| webhooks(webhook.labels().get(CONFIG_LABEL)),
+            move |webhook| webhook.labels().get(CONFIG_LABEL).map(|name| webhooks.named(name)),
         )
         // A reconcile reads them when it uses them.
         .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            cm.using(|spec| spec.config_map_name == it.name_any())
+            cm.matching(|config| config.spec.config_map_name == it.name_any())
         })
         .watches_stream(watches::all::<Secret>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            secrets.using(|spec| spec.cloud_secret_name == it.name_any())
+            secrets.matching(|config| config.spec.cloud_secret_name == it.name_any())
         })
         .watches_stream(watches::all::<RuntimeClass>(Api::all(labelled)), move |it| {
-            classes.using(|spec| spec.admission.runtime_class_name == it.name_any())
+            classes.matching(|config| config.spec.admission.runtime_class_name == it.name_any())
         })
         .reconcile_on(policy_changes)
         .reconcile_all_on(webhook_resources_changed)
-        .reconcile_all_on(stream::select(nodes_changed, context.led()))
+        .reconcile_all_on(stream::select(nodes_changed, led))
         .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())
         .run(reconcile, |_, never, _| match *never {}, context)
@@ -233,11 +205,11 @@ pub async fn run(
         });
 
     let all_seen = async move {
-        if configs.wait_until_ready().await.is_ok() {
+        if store.wait_until_ready().await.is_ok() {
             nodes.wait_until_known().await;
-            if daemon_sets_seen.wait_until_ready().await.is_ok() {
+            if daemon_sets_listed.await {
                 info!(
-                    configurations = configs.len(),
+                    configurations = store.len(),
                     "the operator has listed every PeerPodConfig, node and DaemonSet"
                 );
                 synced();
@@ -253,51 +225,12 @@ pub async fn run(
     }
 }
 
-/// All configurations that the controller honours.
-#[derive(Clone)]
-struct Everything {
-    configs: Store<PeerPodConfig>,
-    namespace: String,
-}
-
-impl Everything {
-    fn all(&self) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|_| true)
-    }
-
-    /// Those whose status has the condition `Conflict`.
-    fn in_conflict(&self) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|config| {
-            let conditions = config.status.iter().flat_map(|status| &status.conditions);
-            conditions
-                .into_iter()
-                .any(|condition| condition.type_ == conditions::ConditionType::Conflict.as_str())
-        })
-    }
-
-    fn using(
-        &self,
-        matches: impl Fn(&crate::api::v1alpha1::PeerPodConfigSpec) -> bool,
-    ) -> Vec<ObjectRef<PeerPodConfig>> {
-        self.of(|config| matches(&config.spec))
-    }
-
-    fn of(&self, matches: impl Fn(&PeerPodConfig) -> bool) -> Vec<ObjectRef<PeerPodConfig>> {
-        let here = self
-            .configs
-            .state()
-            .into_iter()
-            .filter(|config| config.namespace().as_deref() == Some(&*self.namespace) && matches(config));
-        here.map(|config| ObjectRef::from_obj(&*config)).collect()
-    }
-}
-
 async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {
     let span =
         info_span!("reconcile", namespace = config.metadata.namespace, peerpodconfig = config.metadata.name);
     let started = std::time::Instant::now();
     let key = ObjectRef::from_obj(&*config);
-    let work = Box::pin(context.reconcile(&config).instrument(span.clone()));
+    let work = Box::pin(context.reconciler.reconcile(&config).instrument(span.clone()));
     let Some(outcome) = context.leadership.while_leading(work).await else {
         return Ok(Action::await_change());
     };

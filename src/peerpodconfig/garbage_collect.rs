@@ -4,12 +4,12 @@
 //! Kubernetes' garbage collector removes what is in a namespace. This removes the rest: cluster-scoped objects, and what the
 //! operator wrote to nodes and to the ServiceAccount. It keeps what may belong to a configuration that exists in any namespace.
 
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use operator_kit::{
-    Backoff,
+    Backoff, Leadership,
     api_call::{self, ApiError, is_served},
     metadata::Metadata,
     projection::reading,
@@ -17,12 +17,28 @@ use operator_kit::{
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Context, FINALIZER, apply, reconcile::ReconcileError, resources::CONFIG_LABEL, watches::CONFIG};
+use super::{
+    FINALIZER,
+    apply::Objects,
+    resources::CONFIG_LABEL,
+    rooms::{ReconcileError, Rooms},
+    watches::CONFIG,
+};
 use crate::api::v1alpha1::PeerPodConfig;
 
-impl Context {
+/// Collects the garbage.
+pub(super) struct GarbageCollector {
+    pub(super) client: Client,
+    pub(super) objects: Objects,
+    pub(super) rooms: Arc<Rooms>,
+    pub(super) leadership: Leadership,
+    /// The operator's own namespace.
+    pub(super) namespace: String,
+}
+
+impl GarbageCollector {
     /// Collects garbage at each item of `asked` while this process leads, and again after a failure.
-    pub(super) async fn collect_garbage_when_asked(&self, asked: impl Stream<Item = ()>) -> Infallible {
+    pub(super) async fn run(&self, asked: impl Stream<Item = ()>) -> Infallible {
         let backoff = Backoff::default();
         let mut again: Option<Duration> = None;
         let mut asked = std::pin::pin!(asked);
@@ -38,7 +54,7 @@ impl Context {
                 () = wait => {}
             }
             // A process that does not lead is asked again when it begins to lead.
-            again = match self.leadership.while_leading(self.garbage_collect()).await {
+            again = match self.leadership.while_leading(self.collect()).await {
                 None => None,
                 Some(Ok(again)) => {
                     backoff.succeeded(&());
@@ -54,28 +70,19 @@ impl Context {
     }
 
     /// Removes what is left of configurations that no longer exist. Returns when to collect again without an event.
-    async fn garbage_collect(&self) -> Result<Option<Duration>, ReconcileError> {
-        self.capacity.nodes().wait_until_known().await;
+    async fn collect(&self) -> Result<Option<Duration>, ReconcileError> {
+        self.rooms.capacity.nodes().wait_until_known().await;
         // Meanwhile no reconcile creates objects that would seem to be left behind.
-        let _turn = self.turn.lock().await;
-        let mut made = Vec::new();
-        // An object whose kind is not known now stays until the next collection.
-        self.policies.doubt();
-        // The registration of a webhook is deleted before its server.
-        for kind in self.admission_kinds(self.policies.ask(&self.client).await?).into_iter().rev() {
-            if kind.namespace.is_none() {
-                let objects = apply::made(&self.client, &kind).await?;
-                made.extend(objects.into_iter().map(|object| (kind.clone(), object)));
-            }
-        }
+        let _turn = self.rooms.turn.lock().await;
+        let made = self.rooms.admission.cluster_scoped_objects().await?;
         // Read after the objects, and not from the store, which may lag: so every configuration that has objects is in the list.
         let configs = self.all_configurations().await?;
-        let is_here = |config: &Metadata<_>| config.namespace().as_ref() == Some(&self.options.namespace);
+        let is_here = |config: &Metadata<_>| config.namespace().as_ref() == Some(&self.namespace);
         for (kind, object) in made {
             let Some(config) = object.labels().get(CONFIG_LABEL) else { continue };
             let of_that_name = || configs.iter().filter(|it| it.name_any() == *config);
             if of_that_name().next().is_none() {
-                apply::remove_unchanged(&self.client, &kind, &object).await?;
+                self.objects.remove_unchanged(&kind, &object).await?;
             } else if !of_that_name().any(is_here) {
                 let (kind, name) = (kind.resource.kind, object.name_any());
                 info!(
@@ -90,8 +97,8 @@ impl Context {
             // The next reconcile of any of these configurations corrects all nodes.
             return Ok(None);
         }
-        self.annotate_service_account().await?;
-        Ok(self.capacity.pass(&[]).await?.and_then(|pass| pass.again))
+        self.rooms.adaptor.annotate_service_account(&[]).await?;
+        Ok(self.rooms.capacity.pass(&[]).await?.and_then(|pass| pass.again))
     }
 
     /// All configurations; none if their definition was removed by force, which leaves everything that was created for them.

@@ -1,56 +1,68 @@
 //! The controller of [`PeerPodConfig`](crate::api::v1alpha1::PeerPodConfig)s: cloud-api-adaptor on the selected nodes, the admission
 //! of peer pods, and the number of VMs that each node advertises.
 //!
+//! ```text
+//! watch ─► reconcile ─► capacity ─┐
+//!                   ├─► adaptor ──┼─► findings ─► conditions ─► report
+//!                   └─► admission ┘
+//! ```
+//!
+//! A room is a folder: `adaptor/`, `admission/`, `capacity/`. It observes (reads), computes the desired state (pure), applies it
+//! (writes), and returns findings, which become conditions. The adaptor uses the nodes and summaries of capacity; otherwise no room
+//! knows another one.
+//!
 //! | file | what it does |
 //! |---|---|
 //! | `controller.rs` | the watches, and the controller that they feed |
 //! | `watches.rs` | which changes of the watched objects request a reconcile |
-//! | `reconcile.rs` | one reconcile; `adaptor.rs` and `admission.rs` are its two halves |
-//! | `observe.rs` | reads settings, the runtime class, and what others installed |
-//! | `preconditions.rs` | why cloud-api-adaptor is not deployed |
+//! | `configs.rs` | the configurations that the controller honours |
+//! | `reconcile.rs` | one reconcile: calls one room after another, and reports |
+//! | `rooms.rs` | the rooms together |
+//! | `cleanup.rs` | removes everything of a configuration that is being deleted |
+//! | `finalizer.rs` | sets and removes the finalizer |
+//! | `garbage_collect.rs` | removes what is left of configurations whose finalizer was removed by force |
+//! | `adaptor/` | cloud-api-adaptor on the selected nodes |
+//! | `admission/` | what turns Pods into peer pods |
+//! | `capacity/` | how many VMs each node may run |
 //! | `resources/` | the wanted objects (pure) |
-//! | `capacity/` | how many VMs each node may run (pure), and the writes to nodes |
-//! | `apply.rs` | writes each object that differs from the wanted one, once |
+//! | `sources.rs` | the ConfigMap and the Secret of a configuration |
+//! | `selection.rs` | which nodes a configuration selects (pure) |
+//! | `wanted.rs`, `apply.rs` | writes each object that differs from the wanted one, once |
 //! | `drift.rs` | objects that others keep changing, which the operator leaves alone for a while (pure) |
+//! | `findings.rs` | what rooms return (pure) |
 //! | `conditions.rs` | the conditions of the status (pure) |
 //! | `report.rs` | writes the status and the events |
-//! | `settings.rs` | conditions about cloud-api-adaptor's settings (pure) |
-//! | `webhook_resources.rs` | what all webhooks share: the Secret of their certificate and the Lease for its rotation |
-//! | `policies.rs` | whether the API server supports admission policies, and the watch of them |
-//! | `handover.rs` | which admission stays until another one is ready |
-//! | `finalizer.rs` | the finalizer, and the clean-up before its release |
-//! | `garbage_collect.rs` | removes what is left of configurations whose finalizer was removed by force |
 //! | `qualified.rs` | Kubernetes' rule for qualified names (pure) |
 //!
 //! The controller honours only configurations in the operator's own namespace: the DaemonSet is privileged, so a configuration
 //! elsewhere would let its author escape from that namespace. It reconciles one configuration at a time, since all of them share
 //! the nodes.
 
-mod adaptor;
-mod admission;
+pub mod adaptor;
+pub mod admission;
 mod apply;
 pub mod capacity;
+mod cleanup;
 pub mod conditions;
+mod configs;
 mod controller;
 mod drift;
 mod finalizer;
+mod findings;
 mod garbage_collect;
-mod handover;
-mod observe;
-mod policies;
-mod preconditions;
 mod qualified;
 mod reconcile;
 mod report;
 pub mod resources;
-mod settings;
+mod rooms;
+pub mod selection;
+mod sources;
+mod wanted;
 mod watches;
-pub mod webhook_resources;
 
-use self::controller::Context;
 pub use self::{
+    adaptor::Mounted,
     controller::{NAME, NAMESPACE_PERMISSIONS, Options, PERMISSIONS, run},
-    settings::Mounted,
 };
 
 /// The finalizer of a configuration: while it is there, nodes may advertise VMs for it.

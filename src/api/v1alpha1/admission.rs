@@ -17,9 +17,7 @@ pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 #[serde(rename_all = "camelCase")]
 pub struct Admission {
     /// What turns Pods into peer pods. `Webhook`: a mutating webhook that the operator deploys. `Policy`: a mutating
-    /// admission policy inside the API server (Kubernetes 1.36 and later). `Auto`: a policy if the API server supports
-    /// it, otherwise a webhook; a policy replaces the webhook when all API servers have supported policies for an hour.
-    /// `None`: another program does.
+    /// admission policy inside the API server (Kubernetes 1.36 and later). `None`: another program does.
     #[serde(default)]
     pub mode: AdmissionMode,
 
@@ -78,13 +76,12 @@ impl Default for Admission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AdmissionMode {
     /// A mutating webhook that the operator deploys.
+    // Objects that were stored while there was a mode `Auto` must not keep all others from being read.
     #[default]
+    #[serde(alias = "Auto")]
     Webhook,
     /// A mutating admission policy, inside the API server (Kubernetes 1.36 and later).
     Policy,
-    /// A policy if the API server supports it, otherwise a webhook. A policy replaces the webhook when all API servers
-    /// have supported policies for an hour.
-    Auto,
     /// Nothing: another program does.
     None,
 }
@@ -109,4 +106,28 @@ fn default_extended_resource() -> String {
 
 fn default_replicas() -> i32 {
     2
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::CustomResourceExt;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::v1alpha1::PeerPodConfig;
+
+    #[test]
+    fn a_stored_mode_auto_is_read_as_webhook_and_the_schema_refuses_a_new_one() {
+        let stored: PeerPodConfig = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "admission": { "mode": "Auto", "sizing": "Sum" } },
+        }))
+        .unwrap();
+        assert_eq!(stored.spec.admission.mode, AdmissionMode::Webhook);
+        assert_eq!(stored.spec.admission.sizing, Sizing::Sum);
+        let crd = serde_json::to_value(PeerPodConfig::crd()).unwrap();
+        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let mode = &spec["properties"]["admission"]["properties"]["mode"];
+        assert_eq!(mode["enum"], json!(["Webhook", "Policy", "None"]), "the API server names these");
+    }
 }

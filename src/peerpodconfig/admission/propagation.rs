@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use kube::{ResourceExt, api::DynamicObject};
 
-use super::super::apply::Found;
+use super::super::wanted::Found;
 use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// How long API servers may take to apply a new policy or registration. They read new policies every second.
@@ -18,7 +18,7 @@ pub(super) const PROPAGATION_TIME: Duration = Duration::from_secs(5);
 
 /// The policies and registrations of all configurations, by the configuration's name.
 #[derive(Debug, Default)]
-pub(in super::super) struct Propagation(Mutex<HashMap<String, ByKindAndName>>);
+pub(super) struct Propagation(Mutex<HashMap<String, ByKindAndName>>);
 
 type ByKindAndName = HashMap<(String, String), Propagated>;
 

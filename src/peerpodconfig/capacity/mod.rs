@@ -6,6 +6,9 @@
 //!                    (pure)  (reads Pods)                                   (one for each node that differs)
 //! ```
 //!
+//! It observes in `nodes.rs` and `count.rs`, computes the desired numbers in `plan.rs`, applies them in `write.rs`, and says what it
+//! found in `summary.rs`.
+//!
 //! A node's number is an extended resource in its capacity and its allocatable resources. The operator writes both: the scheduler
 //! reads the latter, and the kubelet derives it from the former only at its next status. The same write leaves a [mark](MARK) on
 //! the node, by which the operator finds nodes that no configuration selects any more.
@@ -22,7 +25,6 @@ mod node_request;
 mod nodes;
 pub mod plan;
 mod recount;
-pub mod selection;
 pub mod spread;
 mod summary;
 mod taints;

@@ -9,10 +9,12 @@ use kube::ResourceExt;
 use super::{
     limit::{self, BadLimit},
     node::{Node, is_extended},
-    selection::{BadSelector, Selection},
     taints,
 };
-use crate::api::v1alpha1::{Distribution, PeerPodConfig};
+use crate::{
+    api::v1alpha1::{Distribution, PeerPodConfig},
+    peerpodconfig::selection::{BadSelector, Selection},
+};
 
 /// What one configuration requests of the nodes.
 #[derive(Clone, Debug)]

@@ -9,10 +9,15 @@ use super::{
     limit::BadLimit,
     node::Node,
     node_request::{BadResource, NodeRequest},
-    selection::{BadSelector, Selection},
     write::Written,
 };
-use crate::{api::v1alpha1::Distribution, peerpodconfig::conditions::Reason};
+use crate::{
+    api::v1alpha1::Distribution,
+    peerpodconfig::{
+        conditions::Reason,
+        selection::{BadSelector, Selection},
+    },
+};
 
 /// The state of one configuration's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -43,7 +43,7 @@ pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/
 /// Every change of the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses track of its VMs. So
 /// `inputs.settings` must be those that are [in force](super::AdaptorSettings::in_force); the object records them.
 pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
-    let (config, adaptor) = (inputs.config, &inputs.config.spec.adaptor);
+    let (config, adaptor) = (inputs.owner.config, &inputs.owner.config.spec.adaptor);
     let mut labels = adaptor.pod_labels.clone();
     labels.extend(Part::Adaptor.labels(config));
     let mut annotations = adaptor.pod_annotations.clone();
@@ -52,7 +52,7 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     DaemonSet {
         metadata: ObjectMeta {
             annotations: Some(record.into()),
-            ..Part::Adaptor.metadata(inputs, Names::of(config).adaptor)
+            ..Part::Adaptor.metadata(&inputs.owner, Names::of(config).adaptor)
         },
         spec: DaemonSetSpec {
             selector: Part::Adaptor.selector(config),
@@ -115,8 +115,8 @@ fn one_at_a_time() -> DaemonSetUpdateStrategy {
 }
 
 fn pod(inputs: &Inputs) -> PodSpec {
-    let adaptor = &inputs.config.spec.adaptor;
-    let selection = NodeSelection::of(&inputs.config.spec);
+    let adaptor = &inputs.owner.config.spec.adaptor;
+    let selection = NodeSelection::of(&inputs.owner.config.spec);
     let (volumes, mounts): (Vec<_>, Vec<_>) = common_volumes(inputs.secrets)
         .into_iter()
         .chain(cloud::volumes(inputs.settings.cloud, inputs.secrets))
@@ -128,7 +128,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
         dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
         node_selector: selection.node_selector(),
         affinity: Some(Affinity {
-            pod_anti_affinity: Some(apart_from_others(inputs.config)),
+            pod_anti_affinity: Some(apart_from_others(inputs.owner.config)),
             ..selection.affinity().unwrap_or_default()
         }),
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
@@ -199,7 +199,7 @@ fn common_volumes(secrets: AdaptorSecrets) -> Vec<Mounted> {
 }
 
 fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
-    let adaptor = &inputs.config.spec.adaptor;
+    let adaptor = &inputs.owner.config.spec.adaptor;
     let image = adaptor.image.as_deref().unwrap_or(inputs.adaptor_image);
     let policy = adaptor.image_pull_policy.map(|policy| match policy {
         ImagePullPolicy::Always => "Always",
@@ -240,7 +240,7 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
 
 /// The environment variables that take precedence over the settings.
 fn env(inputs: &Inputs) -> Vec<EnvVar> {
-    let spec = &inputs.config.spec;
+    let spec = &inputs.owner.config.spec;
     let value = |name: &str, value: &str| EnvVar {
         name: name.to_owned(),
         value: Some(value.to_owned()),
@@ -263,7 +263,7 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
 
 /// The `ConfigMap` comes last, and the last wins.
 fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
-    let spec = &inputs.config.spec;
+    let spec = &inputs.owner.config.spec;
     vec![
         EnvFromSource {
             secret_ref: Some(SecretEnvSource {

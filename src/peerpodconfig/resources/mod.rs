@@ -43,13 +43,20 @@ pub use unmanaged::{Unmanaged, is_adaptor_image, runs_adaptor, runs_anothers_ada
 
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// What the objects of one configuration are built from.
+/// The configuration that objects are built for.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
-    /// The configuration, as the API server gave it: with name and uid.
+pub struct Owner<'a> {
+    /// As the API server gave it: with name and uid.
     pub config: &'a PeerPodConfig,
     /// The operator's own namespace, which is the configuration's and that of all its objects.
     pub namespace: &'a str,
+}
+
+/// What cloud-api-adaptor's DaemonSet is built from.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Its configuration.
+    pub owner: Owner<'a>,
     /// What its `ConfigMap` and Secret say.
     pub settings: &'a AdaptorSettings,
     /// cloud-api-adaptor's image where the configuration names none; [`DEFAULT_ADAPTOR_IMAGE`] by default.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{Resource as _, ResourceExt as _, api::ObjectMeta};
 
-use super::Inputs;
+use super::Owner;
 use crate::api::v1alpha1::PeerPodConfig;
 
 /// The label of every object that was created for a configuration: the configuration's name.
@@ -111,23 +111,23 @@ impl Part {
     }
 
     /// The metadata of an object in the namespace. It is garbage-collected with its configuration.
-    pub(super) fn metadata(self, inputs: &Inputs, name: String) -> ObjectMeta {
+    pub(super) fn metadata(self, owner: &Owner, name: String) -> ObjectMeta {
         ObjectMeta {
             name: Some(name),
-            namespace: Some(inputs.namespace.to_owned()),
-            labels: Some(self.labels(inputs.config)),
-            owner_references: inputs.config.controller_owner_ref(&()).map(|owner| vec![owner]),
+            namespace: Some(owner.namespace.to_owned()),
+            labels: Some(self.labels(owner.config)),
+            owner_references: owner.config.controller_owner_ref(&()).map(|reference| vec![reference]),
             ..ObjectMeta::default()
         }
     }
 
     /// The metadata of a cluster-scoped object. A configuration, which has a namespace, cannot own it; the operator finds it by its
     /// label.
-    pub(super) fn cluster_scoped(self, inputs: &Inputs) -> ObjectMeta {
-        let class = inputs.config.spec.admission.runtime_class_name.clone();
+    pub(super) fn cluster_scoped(self, owner: &Owner) -> ObjectMeta {
+        let class = owner.config.spec.admission.runtime_class_name.clone();
         ObjectMeta {
-            name: Some(Names::of(inputs.config).cluster_scoped),
-            labels: Some(self.labels(inputs.config)),
+            name: Some(Names::of(owner.config).cluster_scoped),
+            labels: Some(self.labels(owner.config)),
             annotations: Some([(CLASS_ANNOTATION.to_owned(), class)].into()),
             ..ObjectMeta::default()
         }

@@ -9,7 +9,7 @@ use k8s_openapi::{
 
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
-    peerpodconfig::capacity::selection::{Selection, WORKER_LABEL},
+    peerpodconfig::selection::{Selection, WORKER_LABEL},
 };
 
 /// The nodes of a configuration: those that match both parts.

@@ -22,7 +22,7 @@ use k8s_openapi::{
 use kube::api::ObjectMeta;
 
 use super::{
-    Inputs, Names,
+    Names, Owner,
     names::Part,
     own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
     program::Program,
@@ -65,10 +65,10 @@ const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().ca
 ///
 /// `tls`: the options for their clients. They are in the Pod template, so a change replaces the Pods. `program`: the image and the
 /// placement.
-pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deployment {
-    let config = inputs.config;
+pub fn deployment(owner: &Owner, tls: &TlsOptions, program: &Program) -> Deployment {
+    let config = owner.config;
     Deployment {
-        metadata: Part::Webhook.metadata(inputs, Names::of(config).webhook),
+        metadata: Part::Webhook.metadata(owner, Names::of(config).webhook),
         spec: DeploymentSpec {
             replicas: Some(config.spec.admission.replicas),
             selector: Part::Webhook.selector(config),
@@ -78,7 +78,7 @@ pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deplo
                     labels: Some(Part::Webhook.labels(config)),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(inputs, tls, program)),
+                spec: Some(pod(owner, tls, program)),
             },
             ..DeploymentSpec::default()
         }
@@ -88,11 +88,11 @@ pub fn deployment(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Deplo
 }
 
 /// Where the API server finds the webhook's Pods.
-pub fn service(inputs: &Inputs) -> Service {
+pub fn service(owner: &Owner) -> Service {
     Service {
-        metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
+        metadata: Part::Webhook.metadata(owner, Names::of(owner.config).webhook),
         spec: Some(ServiceSpec {
-            selector: Some(Part::Webhook.selector_labels(inputs.config)),
+            selector: Some(Part::Webhook.selector_labels(owner.config)),
             ports: Some(vec![own_pods::service_port("webhook", 443)]),
             ..ServiceSpec::default()
         }),
@@ -101,10 +101,10 @@ pub fn service(inputs: &Inputs) -> Service {
 }
 
 /// One Pod at a time may be evicted.
-pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
+pub fn disruption_budget(owner: &Owner) -> PodDisruptionBudget {
     PodDisruptionBudget {
-        metadata: Part::Webhook.metadata(inputs, Names::of(inputs.config).webhook),
-        spec: Some(own_pods::disruption_budget(Part::Webhook.selector(inputs.config))),
+        metadata: Part::Webhook.metadata(owner, Names::of(owner.config).webhook),
+        spec: Some(own_pods::disruption_budget(Part::Webhook.selector(owner.config))),
         status: None,
     }
 }
@@ -112,7 +112,7 @@ pub fn disruption_budget(inputs: &Inputs) -> PodDisruptionBudget {
 /// Registers the webhook with API servers, for peer pods alone: while it is down, no other Pod is affected.
 ///
 /// `ca_bundle`: the authorities whose certificates the webhook may show, in PEM, once they are known.
-pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
+pub fn configuration(owner: &Owner, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
     let strings = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let webhook = MutatingWebhook {
         name: WEBHOOK.to_owned(),
@@ -120,8 +120,8 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
         client_config: WebhookClientConfig {
             ca_bundle,
             service: Some(ServiceReference {
-                name: Names::of(inputs.config).webhook,
-                namespace: inputs.namespace.to_owned(),
+                name: Names::of(owner.config).webhook,
+                namespace: owner.namespace.to_owned(),
                 path: Some(PATH.to_owned()),
                 port: Some(443),
             }),
@@ -130,9 +130,9 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
         failure_policy: Some("Fail".to_owned()),
         match_conditions: Some(vec![MatchCondition {
             name: "runtime-class".to_owned(),
-            expression: runtime_class_condition(&inputs.config.spec.admission.runtime_class_name),
+            expression: runtime_class_condition(&owner.config.spec.admission.runtime_class_name),
         }]),
-        namespace_selector: Some(other_namespaces(inputs)),
+        namespace_selector: Some(other_namespaces(owner)),
         reinvocation_policy: Some("IfNeeded".to_owned()),
         rules: Some(vec![RuleWithOperations {
             api_groups: strings(&[""]),
@@ -145,8 +145,8 @@ pub fn configuration(inputs: &Inputs, ca_bundle: Option<ByteString>) -> Mutating
         timeout_seconds: Some(TIMEOUT_SECONDS),
         ..MutatingWebhook::default()
     };
-    let mut metadata = Part::Webhook.cluster_scoped(inputs);
-    let admission = &inputs.config.spec.admission;
+    let mut metadata = Part::Webhook.cluster_scoped(owner);
+    let admission = &owner.config.spec.admission;
     for (own, further) in [
         (&mut metadata.labels, &admission.webhook_labels),
         (&mut metadata.annotations, &admission.webhook_annotations),
@@ -167,9 +167,9 @@ pub fn runtime_class_condition(runtime_class: &str) -> String {
 }
 
 /// Every namespace but the operator's own, `kube-system` and those that the configuration excludes.
-pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
-    let mut excluded = inputs.config.spec.admission.excluded_namespaces.clone();
-    excluded.extend([inputs.namespace.to_owned(), "kube-system".to_owned()]);
+pub fn other_namespaces(owner: &Owner) -> LabelSelector {
+    let mut excluded = owner.config.spec.admission.excluded_namespaces.clone();
+    excluded.extend([owner.namespace.to_owned(), "kube-system".to_owned()]);
     excluded.sort();
     excluded.dedup();
     LabelSelector {
@@ -182,24 +182,24 @@ pub fn other_namespaces(inputs: &Inputs) -> LabelSelector {
     }
 }
 
-fn pod(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> PodSpec {
+fn pod(owner: &Owner, tls: &TlsOptions, program: &Program) -> PodSpec {
     program.placement.place(PodSpec {
         service_account_name: Some(SERVICE_ACCOUNT.to_owned()),
         topology_spread_constraints: Some(vec![TopologySpreadConstraint {
             // Former Pods are being replaced, and must not influence where new ones run.
             match_label_keys: Some(vec!["pod-template-hash".to_owned()]),
-            ..own_pods::spread(Part::Webhook.selector(inputs.config))
+            ..own_pods::spread(Part::Webhook.selector(owner.config))
         }]),
         security_context: Some(own_pods::pod_security()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
         image_pull_secrets: Some(program.pull_secrets.clone()).filter(|it| !it.is_empty()),
-        containers: vec![container(inputs, tls, program)],
+        containers: vec![container(owner, tls, program)],
         ..PodSpec::default()
     })
 }
 
-fn container(inputs: &Inputs, tls: &TlsOptions, program: &Program) -> Container {
-    let admission = &inputs.config.spec.admission;
+fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
+    let admission = &owner.config.spec.admission;
     let sizing = match admission.sizing {
         Sizing::Kubernetes => "kubernetes",
         Sizing::Sum => "sum",

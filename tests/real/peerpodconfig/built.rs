@@ -15,7 +15,7 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     peerpodconfig::resources::{
-        AdaptorSecrets, AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, daemon_set, differs,
+        AdaptorSecrets, AdaptorSettings, DEFAULT_ADAPTOR_IMAGE, Inputs, Owner, daemon_set, differs,
         program::{Placement, Program},
         service_account, webhook,
     },
@@ -94,8 +94,7 @@ fn settings(cloud: &str) -> Result<AdaptorSettings> {
 
 fn inputs<'a>(config: &'a PeerPodConfig, settings: &'a AdaptorSettings, namespace: &'a str) -> Inputs<'a> {
     Inputs {
-        config,
-        namespace,
+        owner: Owner { config, namespace },
         settings,
         adaptor_image: DEFAULT_ADAPTOR_IMAGE,
         secrets: AdaptorSecrets::default(),
@@ -165,7 +164,7 @@ fn the_webhook_is_accepted_where_pod_security_is_restricted() -> Result<()> {
         for (name, spec) in [("plain", json!({})), ("full.v2", everything())] {
             let config = config(name, &spec)?;
             let inputs = inputs(&config, &settings, &scene.namespace);
-            let deployment = to_value(webhook::deployment(&inputs, &tls, &program))?;
+            let deployment = to_value(webhook::deployment(&inputs.owner, &tls, &program))?;
             let mut pod = deployment["spec"]["template"].clone();
             pod["apiVersion"] = "v1".into();
             pod["kind"] = "Pod".into();
@@ -174,9 +173,9 @@ fn the_webhook_is_accepted_where_pod_security_is_restricted() -> Result<()> {
             // The installation has it in its own namespace alone.
             pod["spec"]["serviceAccountName"] = "default".into();
             objects.extend([deployment, pod]);
-            objects.push(to_value(webhook::service(&inputs))?);
-            objects.push(to_value(webhook::disruption_budget(&inputs))?);
-            objects.push(to_value(webhook::configuration(&inputs, None))?);
+            objects.push(to_value(webhook::service(&inputs.owner))?);
+            objects.push(to_value(webhook::disruption_budget(&inputs.owner))?);
+            objects.push(to_value(webhook::configuration(&inputs.owner, None))?);
         }
         settle(scene, &objects).await
     })

@@ -13,7 +13,7 @@ use kube::{
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{AdmissionMode, PeerPodConfig, PeerPodConfigSpec, Sizing},
-    peerpodconfig::resources::{AdaptorSecrets, AdaptorSettings, Inputs, policy},
+    peerpodconfig::resources::{Owner, policy},
     webhook::{self, Options, marker::COUNTED, mutate::ANNOTATIONS},
 };
 use serde_json::{Map, Value, json};
@@ -63,21 +63,14 @@ impl Policy {
         };
         let mut config = PeerPodConfig::new(&excluded, spec);
         config.metadata = ObjectMeta { uid: Some("1".to_owned()), ..config.metadata };
-        let settings = AdaptorSettings::read(None, None);
-        let inputs = Inputs {
-            config: &config,
-            namespace: NAMESPACE,
-            settings: &settings,
-            adaptor_image: "",
-            secrets: AdaptorSecrets::default(),
-        };
+        let owner = Owner { config: &config, namespace: NAMESPACE };
         let objects = [
             json!({
                 "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
                 "metadata": { "name": options.runtime_class },
             }),
-            serde_json::to_value(policy::policy(&inputs))?,
-            serde_json::to_value(policy::binding(&inputs))?,
+            serde_json::to_value(policy::policy(&owner))?,
+            serde_json::to_value(policy::binding(&owner))?,
         ];
         scene.testbed.apply(&excluded, &objects).await?;
         let installed = Self {

@@ -9,7 +9,7 @@ use kube::{Api, api::PostParams};
 use peerpod_operator::{
     api::v1alpha1::{PeerPod, RUNTIME_CLASS},
     install,
-    peerpodconfig::capacity::selection::WORKER_LABEL,
+    peerpodconfig::selection::WORKER_LABEL,
 };
 use peers::libvirt::Libvirtd;
 use serde_json::json;

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::{AdaptorSecrets, AdaptorSettings, CONFIG_LABEL},
+    super::{AdaptorSecrets, AdaptorSettings, CONFIG_LABEL, Owner},
     *,
 };
 use crate::{
@@ -30,8 +30,7 @@ fn built_with(spec: &Value, cloud: &str, secrets: AdaptorSecrets) -> Value {
     let settings = AdaptorSettings::read(Some(&config_map), None);
     let config = config(spec);
     let inputs = Inputs {
-        config: &config,
-        namespace: "ns",
+        owner: Owner { config: &config, namespace: "ns" },
         settings: &settings,
         adaptor_image: DEFAULT_ADAPTOR_IMAGE,
         secrets,
@@ -217,8 +216,7 @@ fn settings_change_the_template_only_where_they_are_in_force() {
     let config = config(&json!({}));
     let built = |settings: &AdaptorSettings| {
         let inputs = Inputs {
-            config: &config,
-            namespace: "ns",
+            owner: Owner { config: &config, namespace: "ns" },
             settings,
             adaptor_image: "adaptor",
             secrets: AdaptorSecrets::default(),

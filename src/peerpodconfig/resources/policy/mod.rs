@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::{
-    Inputs,
+    Owner,
     names::Part,
     webhook::{other_namespaces, runtime_class_condition},
 };
@@ -25,15 +25,15 @@ const KINDS: [(&str, &str); 2] = [
 
 /// What turns Pods into peer pods. Kubernetes' types have it from 1.36 on only, and this builds with those of older
 /// versions: hence an object without a type of its own.
-pub fn policy(inputs: &Inputs) -> DynamicObject {
-    let admission = &inputs.config.spec.admission;
+pub fn policy(owner: &Owner) -> DynamicObject {
+    let admission = &owner.config.spec.admission;
     let variables = cel::variables(admission.sizing, &admission.extended_resource);
     let variables: Vec<Value> = variables
         .into_iter()
         .map(|(name, expression)| json!({ "name": name, "expression": expression }))
         .collect();
     object(
-        inputs,
+        owner,
         KINDS[0],
         &json!({
             "failurePolicy": "Fail",
@@ -41,7 +41,7 @@ pub fn policy(inputs: &Inputs) -> DynamicObject {
             // Replaced as a whole, so the API server's defaults must be there: otherwise it always differs.
             "matchConstraints": {
                 "matchPolicy": "Equivalent",
-                "namespaceSelector": other_namespaces(inputs),
+                "namespaceSelector": other_namespaces(owner),
                 "resourceRules": [{
                     "apiGroups": [""],
                     "apiVersions": ["v1"],
@@ -64,9 +64,9 @@ pub fn policy(inputs: &Inputs) -> DynamicObject {
 }
 
 /// What puts the policy in force.
-pub fn binding(inputs: &Inputs) -> DynamicObject {
-    let policy = Part::Webhook.cluster_scoped(inputs).name;
-    object(inputs, KINDS[1], &json!({ "policyName": policy }))
+pub fn binding(owner: &Owner) -> DynamicObject {
+    let policy = Part::Webhook.cluster_scoped(owner).name;
+    object(owner, KINDS[1], &json!({ "policyName": policy }))
 }
 
 /// What [`policy`] and [`binding`] are to the API server, in this order.
@@ -79,9 +79,9 @@ fn resource((kind, plural): (&str, &str)) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-fn object(inputs: &Inputs, kind: (&str, &str), spec: &Value) -> DynamicObject {
+fn object(owner: &Owner, kind: (&str, &str), spec: &Value) -> DynamicObject {
     let mut object = DynamicObject::new("", &resource(kind)).data(json!({ "spec": spec }));
-    object.metadata = Part::Webhook.cluster_scoped(inputs);
+    object.metadata = Part::Webhook.cluster_scoped(owner);
     object
 }
 
@@ -176,7 +176,7 @@ mod tests {
     fn only_a_policy_lacks_anything() {
         let mut spec = PeerPodConfigSpec::default();
         assert_eq!(unsupported(&spec), []);
-        spec.admission.mode = AdmissionMode::Auto;
+        spec.admission.mode = AdmissionMode::Policy;
         assert!(!unsupported(&spec).contains(&POD_LEVEL_STAYS));
         spec.admission.sizing = Sizing::Sum;
         assert!(unsupported(&spec).contains(&POD_LEVEL_STAYS));

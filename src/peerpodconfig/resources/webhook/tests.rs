@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::LocalObjectReference;
 use serde_json::{Value, json};
 
 use super::{
-    super::{AdaptorSecrets, AdaptorSettings, CLASS_ANNOTATION, CONFIG_LABEL, program::Placement},
+    super::{CLASS_ANNOTATION, CONFIG_LABEL, program::Placement},
     *,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -25,20 +25,13 @@ fn built(admission: &Value, ca_bundle: Option<ByteString>) -> [Value; 4] {
         "spec": { "admission": admission },
     }))
     .unwrap();
-    let settings = AdaptorSettings::read(None, None);
     let tls = TlsOptions::parse("", CIPHER).unwrap();
-    let inputs = Inputs {
-        config: &config,
-        namespace: "ns",
-        settings: &settings,
-        adaptor_image: "adaptor",
-        secrets: AdaptorSecrets::default(),
-    };
+    let owner = Owner { config: &config, namespace: "ns" };
     [
-        serde_json::to_value(deployment(&inputs, &tls, &program())).unwrap(),
-        serde_json::to_value(service(&inputs)).unwrap(),
-        serde_json::to_value(disruption_budget(&inputs)).unwrap(),
-        serde_json::to_value(configuration(&inputs, ca_bundle)).unwrap(),
+        serde_json::to_value(deployment(&owner, &tls, &program())).unwrap(),
+        serde_json::to_value(service(&owner)).unwrap(),
+        serde_json::to_value(disruption_budget(&owner)).unwrap(),
+        serde_json::to_value(configuration(&owner, ca_bundle)).unwrap(),
     ]
 }
 
@@ -157,15 +150,8 @@ fn a_pod_that_is_to_go_serves_on_and_then_has_time_for_what_it_was_asked() {
 fn it_serves_metrics_as_the_operator_does() {
     let arguments = |program: &Program| {
         let config = PeerPodConfig::new("config", crate::api::v1alpha1::PeerPodConfigSpec::default());
-        let settings = AdaptorSettings::read(None, None);
-        let inputs = Inputs {
-            config: &config,
-            namespace: "ns",
-            settings: &settings,
-            adaptor_image: "adaptor",
-            secrets: AdaptorSecrets::default(),
-        };
-        let deployment = serde_json::to_value(deployment(&inputs, &TlsOptions::default(), program)).unwrap();
+        let owner = Owner { config: &config, namespace: "ns" };
+        let deployment = serde_json::to_value(deployment(&owner, &TlsOptions::default(), program)).unwrap();
         deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
     };
     assert!(!arguments(&program()).contains("--metrics-secure"));

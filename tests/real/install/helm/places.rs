@@ -103,7 +103,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             config.name_any() == "1e3" && spec["limit"] == "7" && spec["instanceType"] == "large",
             "{spec}"
         );
-        ensure!(spec["admission"]["mode"] == "Auto" && spec["admission"]["replicas"] == 4, "{spec}");
+        ensure!(spec["admission"]["mode"] == "Policy" && spec["admission"]["replicas"] == 4, "{spec}");
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         the_job_may_write_its_configuration_alone(&objects)?;
@@ -148,7 +148,7 @@ fn everything() -> Value {
         },
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
         "webhook": { "replicas": 4 },
-        "admission": { "mode": "Auto", "sizing": "Sum", "excludedNamespaces": ["a"] },
+        "admission": { "mode": "Policy", "sizing": "Sum", "excludedNamespaces": ["a"] },
         "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
         "operator": {
             "image": { "repository": "registry.example/operator", "digest": digest(), "pullPolicy": "Always" },

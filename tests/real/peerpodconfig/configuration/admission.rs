@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -12,6 +12,7 @@ use k8s_openapi::{
         core::v1::{ConfigMap, Pod, Service},
         policy::v1::PodDisruptionBudget,
     },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -158,10 +159,8 @@ fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
         })
         .await?;
 
-        // By itself the operator picks the same.
-        stage.configure("config", mode("Auto")).await?;
-        stage.until("config", "Ready", "AllReady").await?;
         assert_eq!(policies.get(NAME).await?.uid(), first.uid());
+        stage.until("config", "Ready", "AllReady").await?;
         until_there_is(&stage.client, &POLICY).await?;
         stage.clear("config").await
     })
@@ -206,11 +205,6 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         until_there_is(client, &WEBHOOK).await?;
-        // Whether every API server has policies is not known for a while.
-        stage.configure("config", mode("Auto")).await?;
-        stage.until_gone("config", "Conflict").await?;
-        until_there_is(client, &WEBHOOK).await?;
-        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
 
         never_without(client, async {
             stage.configure("config", mode("Policy")).await?;
@@ -245,15 +239,15 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
 }
 
 #[test]
-fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> {
+fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> {
     alone_on(OLDEST_KUBERNETES, operator, async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        stage.configure("config", mode("Auto")).await?;
+        stage.configure("config", mode("Webhook")).await?;
         trust(&stage.client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         stage.configure("config", mode("Policy")).await?;
         let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
-        assert!(message.contains("Webhook or Auto"), "{message}");
+        assert!(message.contains("use the mode Webhook"), "{message}");
         // What works stays, and is looked after.
         Stage::kubectl(alone, &["delete", "deployment", "config-webhook"]).await?;
         wait::eventually("all of it is there", DEADLINE, async || {
@@ -268,6 +262,55 @@ fn where_policies_are_not_known_a_webhook_is_used_or_it_is_said() -> Result<()> 
         stage.clear("config").await?;
         ensure!(objects(&alone.testbed.client(), false).await?.is_empty());
         Ok(())
+    })
+}
+
+/// Has the schema allow these modes.
+async fn allow(client: &Client, modes: &[&str]) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let field =
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/admission/properties/mode/enum";
+    let patch = json!([{ "op": "replace", "path": field, "value": modes }]);
+    let patch = Patch::<()>::Json(serde_json::from_value(patch)?);
+    crds.patch("peerpodconfigs.confidentialcontainers.org", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+#[test]
+fn one_that_was_stored_with_the_mode_auto_gets_a_webhook_and_others_are_looked_after() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        allow(&stage.client, &["Webhook", "Policy", "Auto", "None"]).await?;
+        let stored = wait::eventually("it can be stored", DEADLINE, async || {
+            stage.configure("config", mode("Auto")).await
+        })
+        .await;
+        allow(&stage.client, &["Webhook", "Policy", "None"]).await?;
+        stored?;
+        wait::eventually("another one is refused", DEADLINE, async || {
+            let Err(problem) = stage.configure("other", mode("Auto")).await else {
+                // A stored one would not be refused again.
+                stage.delete("other").await?;
+                bail!("it is stored");
+            };
+            let problem = problem.to_string();
+            ensure!(problem.contains("Unsupported value") && problem.contains("Webhook"), "{problem}");
+            Ok(())
+        })
+        .await?;
+        // What the operator writes to it does not fail because of the stored mode.
+        alone.operator.stop().await?;
+        let dir = tempfile::tempdir()?;
+        alone.operator = operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
+        trust(&stage.client).await?;
+        stage.until("config", "AdmissionReady", "WebhookRunning").await?;
+        until_there_is(&stage.client, &WEBHOOK).await?;
+        let nowhere = json!({ "nodeSelector": { "nowhere": "yes" } });
+        stage.configure("beside", nowhere).await?;
+        stage.until("beside", "AdmissionReady", "AdmissionElsewhere").await?;
+        stage.delete("beside").await?;
+        stage.clear("config").await
     })
 }
 

@@ -137,7 +137,7 @@ struct Rrsa {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Admission {
-    /// `Webhook`, `Policy` (Kubernetes 1.36 and later), `Auto` or `None`.
+    /// `Webhook`, `Policy` (Kubernetes 1.36 and later) or `None`.
     mode: AdmissionMode,
     /// How to compute a VM's size from the containers' resources: `Kubernetes` or `Sum`.
     sizing: Sizing,

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt, future::ready, stream};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject},
-    runtime::{WatchStreamExt, reflector::ObjectRef, watcher},
+    runtime::{WatchStreamExt, watcher},
 };
 use operator_kit::{
     api_call::{self, ApiError},
@@ -18,31 +18,17 @@ use operator_kit::{
 };
 use tokio::sync::watch;
 
-use super::resources::{CONFIG_LABEL, policy};
-use crate::api::v1alpha1::PeerPodConfig;
+use super::super::resources::{CONFIG_LABEL, policy};
 
 /// For how long an answer is valid. It is less than the slow resync, so each of those asks again.
 const BELIEVED: Duration = Duration::from_secs(200);
-
-/// For how long every answer must have been positive before policies replace a webhook. There may be several API servers, and
-/// each question reaches one of them. While they are upgraded one after another, some do not support policies, and Pods that are
-/// created through these would not become peer pods. Such an upgrade takes minutes for each server. The wait does no harm,
-/// because the webhook does the same.
-const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Whether the API server supports admission policies, as far as is known.
 #[derive(Default)]
 pub(super) struct PolicySupport {
     supported: watch::Sender<bool>,
-    answers: Mutex<Answers>,
-}
-
-#[derive(Default)]
-struct Answers {
-    /// When the last one arrived; `None`: it is in doubt.
-    last: Option<Instant>,
-    /// Since when every answer was positive.
-    agree: Option<Instant>,
+    /// When the last answer arrived; `None`: it is in doubt.
+    answered: Mutex<Option<Instant>>,
 }
 
 impl PolicySupport {
@@ -57,19 +43,9 @@ impl PolicySupport {
         Ok(served)
     }
 
-    /// Makes [`Self::ask`] ask again, because an object of these kinds was not found.
+    /// Makes [`Self::ask`] ask again, because an object of these kinds was not found, or because the API server may have changed.
     pub(super) fn doubt(&self) {
-        self.answers().last = None;
-    }
-
-    /// Forgets all answers: this process may not have asked for a while.
-    pub(super) fn forget(&self) {
-        *self.answers() = Answers::default();
-    }
-
-    /// Whether all API servers support policies, as every answer was positive for long enough.
-    pub(super) fn by_all(&self, now: Instant) -> bool {
-        self.answers().agree.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+        *self.answered() = None;
     }
 
     /// The answers from now on.
@@ -78,40 +54,33 @@ impl PolicySupport {
     }
 
     fn is_believed(&self, now: Instant) -> bool {
-        self.answers().last.is_some_and(|last| now.saturating_duration_since(last) < BELIEVED)
+        self.answered().is_some_and(|last| now.saturating_duration_since(last) < BELIEVED)
     }
 
     fn learn(&self, served: bool, now: Instant) {
         self.supported.send_if_modified(|known| std::mem::replace(known, served) != served);
-        let mut answers = self.answers();
-        answers.last = Some(now);
-        answers.agree = served.then(|| answers.agree.unwrap_or(now));
+        *self.answered() = Some(now);
     }
 
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answered(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The configurations in `namespace` whose policy or binding was created, changed or removed, while these are `served`.
+/// The names of configurations whose policy or binding was created, changed or removed, while these are `served`.
 pub(super) fn changes(
     client: &Client,
     served: &watch::Receiver<bool>,
-    namespace: &str,
-) -> impl Stream<Item = ObjectRef<PeerPodConfig>> + Send + 'static {
+) -> impl Stream<Item = String> + Send + use<> {
     let [policies, bindings] = policy::resources().map(|resource| of_kind(client, served, resource));
-    let namespace = namespace.to_owned();
-    stream::select(policies, bindings).filter_map(move |object| {
-        let name = object.labels().get(CONFIG_LABEL);
-        ready(name.map(|name| ObjectRef::new(name).within(&namespace)))
-    })
+    stream::select(policies, bindings).filter_map(|object| ready(object.labels().get(CONFIG_LABEL).cloned()))
 }
 
 fn of_kind(
     client: &Client,
     served: &watch::Receiver<bool>,
     resource: ApiResource,
-) -> impl Stream<Item = DynamicObject> + Send + 'static {
+) -> impl Stream<Item = DynamicObject> + Send + use<> {
     let (client, served) = (client.clone(), served.clone());
     let not_served = served.clone();
     stream::repeat(()).then(move |()| until(served.clone(), true)).flat_map(move |()| {
@@ -144,25 +113,5 @@ mod tests {
         assert!(!support.is_believed(now + BELIEVED));
         support.doubt();
         assert!(!support.is_believed(now));
-    }
-
-    #[test]
-    fn all_have_policies_when_for_long_enough_no_answer_said_otherwise() {
-        let (support, start) = (PolicySupport::default(), Instant::now());
-        let minutes = |minutes: u64| start + Duration::from_secs(60 * minutes);
-        assert!(!support.by_all(start), "no API server was asked");
-        support.learn(true, start);
-        support.learn(true, minutes(30));
-        support.doubt();
-        assert!(!support.by_all(minutes(59)));
-        assert!(support.by_all(minutes(60)));
-        // An API server that is not upgraded yet answers.
-        support.learn(false, minutes(61));
-        assert!(!support.by_all(minutes(62)));
-        support.learn(true, minutes(65));
-        assert!(!support.by_all(minutes(124)));
-        assert!(support.by_all(minutes(125)));
-        support.forget();
-        assert!(!support.by_all(minutes(125)));
     }
 }

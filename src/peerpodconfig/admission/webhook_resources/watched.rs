@@ -22,7 +22,7 @@ use crate::webhook::certificates::{
 
 /// What is known of the Secret and of the Lease.
 #[derive(Clone)]
-pub(in crate::peerpodconfig) struct Watched {
+pub(in super::super) struct Watched {
     secret: watch::Sender<Seen>,
     lease: watch::Sender<Seen>,
 }
@@ -44,7 +44,7 @@ enum Seen {
 
 impl Watched {
     /// Returns the store, and a stream with an item for each change.
-    pub(in crate::peerpodconfig) fn watch(
+    pub(in super::super) fn watch(
         client: &Client,
         namespace: &str,
     ) -> (Self, impl Stream<Item = ()> + Send + use<>) {
@@ -80,7 +80,7 @@ impl Watched {
     }
 
     /// The authorities in the Secret, if there are any.
-    pub(in crate::peerpodconfig) fn authorities(&self) -> Option<ByteString> {
+    pub(in super::super) fn authorities(&self) -> Option<ByteString> {
         match &*self.secret.borrow() {
             Seen::There { authorities, .. } => authorities.clone(),
             Seen::NotYet | Seen::Absent => None,
@@ -88,13 +88,13 @@ impl Watched {
     }
 
     /// Whether the operator did not create the certificate in the Secret.
-    pub(in crate::peerpodconfig) fn is_unmanaged(&self) -> bool {
+    pub(in super::super) fn is_unmanaged(&self) -> bool {
         matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
     }
 
     /// Why API servers that trust these authorities and call the webhook by this name reject a certificate in the Secret that the
     /// operator did not create, as the end of a sentence; `None` if they accept it.
-    pub(in crate::peerpodconfig) fn certificate_problem(
+    pub(in super::super) fn certificate_problem(
         &self,
         name: &str,
         authorities: Option<&ByteString>,

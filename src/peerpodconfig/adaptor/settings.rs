@@ -5,10 +5,10 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use operator_kit::text::listed;
 
-use super::{
+use super::super::{
     conditions::{Finding, Reason},
-    observe::Sources,
     resources::AdaptorSettings,
+    sources::Sources,
 };
 use crate::api::v1alpha1::PeerPodConfigSpec;
 

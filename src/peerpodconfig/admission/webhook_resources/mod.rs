@@ -7,15 +7,15 @@
 
 mod watched;
 
-use std::{fmt::Debug, time::Instant};
+use std::{fmt::Debug, sync::Arc, time::Instant};
 
-use futures::try_join;
+use futures::{Stream, try_join};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{coordination::v1::Lease, core::v1::Secret},
 };
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use operator_kit::{
@@ -27,7 +27,7 @@ use serde_json::json;
 use tracing::info;
 
 pub(super) use self::watched::Watched;
-use super::{Context, drift::Key, reconcile::ReconcileError};
+use super::super::drift::{Drifts, Key};
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     webhook::certificates::{
@@ -56,16 +56,37 @@ pub(super) enum Use {
     Over,
 }
 
-impl Context {
+/// Writes both objects *(client required)*.
+pub(super) struct WebhookResources {
+    client: Client,
+    /// The operator's own namespace.
+    namespace: String,
+    drifts: Arc<Drifts>,
+    watched: Watched,
+}
+
+impl WebhookResources {
+    /// Yields at each change of one of the objects. The stream must be polled.
+    pub(super) fn watch(
+        client: &Client,
+        namespace: &str,
+        drifts: Arc<Drifts>,
+    ) -> (Self, impl Stream<Item = ()> + Send + use<>) {
+        let (watched, changes) = Watched::watch(client, namespace);
+        let namespace = namespace.to_owned();
+        (Self { client: client.clone(), namespace, drifts, watched }, changes)
+    }
+
+    /// What is known of them.
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
     /// Writes both objects as a configuration needs them. It calls the API server only if they differ.
-    pub(super) async fn ensure_webhook_resources(
-        &self,
-        config: &PeerPodConfig,
-        use_: Use,
-    ) -> Result<(), ReconcileError> {
+    pub(super) async fn ensure(&self, config: &PeerPodConfig, use_: Use) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.webhook_resources.lease_is_so(&owner.uid, use_) {
+            if self.watched.lease_is_so(&owner.uid, use_) {
                 self.drifts.settled(&key::<Lease>(config, LEASE));
                 return Ok(());
             }
@@ -73,7 +94,7 @@ impl Context {
             self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await
         };
         let secret = async {
-            if self.webhook_resources.secret_is_so(&owner.uid, use_) {
+            if self.watched.secret_is_so(&owner.uid, use_) {
                 self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
@@ -88,7 +109,7 @@ impl Context {
         use_: Use,
         mut blank: K,
         is_ours: impl Fn(&K) -> bool,
-    ) -> Result<(), ReconcileError>
+    ) -> Result<(), ApiError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -97,7 +118,7 @@ impl Context {
             + DeserializeOwned,
     {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
-        let api: Api<K> = Api::namespaced(self.client.clone(), &self.options.namespace);
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
         let (name, kind) = (blank.name_any(), K::kind(&()));
         let key = key::<K>(config, &name);
         let is_left = || use_ == Use::Needed && !self.drifts.admit(&key, &owner.uid, Instant::now());
@@ -124,7 +145,7 @@ impl Context {
                     Preconditions { uid: there.uid(), resource_version: there.resource_version() };
                 let params =
                     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-                return Ok(unless_changed(&name, bounded(api.delete(&name, &params)).await)?);
+                return unless_changed(&name, bounded(api.delete(&name, &params)).await);
             }
             (false, true) => json!([{ "uid": owner.uid, "$patch": "delete" }]),
             (true, true) | (false, false) => return Ok(()),
@@ -135,7 +156,7 @@ impl Context {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
-        Ok(unless_changed(&name, patched)?)
+        unless_changed(&name, patched)
     }
 }
 

@@ -1,134 +1,29 @@
-//! The part of a reconcile that deploys cloud-api-adaptor on the nodes.
+//! The conditions about the rollout of cloud-api-adaptor. Pure *(no client)*.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
-use operator_kit::{api_call::ApiError, text::listed};
+use operator_kit::text::listed;
 
-use super::{
-    Context,
-    apply::{self, Wanted},
+use super::super::{
     capacity::Summary,
     conditions::{Finding, Reason},
-    observe::Sources,
-    reconcile::{Part, ReconcileError, name_taken},
-    resources::{self, Inputs, InstanceType, Names},
-    settings,
+    resources::{self, Inputs, InstanceType},
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
-/// How often the operator checks what it does not watch: whether an unmanaged object still conflicts.
-pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
-
-/// How often the operator lists Pods on older settings that were not ready when they ended or restarted. In a large cluster the
-/// list is long.
-const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
-
-impl Context {
-    /// cloud-api-adaptor on the nodes.
-    pub(super) async fn adaptor(
-        &self,
-        config: &PeerPodConfig,
-        summary: &Summary,
-        sources: Result<Sources, ApiError>,
-    ) -> Result<Part, ReconcileError> {
-        let sources = &sources?;
-        let mut findings: Vec<_> = self.unmet_precondition(config, summary, sources).into_iter().collect();
-        let is_obstructed = !findings.is_empty();
-        let mounted = self.options.mounted.as_ref();
-        findings.extend(mounted.and_then(|mounted| settings::not_mounted(&config.spec, mounted)));
-        if findings.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
-            return Ok(Part { findings, again: None });
-        }
-        let name = Names::of(config).adaptor;
-        let current = self.current_daemon_set(&name);
-        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
-        if is_obstructed && current.is_none() {
-            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
-            findings.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            return Ok(Part { findings, again: Some(UNWATCHED_RESYNC) });
-        }
-
-        let restarts = config.spec.adaptor.restart_on_settings_change;
-        let in_force = sources.settings.in_force(current.as_ref(), restarts);
-        let inputs = &self.inputs(config, &in_force);
-        let mut daemon_set = resources::daemon_set(inputs);
-        let since = settings::since(current.as_ref(), &sources.settings.hash, Timestamp::now());
-        let older = match since {
-            Some(since) => self.observer.pods_older_than(&config.name_any(), since).await?,
-            None => Vec::new(),
-        };
-        // After the last of them has ended, no further list is needed.
-        let since = since.filter(|_| !older.is_empty());
-        let record = settings::record(&sources.settings.hash, since);
-        daemon_set.metadata.annotations.get_or_insert_default().extend(record);
-        let kinds = [self.kind::<DaemonSet>(true)];
-        let found =
-            apply::bring(&self.client, &self.drifts, &config.name_any(), &kinds, &[Wanted::of(&daemon_set)?])
-                .await?;
-        let has_account = self.annotate_service_account().await?;
-        let mut part = Part { findings, again: None };
-        if let Some(taken) = name_taken(&found) {
-            part.findings = vec![
-                taken,
-                Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet"),
-            ];
-            return Ok(part);
-        }
-        if !has_account {
-            let message = format!(
-                "the ServiceAccount {} does not exist in the namespace {}, so cloud-api-adaptor gets no \
-                 Pods; apply the operator's installation again: it contains the ServiceAccount",
-                resources::SERVICE_ACCOUNT,
-                self.options.namespace
-            );
-            part.findings.push(Finding::new(Reason::ServiceAccountMissing, message));
-            part.again = Some(UNWATCHED_RESYNC);
-        }
-        part.findings.extend(unusable_annotations(config));
-        let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
-        let hint = settings::hint(&config.spec, &sources.missing);
-        let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
-        part.findings.push(rollout(found.get(&name).as_ref(), summary, &remedy, instance_type(inputs)));
-        let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
-        if !older.is_empty() || misfit.is_some() {
-            // The DaemonSet's status shows when a ready Pod ends or restarts.
-            part.findings.push(settings::older(&older, restarts, misfit));
-            part.again.get_or_insert(OLDER_PODS_RESYNC);
-        }
-        Ok(part)
-    }
-
-    /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
-    pub(super) async fn annotate_service_account(&self) -> Result<bool, ReconcileError> {
-        let mut here = self.here();
-        here.retain(|config| config.metadata.deletion_timestamp.is_none());
-        let account = resources::service_account(here.iter().map(AsRef::as_ref), &self.options.namespace);
-        Ok(apply::adjust(&self.client, &self.drifts, &Wanted::of(&account)?).await?)
-    }
-
-    pub(super) fn current_daemon_set(&self, name: &str) -> Option<DaemonSet> {
-        let key = ObjectRef::new(name).within(&self.options.namespace);
-        self.daemon_sets.get(&key).map(|found| (*found).clone())
-    }
-
-    pub(super) fn unmanaged_adaptors(&self, config: &PeerPodConfig) -> Vec<resources::Unmanaged> {
-        let mut candidates = self.daemon_sets.state();
-        candidates.retain(|it| resources::runs_anothers_adaptor(it, config));
-        // Usually there is none, which saves a loop over thousands of nodes.
-        if candidates.is_empty() {
-            return Vec::new();
-        }
-        let nodes: Vec<_> =
-            self.capacity.nodes().snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
-        resources::unmanaged_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes)
-    }
+/// The ServiceAccount of cloud-api-adaptor does not exist.
+pub(super) fn account_missing(namespace: &str) -> Finding {
+    let message = format!(
+        "the ServiceAccount {} does not exist in the namespace {namespace}, so cloud-api-adaptor gets no Pods; \
+         apply the operator's installation again: it contains the ServiceAccount",
+        resources::SERVICE_ACCOUNT,
+    );
+    Finding::new(Reason::ServiceAccountMissing, message)
 }
 
 /// The problem with the annotations of the ServiceAccount, if there is one.
-fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
+pub(super) fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
     let keys: Vec<_> = resources::unusable_annotations(config).iter().map(|key| format!("{key:?}")).collect();
     (!keys.is_empty()).then(|| {
         let message = format!(
@@ -141,8 +36,8 @@ fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
 }
 
 /// The problem with `instanceType`, if there is one.
-fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
-    match resources::instance_type(&inputs.config.spec, inputs.settings) {
+pub(super) fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
+    match resources::instance_type(&inputs.owner.config.spec, inputs.settings) {
         InstanceType::Unset | InstanceType::Reaches(_) => None,
         InstanceType::Overruled(key) => {
             Some(format!("instanceType has no effect: the setting {key} overrules it"))
@@ -154,7 +49,7 @@ fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
 }
 
 /// The state of the DaemonSet's rollout. `remedy`: what to do while its Pods do not run.
-fn rollout(
+pub(super) fn rollout(
     daemon_set: Option<&DaemonSet>,
     summary: &Summary,
     remedy: &str,
@@ -215,7 +110,7 @@ fn not_counted(lost: &[Arc<str>]) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{super::capacity::NodeRequest, *};
+    use super::{super::super::capacity::NodeRequest, *};
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]

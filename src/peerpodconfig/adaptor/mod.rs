@@ -1,0 +1,195 @@
+//! cloud-api-adaptor on the selected nodes.
+//!
+//! ```text
+//! observe.rs        reads: its DaemonSet, those of others, Pods on older settings
+//! daemon_sets.rs    the watch of all DaemonSets
+//! preconditions.rs  why it is not deployed (pure)
+//! desired.rs        the wanted DaemonSet (pure)
+//! apply.rs          writes the DaemonSet and the annotations of the ServiceAccount
+//! findings.rs       the conditions about the rollout (pure)
+//! settings.rs       the conditions about its settings, and what the DaemonSet records of them (pure)
+//! ```
+//!
+//! It uses the nodes and the summaries of the room [`capacity`](super::capacity).
+
+mod apply;
+mod daemon_sets;
+mod desired;
+mod findings;
+mod observe;
+mod preconditions;
+mod settings;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::Stream;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Client,
+    runtime::{reflector, watcher},
+};
+use operator_kit::{Permission, api_call::ApiError};
+
+pub use self::settings::Mounted;
+use self::{apply::Applier, observe::Observer};
+use super::{
+    apply::Objects,
+    capacity::{NodeRequest, Nodes, Summary},
+    conditions::{Finding, Reason},
+    findings::{Findings, RoomError, UNWATCHED_RESYNC},
+    resources::{self, AdaptorSecrets, Inputs, Names, Owner},
+    sources::Sources,
+};
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// What this room may do in the whole cluster.
+pub const PERMISSIONS: &[Permission] = &[Permission::new("apps", &["daemonsets"], &["list", "watch"])];
+
+/// What this room may do in the operator's own namespace. It lists Pods by a right of [`capacity`](super::capacity).
+pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
+    Permission::new("", &["serviceaccounts"], &["get", "patch"]).named(&[resources::SERVICE_ACCOUNT]),
+    Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch", "delete"]),
+];
+
+/// How often the operator lists Pods on older settings that were not ready when they ended or restarted. In a large cluster the
+/// list is long.
+const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
+
+/// What the room deploys.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    /// The operator's own namespace.
+    pub(super) namespace: String,
+    /// cloud-api-adaptor's image where a configuration names none.
+    pub(super) image: String,
+    pub(super) ssh_key_secret: String,
+    pub(super) tls_secret: String,
+    pub(super) byom_host_keys_secret: String,
+    /// The settings with which this operator deletes VMs, if it does.
+    pub(super) mounted: Option<Mounted>,
+}
+
+/// Deploys cloud-api-adaptor *(client required)*.
+pub(super) struct Adaptor {
+    observer: Observer,
+    applier: Applier,
+    options: Options,
+}
+
+impl Adaptor {
+    /// The room, and the watch of DaemonSets, which must be polled.
+    pub(super) fn watch(
+        client: &Client,
+        objects: Objects,
+        nodes: Nodes,
+        options: Options,
+    ) -> (Self, impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>) {
+        let (daemon_sets, writer) = reflector::store();
+        let namespace = options.namespace.clone();
+        let observer = Observer { client: client.clone(), namespace: namespace.clone(), daemon_sets, nodes };
+        let adaptor = Self { observer, applier: Applier { objects, namespace }, options };
+        (adaptor, daemon_sets::watch(client, writer))
+    }
+
+    /// Waits until all DaemonSets have been listed. False: the watch has ended.
+    pub(super) fn wait_until_listed(&self) -> impl Future<Output = bool> + Send + use<> {
+        let daemon_sets = self.observer.daemon_sets.clone();
+        async move { daemon_sets.wait_until_ready().await.is_ok() }
+    }
+
+    /// What these configurations request of the nodes; `None` until all nodes and DaemonSets have been listed.
+    pub(super) async fn node_requests(&self, configs: &[Arc<PeerPodConfig>]) -> Option<Vec<NodeRequest>> {
+        preconditions::node_requests(&self.observer, configs).await
+    }
+
+    /// Deploys cloud-api-adaptor for one of `configs`. `summary`: of its nodes.
+    pub(super) async fn reconcile(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+        summary: &Summary,
+        sources: &Sources,
+    ) -> Result<Findings, RoomError> {
+        let observed = self.observer.observe(config);
+        let unmet = preconditions::unmet(config, summary, sources, observed.unmanaged.as_ref());
+        let is_obstructed = unmet.is_some();
+        let mounted = self.options.mounted.as_ref();
+        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, mounted));
+        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
+        if findings.all.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
+            return Ok(findings);
+        }
+        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
+        if is_obstructed && observed.current.is_none() {
+            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
+            findings.all.push(Finding::new(Reason::AdaptorWithheld, withheld));
+            findings.again = Some(UNWATCHED_RESYNC);
+            return Ok(findings);
+        }
+
+        let current = observed.current.as_ref();
+        let since = settings::since(current, &sources.settings.hash, Timestamp::now());
+        let older = self.observer.pods_older_than(config, since).await?;
+        let restarts = config.spec.adaptor.restart_on_settings_change;
+        let in_force = sources.settings.in_force(current, restarts);
+        let inputs = self.inputs(config, &in_force);
+        // After the last of them has ended, no further list is needed.
+        let since = since.filter(|_| !older.is_empty());
+        let daemon_set = desired::daemon_set(&inputs, &sources.settings, since);
+        let found = self.applier.daemon_set(config, &daemon_set).await?;
+        let has_account = self.annotate_service_account(configs).await?;
+        if let Some(taken) = found.name_taken() {
+            let withheld = Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet");
+            return Ok(Findings { all: vec![taken, withheld], again: None });
+        }
+        if !has_account {
+            findings.all.push(findings::account_missing(&self.options.namespace));
+            findings.again = Some(UNWATCHED_RESYNC);
+        }
+        findings.all.extend(findings::unusable_annotations(config));
+        let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
+        let hint = settings::hint(&config.spec, &sources.missing);
+        let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
+        let deployed = found.get(&Names::of(config).adaptor);
+        let remark = findings::instance_type(&inputs);
+        findings.all.push(findings::rollout(deployed.as_ref(), summary, &remedy, remark));
+        let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
+        if !older.is_empty() || misfit.is_some() {
+            // The DaemonSet's status shows when a ready Pod ends or restarts.
+            findings.all.push(settings::older(&older, restarts, misfit));
+            findings.again.get_or_insert(OLDER_PODS_RESYNC);
+        }
+        Ok(findings)
+    }
+
+    /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
+    pub(super) async fn annotate_service_account(
+        &self,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Result<bool, RoomError> {
+        self.applier.service_account(configs).await
+    }
+
+    /// Deletes the DaemonSet of a configuration after its Pods. Returns whether any is left.
+    pub(super) async fn remove(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
+        self.applier.remove(config).await
+    }
+
+    fn inputs<'a>(
+        &'a self,
+        config: &'a PeerPodConfig,
+        settings: &'a resources::AdaptorSettings,
+    ) -> Inputs<'a> {
+        Inputs {
+            owner: Owner { config, namespace: &self.options.namespace },
+            settings,
+            adaptor_image: &self.options.image,
+            secrets: AdaptorSecrets {
+                ssh_key: &self.options.ssh_key_secret,
+                tls: &self.options.tls_secret,
+                byom_host_keys: &self.options.byom_host_keys_secret,
+            },
+        }
+    }
+}

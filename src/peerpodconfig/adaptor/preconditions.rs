@@ -1,0 +1,95 @@
+//! The preconditions for deploying cloud-api-adaptor. The operator checks them before it writes to nodes: until the DaemonSet
+//! exists, nodes advertise nothing.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use k8s_openapi::{api::apps::v1::DaemonSet, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{Resource, ResourceExt};
+
+use super::{
+    super::{
+        capacity::{NodeRequest, Summary, plan},
+        conditions::{ConditionType, Finding, Reason},
+        resources::{CONFIG_LABEL, Unmanaged},
+        sources::Sources,
+    },
+    observe::Observer,
+    settings,
+};
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// What these configurations request of the nodes; `None` until all nodes and DaemonSets have been listed *(client required)*.
+pub(super) async fn node_requests(
+    observer: &Observer,
+    configs: &[Arc<PeerPodConfig>],
+) -> Option<Vec<NodeRequest>> {
+    // Before that, every DaemonSet would seem to be missing.
+    observer.daemon_sets.wait_until_ready().now_or_never()?.ok()?;
+    let mut requests: Vec<_> = configs.iter().map(|config| NodeRequest::of(config)).collect();
+    let mut survey = None;
+    for (index, config) in configs.iter().enumerate() {
+        // A cloud-api-adaptor that runs keeps running.
+        let current = observer.current(config);
+        if requests[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
+            continue;
+        }
+        if survey.is_none() {
+            survey = Some(plan::survey(&requests, &observer.nodes.snapshot()?));
+        }
+        let summary = &survey.as_ref()?[index];
+        let unmet = match (&current, observer.sources(config).await) {
+            (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
+                Some(format!("this operator did not create the DaemonSet {}", taken.name_any()))
+            }
+            (_, Ok(sources)) => match unmet(config, summary, &sources, observer.unmanaged(config).as_ref()) {
+                Some(finding) => Some(finding.message),
+                None => missing(config, summary),
+            },
+            (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
+        };
+        requests[index].withheld = unmet;
+    }
+    Some(requests)
+}
+
+/// Why a configuration's cloud-api-adaptor must not be deployed. `unmanaged`: another one on its nodes.
+pub(super) fn unmet(
+    config: &PeerPodConfig,
+    summary: &Summary,
+    sources: &Sources,
+    unmanaged: Option<&Unmanaged>,
+) -> Option<Finding> {
+    if let Err(problem) = &summary.selection {
+        return Some(Finding::new(Reason::InvalidSpec, problem.to_string()));
+    }
+    if let Some(problem) = settings::problem(&config.spec, sources) {
+        return Some(Finding::new(Reason::SettingsMissing, problem));
+    }
+    if let Some(message) = summary.conflict() {
+        return Some(Finding::new(Reason::NodesTaken, message));
+    }
+    unmanaged.map(|it| Finding::new(Reason::AnotherAdaptor, it.to_string()))
+}
+/// Why a DaemonSet is missing although all preconditions are met. `None` while its nodes advertise VMs: a DaemonSet that was
+/// deleted by hand is created again in a moment, and until then the nodes keep what they advertise.
+fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
+    if summary.marked == 0 {
+        return Some("the operator has not created the DaemonSet yet".to_owned());
+    }
+    let failed = |condition: &&Condition| {
+        condition.type_ == ConditionType::AdaptorReady.as_str()
+            && [Reason::InvalidSpec, Reason::AdaptorFailed]
+                .iter()
+                .any(|reason| reason.as_str() == condition.reason)
+            && condition.observed_generation == config.metadata.generation
+    };
+    let failure = config.status.as_ref()?.conditions.iter().find(failed)?;
+    Some(format!("the operator cannot create the DaemonSet: {}", failure.message))
+}
+
+/// Whether the DaemonSet was created for the configuration, whatever labels it has now.
+fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+    let uid = config.meta().uid.as_ref();
+    uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)
+}

@@ -1,0 +1,77 @@
+//! Writes the objects of an admission *(client required)*: what is wanted first, then what is no longer wanted goes.
+
+use futures::try_join;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{ResourceExt, api::DeleteParams};
+use operator_kit::api_call::ApiError;
+
+use super::{
+    super::{
+        apply::Objects,
+        findings::RoomError,
+        resources::{Names, Owner},
+        wanted::{Found, Kind},
+    },
+    desired::{self, Desired},
+    findings::{available, certificate_problem},
+    observe::WebhookInputs,
+    webhook_resources::{Use, WebhookResources},
+};
+use crate::api::v1alpha1::PeerPodConfig;
+
+pub(super) struct Applier {
+    pub(super) objects: Objects,
+    pub(super) webhook_resources: WebhookResources,
+}
+
+impl Applier {
+    /// Writes the policy, then its binding.
+    pub(super) async fn policy(&self, owner: &Owner<'_>, desired: &Desired) -> Result<Found, RoomError> {
+        let wanted = desired::policy(owner)?;
+        Ok(self.objects.bring(&owner.config.name_any(), &desired.kinds, &wanted).await?)
+    }
+
+    /// Writes the webhook: its server, then its registration.
+    pub(super) async fn webhook(
+        &self,
+        owner: &Owner<'_>,
+        desired: &Desired,
+        inputs: &WebhookInputs,
+    ) -> Result<Found, RoomError> {
+        self.webhook_resources.ensure(owner.config, Use::Needed).await?;
+        let (name, names) = (owner.config.name_any(), Names::of(owner.config));
+        let servers = desired::webhook_server(owner, inputs)?;
+        let (serving, registrations): (Vec<_>, Vec<_>) =
+            desired.kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
+        let mut found = self.objects.bring(&name, &serving, &servers).await?;
+        let (watched, authorities) = (self.webhook_resources.watched(), inputs.authorities.as_ref());
+        let answers = available(found.get::<Deployment>(&names.webhook).as_ref()) > 0
+            && authorities.is_some()
+            && certificate_problem(watched, owner, authorities, Timestamp::now()).is_none();
+        // A registered webhook that does not answer refuses Pods. While there is another admission, the registration waits. Without
+        // any admission, Pods would not become peer pods, so the registration does not wait.
+        let due = answers || {
+            let (is_registered, has_another) =
+                try_join!(self.objects.any(&name, &registrations), self.objects.any(&name, &desired.former))?;
+            is_registered || !has_another
+        };
+        if due {
+            let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;
+            found.add(self.objects.bring(&name, &registrations, &[registration]).await?);
+        }
+        Ok(found)
+    }
+
+    /// Removes the objects of these kinds, the last kind first: the registration of a webhook before its server, without which it
+    /// would refuse every peer pod. Returns whether any was left.
+    pub(super) async fn remove(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<bool, ApiError> {
+        let kinds: Vec<_> = kinds.iter().rev().cloned().collect();
+        self.objects.clear(&config.name_any(), &kinds, &DeleteParams::background()).await
+    }
+
+    /// The configuration has no webhook.
+    pub(super) async fn without_webhook(&self, config: &PeerPodConfig) -> Result<(), RoomError> {
+        Ok(self.webhook_resources.ensure(config, Use::Over).await?)
+    }
+}

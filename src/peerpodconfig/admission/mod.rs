@@ -1,0 +1,262 @@
+//! The admission: what turns Pods of a runtime class into peer pods.
+//!
+//! ```text
+//! observe.rs            reads: the present admission, the webhook's program, TLS options and authorities
+//! policy_support.rs     whether the API server supports admission policies, and the watch of them
+//! sharing.rs            which configuration has the admission of a runtime class (pure)
+//! means.rs              webhook or policy, and the kinds of their objects (pure)
+//! desired.rs            which of these it is to be, and the wanted objects (pure)
+//! apply.rs              writes these objects
+//! webhook_resources/    what all webhooks share: the Secret of their certificate and the Lease for its rotation
+//! propagation.rs        whether API servers already apply what was written (pure)
+//! findings.rs           the conditions about the admission (pure)
+//! ```
+//!
+//! There is one admission for each runtime class: that of the oldest configuration. If a younger one differs, it gets the condition
+//! `Conflict`. When the older one goes, the operator first writes what the younger one wants, then removes what the older one had.
+
+mod apply;
+mod desired;
+mod findings;
+mod means;
+mod observe;
+mod policy_support;
+mod propagation;
+mod sharing;
+pub mod webhook_resources;
+
+use std::{sync::Arc, time::Instant};
+
+use futures::{Stream, StreamExt};
+use kube::{Client, ResourceExt, api::DynamicObject, runtime::reflector::ObjectRef};
+use operator_kit::{Permission, api_call::ApiError};
+use tokio::sync::OnceCell;
+use tracing::warn;
+
+pub(super) use self::observe::Options;
+use self::{
+    apply::Applier,
+    desired::Desired,
+    findings::Outcome,
+    means::{Means, cluster_scoped, kinds},
+    observe::{Observed, Observer, WebhookInputs},
+    policy_support::PolicySupport,
+    propagation::{Age, Propagation},
+    sharing::{has_reason, successor},
+    webhook_resources::WebhookResources,
+};
+use super::{
+    apply::Objects,
+    conditions::Reason,
+    drift::Drifts,
+    findings::{Findings, RoomError},
+    resources::Owner,
+    sources::Sources,
+    wanted::{Found, Kind},
+};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    webhook::tls::{TlsError, TlsOptions},
+};
+
+/// What this room may do in the whole cluster.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("node.k8s.io", &["runtimeclasses"], &["get", "list", "watch"]),
+    Permission::new(
+        "admissionregistration.k8s.io",
+        &["mutatingwebhookconfigurations"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+    Permission::new(
+        "admissionregistration.k8s.io",
+        &["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+];
+
+/// What this room may do in the operator's own namespace, beside [`webhook_resources::PERMISSIONS`].
+pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
+    // Where the operator itself is to run, and so the webhook.
+    Permission::new("", &["pods"], &["get"]),
+    Permission::new("apps", &["replicasets"], &["get"]),
+    Permission::new("", &["services"], &["get", "list", "watch", "create", "patch", "delete"]),
+    Permission::new("apps", &["deployments"], &["get", "list", "watch", "create", "patch", "delete"]),
+    Permission::new(
+        "policy",
+        &["poddisruptionbudgets"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
+];
+
+/// Sets up the admission of Pods *(client required)*.
+pub(super) struct Admission {
+    observer: Observer,
+    applier: Applier,
+    objects: Objects,
+    propagation: Propagation,
+    namespace: String,
+}
+
+impl Admission {
+    /// The room, and an item for each change of the objects that all webhooks share. The stream must be polled.
+    pub(super) fn watch(
+        client: &Client,
+        objects: Objects,
+        drifts: Arc<Drifts>,
+        options: Options,
+    ) -> (Self, impl Stream<Item = ()> + Send + use<>) {
+        let namespace = options.namespace.clone();
+        let (webhook_resources, changes) = WebhookResources::watch(client, &namespace, drifts);
+        let observer = Observer {
+            client: client.clone(),
+            objects: objects.clone(),
+            options,
+            policies: PolicySupport::default(),
+            watched: webhook_resources.watched().clone(),
+            program: OnceCell::new(),
+        };
+        let applier = Applier { objects: objects.clone(), webhook_resources };
+        (Self { observer, applier, objects, propagation: Propagation::default(), namespace }, changes)
+    }
+
+    /// The configurations whose policy or binding changed. `labelled`: reads what has the label of a configuration.
+    pub(super) fn policy_changes(
+        &self,
+        labelled: &Client,
+    ) -> impl Stream<Item = ObjectRef<PeerPodConfig>> + Send + use<> {
+        let namespace = self.namespace.clone();
+        let names = policy_support::changes(labelled, &self.observer.policies.subscribe());
+        names.map(move |name| ObjectRef::new(&name).within(&namespace))
+    }
+
+    /// Asks the API server again whether it supports policies: it may have been restarted, or another one may answer.
+    pub(super) fn doubt_policies(&self) {
+        self.observer.policies.doubt();
+    }
+
+    /// Sets up the admission of one of `configs`, which are all, the oldest first. `tls`: the TLS options in its settings, if they
+    /// are known.
+    pub(super) async fn reconcile(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+        tls: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<Findings, RoomError> {
+        let observed = self.observer.observe(config, configs).await?;
+        self.bring_successor(config, &observed, configs).await?;
+        let desired = Desired::of(config, &observed, &self.namespace);
+        let (found, webhook) = self.bring(config, &desired, tls).await?;
+        let age = self.age(config, desired.means, &found, configs);
+        let class = &config.spec.admission.runtime_class_name;
+        let class_exists = self.observer.runtime_class_exists(class).await?;
+        let outcome = Outcome {
+            owner: self.owner(config),
+            observed: &observed,
+            desired: &desired,
+            found: &found,
+            age,
+            webhook,
+            class_exists,
+        };
+        let state = outcome.state(self.applier.webhook_resources.watched());
+        // The new admission is ready before the former one is removed.
+        if state.as_ref().is_none_or(|state| state.reason.status()) {
+            self.applier.remove(config, &desired.former).await?;
+            if desired.means != Means::Webhook {
+                self.applier.without_webhook(config).await?;
+            }
+        }
+        Ok(outcome.findings(state))
+    }
+
+    /// Removes the admission of one of `configs` that is being deleted. Returns whether anything was left.
+    pub(super) async fn remove(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Result<bool, RoomError> {
+        // An object whose kind is not known now would stay for ever.
+        self.doubt_policies();
+        let observed = self.observer.observe(config, configs).await?;
+        self.bring_successor(config, &observed, configs).await?;
+        Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
+    }
+
+    /// All cluster-scoped objects that this operator created, for any configuration: the registration of a webhook last.
+    pub(super) async fn cluster_scoped_objects(&self) -> Result<Vec<(Kind, DynamicObject)>, ApiError> {
+        // An object whose kind is not known now stays until the next collection.
+        self.doubt_policies();
+        let supports_policies = self.observer.policies.ask(&self.observer.client).await?;
+        let mut made = Vec::new();
+        for kind in cluster_scoped(supports_policies).into_iter().rev() {
+            let objects = self.objects.made(&kind).await?;
+            made.extend(objects.into_iter().map(|object| (kind.clone(), object)));
+        }
+        Ok(made)
+    }
+
+    /// Before a configuration leaves the admission of a runtime class: writes that of the configuration which has it then. A
+    /// problem of that configuration alone, which its own reconcile reports, does not hold up this one.
+    async fn bring_successor(
+        &self,
+        config: &PeerPodConfig,
+        observed: &Observed,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Result<(), RoomError> {
+        let class = observed.present.as_ref().map(|present| &present.class);
+        let Some(successor) = class.and_then(|class| successor(config, class, configs)) else {
+            return Ok(());
+        };
+        let observed = self.observer.observe(&successor, configs).await?;
+        let desired = Desired::of(&successor, &observed, &self.namespace);
+        let sources = Sources::read(&self.observer.client, &self.namespace, &successor).await?;
+        match self.bring(&successor, &desired, sources.tls).await {
+            Err(error) if matches!(error, RoomError::Api(_)) && error.invalid().is_none() => Err(error),
+            Err(error) => {
+                let name = successor.name_any();
+                warn!(%error, "the admission of PeerPodConfig {name}, which is to take over, cannot be set up");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Writes the objects of the admission. Returns them, and what a webhook is built from.
+    async fn bring(
+        &self,
+        config: &PeerPodConfig,
+        desired: &Desired,
+        tls: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<(Found, Option<WebhookInputs>), RoomError> {
+        let owner = self.owner(config);
+        match desired.means {
+            Means::None => Ok((Found::default(), None)),
+            Means::Policy => Ok((self.applier.policy(&owner, desired).await?, None)),
+            Means::Webhook => {
+                let inputs = self.observer.webhook(config, tls).await?;
+                Ok((self.applier.webhook(&owner, desired, &inputs).await?, Some(inputs)))
+            }
+        }
+    }
+
+    /// The age of a configuration's registration or policy, if there is one.
+    fn age(
+        &self,
+        config: &PeerPodConfig,
+        means: Means,
+        found: &Found,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Option<Age> {
+        let was_in_force = match means {
+            Means::None => false,
+            Means::Webhook => has_reason(config, Reason::WebhookRunning),
+            Means::Policy => has_reason(config, Reason::PolicyInForce),
+        };
+        let there = configs.iter().map(|config| config.name_any()).collect();
+        self.propagation.observe(&config.name_any(), found, was_in_force, &there, Instant::now())
+    }
+
+    fn owner<'a>(&'a self, config: &'a PeerPodConfig) -> Owner<'a> {
+        Owner { config, namespace: &self.namespace }
+    }
+}

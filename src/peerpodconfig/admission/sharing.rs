@@ -1,0 +1,126 @@
+//! Which configuration has the admission of a runtime class. Pure *(no client)*.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+
+use super::super::conditions::{ConditionType, Reason};
+use crate::api::v1alpha1::{AdmissionMode, PeerPodConfig};
+
+/// Whether a configuration asks for an admission of this runtime class.
+fn is_for(config: &PeerPodConfig, class: &str) -> bool {
+    let admission = &config.spec.admission;
+    config.metadata.deletion_timestamp.is_none()
+        && admission.mode != AdmissionMode::None
+        && admission.runtime_class_name == class
+}
+
+/// Whether any other configuration asks for an admission, of whichever class. `configs`: all, the oldest first.
+pub(super) fn has_others(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> bool {
+    let mut others = configs.iter().filter(|other| other.uid() != config.uid());
+    others.any(|other| is_for(other, &other.spec.admission.runtime_class_name))
+}
+
+/// The older configuration that has the admission of this one's runtime class; none if this one asks for no admission.
+pub(super) fn older_with_same_class(
+    config: &PeerPodConfig,
+    configs: &[Arc<PeerPodConfig>],
+) -> Option<Arc<PeerPodConfig>> {
+    let admission = &config.spec.admission;
+    if admission.mode == AdmissionMode::None {
+        return None;
+    }
+    let mut older = configs.iter().take_while(|other| other.uid() != config.uid());
+    older.find(|other| is_for(other, &admission.runtime_class_name)).cloned()
+}
+
+/// The configuration that has the admission of `class`, where `config` still has objects for that and is not to have them.
+pub(super) fn successor(
+    config: &PeerPodConfig,
+    class: &str,
+    configs: &[Arc<PeerPodConfig>],
+) -> Option<Arc<PeerPodConfig>> {
+    if is_for(config, class) {
+        return None;
+    }
+    configs.iter().find(|other| other.uid() != config.uid() && is_for(other, class)).cloned()
+}
+
+/// Whether its admission is ready for its present spec.
+pub(super) fn is_ready(config: &PeerPodConfig) -> bool {
+    admission_ready(config).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether `AdmissionReady` has this reason for its present spec.
+pub(super) fn has_reason(config: &PeerPodConfig, reason: Reason) -> bool {
+    admission_ready(config).is_some_and(|condition| condition.reason == reason.as_str())
+}
+
+/// `AdmissionReady`, if it is about the present spec.
+fn admission_ready(config: &PeerPodConfig) -> Option<&Condition> {
+    let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
+    let condition = conditions.find(|condition| condition.type_ == ConditionType::AdmissionReady.as_str())?;
+    (condition.observed_generation == config.metadata.generation).then_some(condition)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(name: &str, class: &str, mode: &str, deleted: bool) -> Arc<PeerPodConfig> {
+        let deletion = deleted.then_some("1970-01-01T00:16:40Z");
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": name, "uid": name, "generation": 1, "deletionTimestamp": deletion },
+            "spec": { "admission": { "mode": mode, "runtimeClassName": class } },
+        }));
+        Arc::new(config.unwrap())
+    }
+
+    fn name(config: Option<Arc<PeerPodConfig>>) -> Option<String> {
+        config.map(|config| config.name_any())
+    }
+
+    #[test]
+    fn the_oldest_that_stays_has_the_admission_of_its_runtime_class() {
+        let oldest = config("oldest", "kata", "Policy", false);
+        let (younger, last) =
+            (config("younger", "kata", "Webhook", false), config("last", "kata", "None", false));
+        let configs = [oldest.clone(), younger.clone(), last.clone()];
+        assert_eq!(name(older_with_same_class(&oldest, &configs)), None);
+        assert_eq!(name(older_with_same_class(&younger, &configs)), Some("oldest".to_owned()));
+        assert_eq!(name(older_with_same_class(&last, &configs)), None, "it asks for none");
+        for leaves in [
+            config("oldest", "kata", "Policy", true),
+            config("oldest", "kata", "None", false),
+            config("oldest", "other", "Policy", false),
+        ] {
+            let configs = [leaves, younger.clone()];
+            assert_eq!(name(older_with_same_class(&younger, &configs)), None);
+        }
+    }
+
+    #[test]
+    fn one_that_leaves_the_admission_has_a_successor() {
+        let stays = config("own", "kata", "Policy", false);
+        let (next, last) =
+            (config("next", "kata", "Webhook", false), config("last", "kata", "Policy", false));
+        let deleted = config("deleted", "kata", "Policy", true);
+        assert_eq!(name(successor(&stays, "kata", &[stays.clone(), next.clone()])), None);
+        for leaves in [
+            config("own", "kata", "Policy", true),
+            config("own", "kata", "None", false),
+            config("own", "other", "Policy", false),
+        ] {
+            let configs = [leaves.clone(), deleted.clone(), next.clone(), last.clone()];
+            assert_eq!(name(successor(&leaves, "kata", &configs)), Some("next".to_owned()));
+            assert!(has_others(&leaves, &configs));
+            let nobody = [leaves.clone(), deleted.clone(), config("none", "kata", "None", false)];
+            assert_eq!(name(successor(&leaves, "kata", &nobody)), None);
+            assert!(!has_others(&leaves, &nobody));
+        }
+    }
+}

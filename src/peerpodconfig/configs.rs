@@ -1,0 +1,70 @@
+//! The configurations that the controller honours: those in the operator's own namespace *(no client)*.
+
+use std::sync::Arc;
+
+use kube::{
+    ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
+
+use super::{FINALIZER, conditions::ConditionType};
+use crate::api::v1alpha1::PeerPodConfig;
+
+/// All configurations, from the store of their watch.
+#[derive(Clone)]
+pub(super) struct Configs {
+    store: Store<PeerPodConfig>,
+    /// The operator's own namespace.
+    namespace: String,
+}
+
+impl Configs {
+    pub(super) fn new(store: Store<PeerPodConfig>, namespace: String) -> Self {
+        Self { store, namespace }
+    }
+
+    /// A configuration as it is now.
+    pub(super) fn latest(&self, config: &PeerPodConfig) -> Option<Arc<PeerPodConfig>> {
+        self.store.get(&ObjectRef::from_obj(config))
+    }
+
+    /// Whether the controller honours a configuration.
+    pub(super) fn honours(&self, config: &PeerPodConfig) -> bool {
+        config.namespace().as_deref() == Some(&*self.namespace)
+    }
+
+    /// All configurations that the controller honours, the oldest first, also those that are being deleted and still have the
+    /// finalizer.
+    pub(super) fn honoured(&self) -> Vec<Arc<PeerPodConfig>> {
+        let mut honoured = self.store.state();
+        honoured.retain(|config| {
+            let deleted = config.metadata.deletion_timestamp.is_some();
+            self.honours(config) && (!deleted || has_finalizer(config))
+        });
+        honoured.sort_by_key(|config| (config.creation_timestamp().map(|time| time.0), config.name_any()));
+        honoured
+    }
+
+    /// The configuration of this name.
+    pub(super) fn named(&self, name: &str) -> ObjectRef<PeerPodConfig> {
+        ObjectRef::new(name).within(&self.namespace)
+    }
+
+    /// Those that match, to be requeued.
+    pub(super) fn matching(&self, matches: impl Fn(&PeerPodConfig) -> bool) -> Vec<ObjectRef<PeerPodConfig>> {
+        let configs = self.store.state().into_iter();
+        let matching = configs.filter(|config| self.honours(config) && matches(config));
+        matching.map(|config| ObjectRef::from_obj(&*config)).collect()
+    }
+}
+
+/// Whether a configuration has the operator's finalizer.
+pub(super) fn has_finalizer(config: &PeerPodConfig) -> bool {
+    config.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// Whether its status has the condition `Conflict`.
+pub(super) fn is_in_conflict(config: &PeerPodConfig) -> bool {
+    let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == ConditionType::Conflict.as_str())
+}

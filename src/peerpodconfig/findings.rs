@@ -1,0 +1,52 @@
+//! What the rooms find *(no client)*.
+
+use std::time::Duration;
+
+use operator_kit::api_call::ApiError;
+
+use super::conditions::{Finding, Reason};
+
+/// How often the operator checks what it does not watch: whether an unmanaged object still conflicts.
+pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
+
+/// The findings of one or more rooms.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Findings {
+    pub(super) all: Vec<Finding>,
+    /// When to reconcile again without an event.
+    pub(super) again: Option<Duration>,
+}
+
+impl Findings {
+    pub(super) fn of(reason: Reason, message: impl Into<String>) -> Self {
+        Self { all: vec![Finding::new(reason, message)], again: None }
+    }
+
+    /// Adds those of another room.
+    pub(super) fn add(&mut self, other: Self) {
+        self.all.extend(other.all);
+        self.again = self.again.into_iter().chain(other.again).min();
+    }
+}
+
+/// Why a room failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RoomError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("an object cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It does not know something that it needs. The text says what to do.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl RoomError {
+    /// What the API server says about a wanted object that is invalid.
+    pub(super) fn invalid(&self) -> Option<&str> {
+        match self {
+            Self::Api(error) => error.invalid(),
+            Self::Json(_) | Self::Unknown(_) => None,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+use futures::StreamExt;
+use kube::runtime::{reflector, watcher::Event};
+use operator_kit::{
+    status::Publisher,
+    testing::{Answer, ApiServer, Call},
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{
+    super::{
+        adaptor::{self, Adaptor},
+        admission::{self, Admission},
+        apply::Objects,
+        capacity::Capacity,
+        resources::{CLASS_ANNOTATION, policy},
+        watches::CONFIG,
+    },
+    *,
+};
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+const NAMESPACE: &str = "ns";
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+
+/// A configuration with the finalizer, whose admission is a policy. `second`: when it was created.
+fn config(name: &str, second: u32, deleted: bool) -> PeerPodConfig {
+    let deletion = deleted.then_some("2026-01-01T00:01:00Z");
+    let config = serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": {
+            "name": name, "namespace": NAMESPACE, "uid": name, "generation": 1,
+            "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "deletionTimestamp": deletion,
+            "finalizers": [super::super::FINALIZER], "resourceVersion": "1",
+        },
+        "spec": { "limit": 1, "admission": { "mode": "Policy", "runtimeClassName": "kata" } },
+    }));
+    config.unwrap()
+}
+
+/// A reconciler that knows these configurations, no node and no DaemonSet: the first two calls list these.
+async fn reconciler(server: &ApiServer, configs: &[&PeerPodConfig]) -> Reconciler {
+    let (client, namespace) = (server.client(), NAMESPACE.to_owned());
+    let (store, mut writer) = reflector::store();
+    writer.apply_watcher_event(&Event::Init);
+    for config in configs {
+        writer.apply_watcher_event(&Event::InitApply((*config).clone()));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    let drifts = Arc::new(Drifts::default());
+    let objects = Objects::new(client.clone(), drifts.clone());
+    let (capacity, nodes_changed) = Capacity::watch(&client);
+    Box::pin(nodes_changed).next().await.unwrap();
+    let adaptor_options = adaptor::Options {
+        namespace: namespace.clone(),
+        image: "adaptor".to_owned(),
+        ssh_key_secret: "key".to_owned(),
+        tls_secret: "tls".to_owned(),
+        byom_host_keys_secret: "hosts".to_owned(),
+        mounted: None,
+    };
+    let (adaptor, daemon_sets) =
+        Adaptor::watch(&client, objects.clone(), capacity.nodes().clone(), adaptor_options);
+    let listed = adaptor.wait_until_listed();
+    tokio::select! {
+        biased;
+        is_listed = listed => assert!(is_listed),
+        _ = daemon_sets.collect::<Vec<_>>() => {}
+    }
+    let admission_options =
+        admission::Options { namespace: namespace.clone(), pod: None, image: None, secure_metrics: false };
+    let (admission, _) = Admission::watch(&client, objects, drifts.clone(), admission_options);
+    Reconciler {
+        rooms: Arc::new(Rooms { adaptor, admission, capacity, turn: Mutex::default() }),
+        configs: Configs::new(store, namespace.clone()),
+        finalizer: Finalizer::new(client.clone()),
+        reporter: Reporter::new(Publisher::new(&client, &CONFIG, FIELD_MANAGER, "Configuring")),
+        drifts,
+        client,
+        namespace,
+    }
+}
+
+/// Nodes and DaemonSets are listed before the first reconcile.
+fn listed() -> Vec<Call> {
+    vec![list("/api/v1/nodes", &json!([])), list("/apis/apps/v1/daemonsets", &json!([]))]
+}
+
+fn list(path: &str, items: &Value) -> Call {
+    let list =
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
+    Call::get(path).answer(Answer::json(200, &list))
+}
+
+/// The API server supports admission policies.
+fn policies_are_supported() -> Call {
+    let [policies, bindings] = policy::resources().map(|resource| {
+        json!({ "name": resource.plural, "singularName": "", "namespaced": false, "kind": resource.kind, "verbs": [] })
+    });
+    Call::get(ADMISSION).answer(Answer::json(
+        200,
+        &json!({
+            "kind": "APIResourceList", "groupVersion": policy::GROUP_VERSION, "resources": [policies, bindings],
+        }),
+    ))
+}
+
+/// The kinds of an admission, in the order of their removal.
+fn kinds() -> [String; 6] {
+    [
+        format!("{ADMISSION}/mutatingadmissionpolicybindings"),
+        format!("{ADMISSION}/mutatingadmissionpolicies"),
+        format!("{ADMISSION}/mutatingwebhookconfigurations"),
+        format!("/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"),
+        format!("/api/v1/namespaces/{NAMESPACE}/services"),
+        format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"),
+    ]
+}
+
+#[tokio::test]
+async fn one_that_is_deleted_is_released_when_nothing_of_it_is_left() {
+    let config = config("config", 0, true);
+    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
+    let mut calls = listed();
+    calls.push(policies_are_supported());
+    calls.extend(kinds().iter().map(|kind| list(kind, &json!([]))));
+    calls.extend([
+        list(&format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"), &json!([])),
+        Call::get(account).answer(Answer::not_found("serviceaccounts", "cloud-api-adaptor")),
+        Call::patch(format!(
+            "/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs/config"
+        ))
+        .answer(Answer::object(&config)),
+    ]);
+    let server = ApiServer::expecting(calls);
+    let action = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap();
+    assert_eq!(action, Action::await_change());
+}
+
+#[tokio::test]
+async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_deleted_goes() {
+    let (older, younger) = (config("older", 0, true), config("younger", 1, false));
+    let [bindings, policies, webhooks, ..] = kinds();
+    let metadata = |name: &str| {
+        json!({
+            "name": format!("peer-pods-{name}"), "uid": "1", "resourceVersion": "1",
+            "annotations": { (CLASS_ANNOTATION): "kata" }, "managedFields": [{ "manager": FIELD_MANAGER }],
+        })
+    };
+    let there = json!([{ "metadata": metadata("older") }]);
+    let not_found = |kind: &str| Answer::not_found(kind, "peer-pods-younger");
+    let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
+    let settings = format!("/api/v1/namespaces/{NAMESPACE}");
+    let mut calls = listed();
+    calls.extend([
+        policies_are_supported(),
+        // What does the one that goes have?
+        list(&webhooks, &json!([])),
+        list(&policies, &there),
+        Call::get(format!("{settings}/configmaps/peer-pods-cm"))
+            .answer(Answer::not_found("configmaps", "peer-pods-cm")),
+        Call::get(format!("{settings}/secrets/peer-pods-secret"))
+            .answer(Answer::not_found("secrets", "peer-pods-secret")),
+        // What is wanted comes first.
+        list(&policies, &json!([])),
+        list(&bindings, &json!([])),
+        Call::get(format!("{policies}/peer-pods-younger")).answer(not_found("mutatingadmissionpolicies")),
+        Call::get(format!("{bindings}/peer-pods-younger"))
+            .answer(not_found("mutatingadmissionpolicybindings")),
+        Call::patch(format!("{policies}/peer-pods-younger")).answer(applied.clone()),
+        Call::patch(format!("{bindings}/peer-pods-younger")).answer(applied),
+        // What is no longer wanted goes: a policy without its binding has no effect.
+        list(&bindings, &there),
+        Call::delete(format!("{bindings}/peer-pods-older")),
+        // The rest is tried again.
+        Call::get(policies).answer(Answer::error(500, "InternalError", "down")),
+    ]);
+    calls.push(status("older"));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}
+
+/// The status of a configuration. It is gone meanwhile, which is no error.
+fn status(config: &str) -> Call {
+    let configs = format!("/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs");
+    Call::patch(format!("{configs}/{config}/status")).answer(Answer::not_found("peerpodconfigs", config))
+}
+
+#[tokio::test]
+async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
+    let config = config("config", 0, false);
+    let no_settings = || {
+        [("configmaps", "peer-pods-cm"), ("secrets", "peer-pods-secret")].map(|(kind, name)| {
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
+                .answer(Answer::not_found(kind, name))
+        })
+    };
+    let event = |reason: &str| {
+        Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
+            .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
+    };
+    let mut calls = listed();
+    // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
+    calls.extend(no_settings());
+    calls.extend(no_settings());
+    calls.push(Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")));
+    calls.push(status("config"));
+    calls.extend(["SettingsMissing", "AdmissionFailed", "NoneSelected"].map(event));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}

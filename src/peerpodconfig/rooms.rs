@@ -1,0 +1,92 @@
+//! The rooms in which one configuration is set up.
+
+use operator_kit::api_call::ApiError;
+use tokio::sync::Mutex;
+
+use super::{
+    adaptor::Adaptor,
+    admission::Admission,
+    capacity::{Capacity, CountError},
+    conditions::{Finding, Reason},
+    findings::RoomError,
+};
+
+/// The rooms. All configurations use the same nodes, so reconciles and the garbage collection take turns.
+pub(super) struct Rooms {
+    pub(super) adaptor: Adaptor,
+    pub(super) admission: Admission,
+    pub(super) capacity: Capacity,
+    pub(super) turn: Mutex<()>,
+}
+
+impl Rooms {
+    /// This process began or ceased to lead: another process may have led meanwhile.
+    pub(super) fn taken_over(&self) {
+        self.capacity.taken_over();
+        self.admission.doubt_policies();
+    }
+}
+
+/// Why a reconcile failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReconcileError {
+    #[error(transparent)]
+    Room(#[from] RoomError),
+    #[error(transparent)]
+    Count(#[from] CountError),
+}
+
+impl From<ApiError> for ReconcileError {
+    fn from(error: ApiError) -> Self {
+        Self::Room(error.into())
+    }
+}
+
+impl ReconcileError {
+    /// The condition for it: the wanted object is `invalid`, in the API server's words, or something `failed`.
+    pub(super) fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
+        match self {
+            Self::Room(error) if let Some(message) = error.invalid() => Finding::new(invalid, message),
+            _ => Finding::new(failed, self.to_string()),
+        }
+    }
+
+    /// Whether the API server did not find an object or a kind.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Room(RoomError::Api(error)) if error.code() == Some(404))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::{Path, PathBuf},
+    };
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    }
+
+    #[test]
+    fn no_room_uses_the_controller_or_another_room_but_the_adaptor_uses_capacity() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/peerpodconfig");
+        let higher = ["cleanup", "controller", "garbage_collect", "reconcile", "rooms"];
+        let rooms = ["adaptor", "admission", "capacity"];
+        for room in rooms {
+            for file in files(&here.join(room)) {
+                let text = fs::read_to_string(&file).unwrap();
+                let others = rooms
+                    .iter()
+                    .filter(|other| **other != room && (room, **other) != ("adaptor", "capacity"));
+                for module in higher.iter().chain(others) {
+                    let is_path =
+                        |place: usize| !text[..place].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+                    let uses = text.match_indices(&format!("{module}::")).any(|(place, _)| is_path(place));
+                    assert!(!uses, "{} uses {module}", file.display());
+                }
+            }
+        }
+    }
+}

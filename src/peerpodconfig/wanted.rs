@@ -1,0 +1,127 @@
+//! Objects that are wanted, and what is found of them *(no client)*.
+
+use std::collections::{HashMap, HashSet};
+
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject},
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    conditions::{Finding, Reason},
+    drift::Key,
+};
+
+/// An object that is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) resource: ApiResource,
+    namespace: Option<String>,
+    pub(super) name: String,
+    pub(super) object: Value,
+}
+
+impl Wanted {
+    /// Of a typed object. Fails only if it could not be written as JSON.
+    pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> serde_json::Result<Self> {
+        let mut value = serde_json::to_value(object)?;
+        value["apiVersion"] = K::api_version(&()).into();
+        value["kind"] = K::kind(&()).into();
+        Ok(Self::new(ApiResource::erase::<K>(&()), value))
+    }
+
+    /// Of an object that has its kind.
+    pub(super) fn new(resource: ApiResource, object: Value) -> Self {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name").unwrap_or_default());
+        Self { resource, namespace, name, object }
+    }
+
+    /// Whether it is of this kind.
+    pub(super) fn is_a(&self, kind: &Kind) -> bool {
+        self.resource.kind == kind.resource.kind
+    }
+
+    pub(super) fn key(&self, config: Option<&str>) -> Key {
+        let (kind, name) = (self.resource.kind.clone(), self.name.clone());
+        Key { config: config.map(str::to_owned), kind, name }
+    }
+
+    pub(super) fn api(&self, client: &Client) -> Api<DynamicObject> {
+        api(client, &self.resource, self.namespace.as_deref())
+    }
+}
+
+/// A kind of a configuration's objects.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub(super) resource: ApiResource,
+    /// None for one that is cluster-scoped.
+    pub(super) namespace: Option<String>,
+}
+
+impl Kind {
+    /// A kind of objects in this namespace.
+    pub(super) fn namespaced<K: Resource<DynamicType = ()>>(namespace: &str) -> Self {
+        Self { resource: ApiResource::erase::<K>(&()), namespace: Some(namespace.to_owned()) }
+    }
+
+    /// A kind of objects without namespace.
+    pub(super) fn cluster_scoped(resource: ApiResource) -> Self {
+        Self { resource, namespace: None }
+    }
+
+    pub(super) fn api(&self, client: &Client) -> Api<DynamicObject> {
+        api(client, &self.resource, self.namespace.as_deref())
+    }
+}
+
+fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
+/// The result of making objects as wanted.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The objects as they are now, by kind and name.
+    pub(super) objects: HashMap<(String, String), DynamicObject>,
+    /// Those of them that were just created or corrected.
+    pub(super) applied: HashSet<(String, String)>,
+    /// Objects with a wanted name that this operator did not create, as `Kind name`. They stay unchanged.
+    pub(super) unmanaged: Vec<String>,
+}
+
+impl Found {
+    /// One of them, as its type.
+    pub(super) fn get<K>(&self, name: &str) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+    {
+        let object = self.objects.get(&(K::kind(&()).into_owned(), name.to_owned()))?;
+        // An API server returns objects of their kind; anything else reads as absent.
+        serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok())
+    }
+
+    /// Adds what another write found.
+    pub(super) fn add(&mut self, other: Self) {
+        self.objects.extend(other.objects);
+        self.applied.extend(other.applied);
+        self.unmanaged.extend(other.unmanaged);
+    }
+
+    /// The condition about wanted names that objects of others have.
+    pub(super) fn name_taken(&self) -> Option<Finding> {
+        (!self.unmanaged.is_empty()).then(|| {
+            let names = self.unmanaged.join(", ");
+            let message = format!(
+                "{names} exists, and this operator did not create it; remove it, or rename this PeerPodConfig"
+            );
+            Finding::new(Reason::NameTaken, message)
+        })
+    }
+}
