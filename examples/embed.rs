@@ -39,14 +39,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // The two controllers, and the program's own.
     let (listed, synced) = tokio::sync::oneshot::channel();
-    let listed = || drop(listed.send(()));
+    let listed = || listed.send(()).unwrap_or_default();
     let (one, two) = (client.clone(), client.clone());
     let peerpods =
         peerpod::run(one, clouds, leadership.clone(), metrics.clone(), options, listed, stop.clone());
     let config = peerpodconfig::Options::new(NAMESPACE);
     let configs = peerpodconfig::run(two, config, leadership.clone(), metrics, || (), stop.clone());
     let own = async { println!("this operator's own controllers run here") };
-    let work = async { drop(join!(peerpods, configs, keeping, own)) };
-    lifecycle::run(work, Some(election), async { drop(synced.await) }, &stop).await;
+    let work = Box::pin(async { ((), (), (), ()) = join!(peerpods, configs, keeping, own) });
+    lifecycle::run(work, Some(election), async { synced.await.unwrap_or_default() }, &stop).await;
     Ok(())
 }

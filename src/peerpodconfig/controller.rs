@@ -34,13 +34,14 @@ use super::{
     garbage_collect::GarbageCollector,
     reconcile::Reconciler,
     report::Reporter,
-    resources::{self, CONFIG_LABEL},
+    resources::{self, CONFIG_LABEL, DEFAULT_ADAPTOR_IMAGE},
     rooms::Rooms,
     watches,
 };
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     metrics::Metrics,
+    names,
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -83,6 +84,21 @@ pub struct Options {
 }
 
 impl Options {
+    /// In this namespace, with the default image and the default names of all Secrets.
+    pub fn new(namespace: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            pod: None,
+            image: None,
+            adaptor_image: DEFAULT_ADAPTOR_IMAGE.to_owned(),
+            ssh_key_secret: names::SSH_KEY_SECRET.to_owned(),
+            tls_secret: names::TLS_SECRET.to_owned(),
+            byom_host_keys_secret: names::BYOM_HOST_KEYS_SECRET.to_owned(),
+            secure_metrics: false,
+            mounted: None,
+        }
+    }
+
     fn adaptor(&self) -> adaptor::Options {
         adaptor::Options {
             namespace: self.namespace.clone(),

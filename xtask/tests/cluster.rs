@@ -98,12 +98,14 @@ END",
     assert_eq!(does(image)?, "registry.example/mine:v2");
     let refusal = shell(line, "$xtask undeploy")?.err().context("it was deleted without a drain")?;
     ensure!(refusal.contains("nothing was deleted"), "{refusal}");
-    does("kubectl create -f - <<END
+    does(
+        "kubectl create -f - <<END
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
 metadata: { name: kata-remote }
 handler: kata-remote
-END")?;
+END",
+    )?;
     does("$xtask samples")?;
     does("kubectl -n confidential-containers-system delete peerpodconfigs --all")?;
     does("$xtask uninstall")?;

@@ -1,5 +1,5 @@
-//! One of two clouds hangs. The operator runs in this process, embedded as another program would embed it, and both clouds are
-//! in memory.
+//! Two clouds, one of which hangs. The operator runs in this process, embedded as another program would embed it, and the clouds
+//! are in memory.
 
 use std::{
     fs,
@@ -127,6 +127,29 @@ async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration
     })
     .await?;
     Ok(start.elapsed())
+}
+
+#[test]
+fn two_operators_in_one_process_delete_everything_once() -> Result<()> {
+    without_operator(async |testbed| {
+        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?];
+        let clouds = [("aws", Memory::default()), ("gcp", Memory::default())];
+        let client = testbed.client();
+        let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("twice").await?);
+        let _one = operator(&client, dirs[0].path(), clouds.clone()).await?;
+        let _other = operator(&client, dirs[1].path(), clouds.clone()).await?;
+        for (cloud, memory) in &clouds {
+            dangling(&api, cloud, memory, HEALTHY).await?;
+        }
+        delete(&api, "aws", HEALTHY).await?;
+        let [(_, aws), (_, gcp)] = &clouds;
+        healthy_ones_go(&api, gcp).await?;
+        wait::eventually("the VMs of the other cloud are gone, too", DEADLINE, async || {
+            ensure!(aws.count() == 0, "{} are left", aws.count());
+            Ok(())
+        })
+        .await
+    })
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The process of the operator: its start, leadership, logs, metrics and end.
 
+mod embedding;
 pub mod leadership;
 mod lifecycle;
 pub mod observability;
