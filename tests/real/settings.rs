@@ -52,8 +52,7 @@ fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
         alone.scene().lives(&vm).await?;
 
         alone.operator.mount(&libvirt(alone))?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await?;
+        alone.scene().reaped(&vm).await?;
         settings_are_valid(alone, Some(true)).await
     })
 }
@@ -103,8 +102,7 @@ fn two_values_for_what_deletion_needs_stop_deletions_until_one_is_gone() -> Resu
         alone.scene().lives(&vm).await?;
 
         alone.operator.mount(&libvirt(alone))?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }
 
@@ -120,8 +118,7 @@ fn a_machine_that_an_unreachable_cloud_runs_goes_once_the_cloud_is_reached() -> 
         alone.scene().lives(&vm).await?;
 
         alone.operator.mount(&libvirt(alone))?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }
 
@@ -149,7 +146,6 @@ fn a_cloud_that_hangs_is_said_to_and_goes_on_where_it_was() -> Result<()> {
         let held = alone.scene().held(&vm.name(), "CloudUnavailable").await;
         alone.libvirtd.resume()?;
         held?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }

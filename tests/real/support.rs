@@ -310,6 +310,12 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
+    /// Waits until the operator has released the PeerPod of this VM, and fails if the VM or a volume of it is there.
+    pub async fn reaped(&self, vm: &Vm) -> Result<()> {
+        self.released(&vm.name()).await?;
+        self.vanished(vm).await
+    }
+
     /// Fails if the domain or an own volume of a machine is there, as virsh sees it.
     pub async fn vanished(&self, vm: &Vm) -> Result<()> {
         let (domains, volumes) = (self.host.virsh().domains().await?, self.host.virsh().volumes(POOL).await?);

@@ -81,8 +81,7 @@ fn an_operator_killed_while_the_cloud_deletes_finishes_after_its_restart() -> Re
         alone.operator.start_again()?;
         alone.operator.ready().await?;
         for vm in &vms {
-            alone.scene().released(&vm.name()).await?;
-            alone.scene().vanished(vm).await?;
+            alone.scene().reaped(vm).await?;
         }
         Ok(())
     })
@@ -97,7 +96,6 @@ fn machines_left_while_no_operator_ran_are_reaped_at_its_start() -> Result<()> {
         alone.scene().going(&vm.name()).await?;
         alone.scene().lives(&vm).await?;
         alone.operator.start_again()?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }

@@ -147,8 +147,7 @@ async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) 
         stranger.kubectl(scene, &[verb, "peerpod", &vm.name(), value]).await?;
     }
     scene.pods.delete("web").await?;
-    scene.released(&vm.name()).await?;
-    scene.vanished(&vm).await
+    scene.reaped(&vm).await
 }
 
 /// Deletes a Pod as its owner would; the garbage collector does the rest.
@@ -173,8 +172,7 @@ fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes()
         scene.released(&vm.name()).await?;
         for cascade in ["background", "foreground"] {
             let vm = delete_pod(&scene, cascade, cascade).await?;
-            scene.released(&vm.name()).await?;
-            scene.vanished(&vm).await?;
+            scene.reaped(&vm).await?;
         }
         // It orphans, which leaves an administrator to say what is to happen.
         let orphan = delete_pod(&scene, "orphan", "orphan").await?.name();

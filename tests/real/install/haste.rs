@@ -79,8 +79,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
         alone.scene().lives(&vm).await?;
         let dir = tempfile::tempdir()?;
         let _operator = installed_again(alone, dir.path()).await?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }
 
@@ -108,13 +107,12 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
         let operator = installed_again(alone, dir.path()).await?;
         alone.scene().held(&stays.name(), "WaitingForPod").await?;
         alone.scene().pods.delete("goes").await?;
-        alone.scene().released(&goes.name()).await?;
-        alone.scene().vanished(&goes).await?;
+        alone.scene().reaped(&goes).await?;
         alone.scene().lives(&stays).await?;
         alone.scene().pods.delete("stays").await?;
-        alone.scene().vanished(&stays).await?;
+        // The last of them takes the definition along.
         wait::gone(&alone.testbed.crds(), PeerPod::crd_name(), DEADLINE).await?;
-        // The last of them took the definition along.
+        alone.scene().vanished(&stays).await?;
         alone.testbed.install_objects().await?;
         operator.stop().await.map(drop)
     })

@@ -33,8 +33,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         let foreign = left_behind(&scene, "orders", "openstack", "i-1").await?;
         is_refused_until_abandoned(&scene, &foreign, "UnknownProvider", "openstack").await?;
 

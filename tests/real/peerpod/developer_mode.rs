@@ -58,8 +58,7 @@ fn in_developer_mode_machines_stay_until_it_is_turned_off() -> Result<()> {
 
         alone.operator.mount(&settings(alone, "PODVM_DEVELOPER_MODE", "false"))?;
         for vm in [&gone, &older, &again] {
-            alone.scene().released(&vm.name()).await?;
-            alone.scene().vanished(vm).await?;
+            alone.scene().reaped(vm).await?;
         }
         alone.scene().lives(&newer).await
     })

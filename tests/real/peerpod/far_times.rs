@@ -86,8 +86,7 @@ fn objects_that_were_written_in_a_year_that_cannot_be_held_hold_up_nobody() -> R
         for vm in [&far, &waiting, &another] {
             let pod = &vm.peerpod.owner_references()[0].name;
             scene.kubectl(&["delete", "pod", pod, "--wait=false"]).await?;
-            scene.released(&vm.name()).await?;
-            scene.vanished(vm).await?;
+            scene.reaped(vm).await?;
         }
         let log = scene.operator.log()?;
         ensure!(!log.contains(FAR), "{log}");

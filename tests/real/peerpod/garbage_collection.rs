@@ -120,8 +120,7 @@ fn a_machine_that_is_off_or_half_deleted_goes_all_the_same() -> Result<()> {
         client.volume_delete(&half.machine.root).await?;
         for (pod, vm) in [("off", &off), ("half", &half)] {
             scene.pods.delete(pod).await?;
-            scene.released(&vm.name()).await?;
-            scene.vanished(vm).await?;
+            scene.reaped(vm).await?;
         }
         Ok(())
     })

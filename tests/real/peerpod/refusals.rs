@@ -170,8 +170,7 @@ fn pods_with_dots_and_with_the_longest_name_have_their_machines_reaped() -> Resu
         for name in ["a.b.c", &"x".repeat(253), &format!("{}.y", "x".repeat(60))] {
             let vm = scene.pod_with_vm(name).await?;
             scene.pods.delete(name).await?;
-            scene.released(&vm.name()).await?;
-            scene.vanished(&vm).await?;
+            scene.reaped(&vm).await?;
         }
         Ok(())
     })
@@ -191,8 +190,7 @@ fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -
         scene.lives(&vm).await?;
 
         elsewhere.pods.delete("other").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
     })
 }
@@ -214,8 +212,7 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
         scene.lives(&vm).await?;
 
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
     })
 }
@@ -264,8 +261,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
 
         // Nothing proves that the machine is that Pod's, so nothing releases the claimant but the machine's absence.
         elsewhere.pods.delete("other").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
     })
 }
@@ -279,8 +275,7 @@ fn a_peerpod_without_spec_is_refused_and_holds_up_nobody() -> Result<()> {
         let empty = scene.caa.create(object).await?;
         let vm = scene.pod_with_vm("other").await?;
         scene.pods.delete("other").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         scene.pods.delete("web").await?;
         is_refused_until_abandoned(scene, &empty, "InvalidInstanceID", "is empty").await
     })

@@ -37,8 +37,7 @@ fn a_pod_deleted_in_the_foreground_keeps_its_machine_until_its_containers_have_e
 
         let ended = Instant::now();
         kubelet.end(&pod).await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         ensure!(ended.elapsed() < SOON, "it took {:?}", ended.elapsed());
         // The garbage collector waits for the PeerPod, and the Pod for the garbage collector and for its kubelet.
         kubelet.remove(&pod).await?;
@@ -115,12 +114,10 @@ fn another_pod_of_the_same_name_keeps_nothing() -> Result<()> {
         kubelet.remove(&pod).await?;
         let next = kubelet.run(&scene.namespace, "web-0", 30).await?;
         ensure!(next.uid() != pod.uid());
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         // At the first look at this one the other Pod is there already.
         let late = scene.caa.start_vm(&pod, scene.host).await?;
-        scene.released(&late.name()).await?;
-        scene.vanished(&late).await
+        scene.reaped(&late).await
     })
 }
 

@@ -27,8 +27,7 @@ async fn stays(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
 /// Deletes the Pod, and waits until its machine went with it.
 async fn goes_with_its_pod(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
     scene.pods.delete("web").await?;
-    scene.released(&vm.name()).await?;
-    scene.vanished(vm).await
+    scene.reaped(vm).await
 }
 
 #[test]
@@ -45,8 +44,7 @@ fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -
         }
         let (_, newest) = by_second.pop_last().context("there are PeerPods")?;
         for older in by_second.values().flatten() {
-            scene.released(&older.name()).await?;
-            scene.vanished(older).await?;
+            scene.reaped(older).await?;
         }
         scene.operator_catches_up().await?;
         for vm in &newest {
@@ -65,8 +63,7 @@ fn of_twenty_siblings_the_newest_stay_while_the_pod_lives_and_all_go_with_it() -
 
         scene.pods.delete("web").await?;
         for vm in &newest {
-            scene.released(&vm.name()).await?;
-            scene.vanished(vm).await?;
+            scene.reaped(vm).await?;
         }
         Ok(())
     })

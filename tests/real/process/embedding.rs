@@ -29,8 +29,7 @@ fn another_operator_runs_both_controllers_beside_its_own() -> Result<()> {
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
 
         let pid = program.id().context("it runs")?;
         ensure!(Command::new("kill").arg(pid.to_string()).status().await?.success());

@@ -232,8 +232,7 @@ fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() ->
         alone.libvirtd.resume()?;
 
         for vm in [&under_way, &later] {
-            alone.scene().released(&vm.name()).await?;
-            alone.scene().vanished(vm).await?;
+            alone.scene().reaped(vm).await?;
         }
         alone.scene().operator_catches_up().await?;
         let calls = answered_calls(&alone.operator).await? - before;
@@ -274,8 +273,7 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
         ensure!(calls.abs() < 0.5, "it made {calls} calls without the lease");
         // Before another one may begin.
         ensure!(after < DURATION, "it led on for {after:?}");
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await?;
+        alone.scene().reaped(&vm).await?;
         ensure!(alone.operator.process().is_running(), "it ended");
         Ok(())
     })
@@ -379,8 +377,7 @@ fn machines_are_reaped_also_where_peerpodconfigs_do_not_exist() -> Result<()> {
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         // What is missing is told, and stops a roll-out.
         let (status, text) = alone.operator.health("/readyz").await?;
         ensure!(status == 503 && text.contains("peerpodconfigs"), "{status}: {text}");

@@ -115,8 +115,7 @@ fn an_operator_whose_cloud_hangs_ends_in_time_and_finishes_later() -> Result<()>
         ensure!(told.elapsed() < Duration::from_secs(28), "it took {:?}", told.elapsed());
         alone.libvirtd.resume()?;
         alone.operator.start_again()?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }
 
@@ -126,8 +125,7 @@ fn the_operator_goes_on_when_the_api_server_was_away() -> Result<()> {
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.testbed.cluster_mut().restart(Component::ApiServer).await?;
         alone.scene().pods.delete("web").await?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await?;
+        alone.scene().reaped(&vm).await?;
         ensure!(alone.operator.process().is_running());
         Ok(())
     })

@@ -153,8 +153,7 @@ fn a_deletion_that_hangs_is_reported_once_its_call_failed_and_again_and_again() 
         })
         .await?;
         alone.libvirtd.resume()?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await?;
+        alone.scene().reaped(&vm).await?;
         let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
         let slow: Vec<_> = warnings.iter().filter(|line| line["reason"] == "DeletionSlow").collect();
         assert_eq!(slow.len(), 1, "{warnings:?}");

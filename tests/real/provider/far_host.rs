@@ -41,8 +41,7 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
         fs::copy(sshd.known_hosts("ed25519")?, &known_hosts)?;
         // A change of the settings is what makes it look again at once.
         alone.operator.mount(&Settings::libvirt(&format!("{uri}&mode=legacy")))?;
-        alone.scene().released(&vm.name()).await?;
-        alone.scene().vanished(&vm).await
+        alone.scene().reaped(&vm).await
     })
 }
 

@@ -102,8 +102,7 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
         scene.lives(&here).await?;
 
         alone.operator.mount(&libvirt(alone))?;
-        alone.scene().released(&here.name()).await?;
-        alone.scene().vanished(&here).await
+        alone.scene().reaped(&here).await
     })
 }
 
@@ -129,8 +128,7 @@ fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_
         let scene = Scene { host: libvirtd.host(), ..alone.scene() };
         let newer = scene.pod_with_vm("newer").await?;
         scene.pods.delete("newer").await?;
-        scene.released(&newer.name()).await?;
-        scene.vanished(&newer).await?;
+        scene.reaped(&newer).await?;
 
         // It has forgotten its domains.
         alone.libvirtd.restart().await?;
@@ -190,8 +188,7 @@ fn a_vm_in_the_place_before_holds_its_peerpod_whichever_replica_leads() -> Resul
         alone.scene().lives(&here).await?;
 
         second.mount(&libvirt(alone))?;
-        alone.scene().released(&here.name()).await?;
-        alone.scene().vanished(&here).await
+        alone.scene().reaped(&here).await
     })
 }
 
@@ -227,8 +224,7 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         // What is on the host that answers now goes all the same.
         let goes = scene.pod_with_vm("goes").await?;
         scene.pods.delete("goes").await?;
-        scene.released(&goes.name()).await?;
-        scene.vanished(&goes).await?;
+        scene.reaped(&goes).await?;
 
         // Another process knows it, too.
         alone.operator.kill().await?;
@@ -271,8 +267,7 @@ fn nothing_is_decided_while_the_places_cannot_be_read() -> Result<()> {
 
         alone.testbed.install_objects().await?;
         for vm in [&here, &gone] {
-            alone.scene().released(&vm.name()).await?;
-            alone.scene().vanished(vm).await?;
+            alone.scene().reaped(vm).await?;
         }
         Ok(())
     })
@@ -302,8 +297,7 @@ fn a_place_for_which_there_is_no_room_is_not_used_until_an_administrator_makes_s
             forget(alone, key).await?;
         }
         let scene = Scene { host: libvirtd.host(), ..alone.scene() };
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await
+        scene.reaped(&vm).await
     })
 }
 

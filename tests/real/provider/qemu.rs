@@ -30,8 +30,7 @@ fn a_qemu_machine_goes_with_its_process_its_disks_and_its_firmware_variables() -
         ensure!(qemu_runs(&name)?, "no QEMU runs {name}");
 
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
         ensure!(!qemu_runs(&name)?, "QEMU still runs {name}");
         for file in &files {
             ensure!(!file.exists(), "{} is still there", file.display());

@@ -28,8 +28,7 @@ fn a_further_cloud_has_settings_of_its_own_whatever_those_of_the_first_say() -> 
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
-        scene.released(&vm.name()).await?;
-        scene.vanished(&vm).await?;
+        scene.reaped(&vm).await?;
 
         let metrics = alone.operator.metrics().await?;
         for (settings, valid) in [("default", 0.0), ("libvirt", 1.0)] {

@@ -81,8 +81,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
 
         // The operator is there still, so this machine goes, and then the operator may.
         scene.pods.delete("late").await?;
-        scene.released(&late.name()).await?;
-        scene.vanished(&late).await?;
+        scene.reaped(&late).await?;
         hook::during(alone.testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
         for definition in ["peerpods", "peerpodconfigs"] {
             let name = format!("{definition}.confidentialcontainers.org");

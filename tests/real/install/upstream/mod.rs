@@ -153,8 +153,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         helm.run(&[&["upgrade", THEIRS, upstream.chart()?], &off[..]].concat()).await?;
         theirs.kill().await?;
         ensure!(!names(cluster, "deployments").await?.contains("peerpodctrl"));
-        scene.released(&web.name()).await?;
-        scene.vanished(&web).await?;
+        scene.reaped(&web).await?;
         scene.lives(&api).await?;
         // What their definition took and this one would not can go as well.
         scene.kubectl(&["delete", "peerpod", "odd", "--wait=false"]).await?;
