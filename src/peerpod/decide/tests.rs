@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::provider::{Bears, NAME_LIMIT};
+use crate::provider::{Bears, IdProblem, InstanceId, NAME_LIMIT};
+use operator_kit::Message;
 
 const POD: &str = "web-0";
 
