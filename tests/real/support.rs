@@ -52,8 +52,8 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
-const PLACES: u32 = 3;
-static TURNS: Semaphore = Semaphore::const_new(PLACES as usize);
+const PLACES: usize = 3;
+static TURNS: Semaphore = Semaphore::const_new(PLACES);
 
 /// The clusters of [`alone`] that are free.
 static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
@@ -131,17 +131,12 @@ pub fn alone_with(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
-    on_own_cluster(1, async |testbed| on(testbed, start, test).await)
-}
-
-/// Like [`alone`], while no other test has a cluster to itself: it measures what the operator needs of the processors.
-pub fn undisturbed(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
-    on_own_cluster(PLACES, async |testbed| on(testbed, operator_of_one, test).await)
+    on_own_cluster(async |testbed| on(testbed, start, test).await)
 }
 
 /// Runs a test on a cluster that it has to itself meanwhile, without libvirtd and operator.
 pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
-    on_own_cluster(1, async |testbed| {
+    on_own_cluster(async |testbed| {
         timeout(LIMIT, test(testbed)).await.context("the test takes too long").flatten()
     })
 }
@@ -162,9 +157,9 @@ pub fn run_on<S>(
     })
 }
 
-fn on_own_cluster(places: u32, work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
-        let _turn = TURNS.acquire_many(places).await?;
+        let _turn = TURNS.acquire().await?;
         let free = FREE.lock().await.pop();
         let mut testbed = match free {
             Some(testbed) => testbed,

@@ -20,7 +20,7 @@ use testbed::{
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::support::{Alone, next_second, undisturbed};
+use crate::support::{Alone, alone, next_second};
 
 /// PeerPods made at the same time.
 const CONCURRENCY: usize = 32;
@@ -92,7 +92,7 @@ fn cpu(operator: &Operator) -> Result<Duration> {
 #[test]
 fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()> {
     const COUNT: usize = 5000;
-    undisturbed(async |alone| {
+    alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;
         let machine = vm.machine.domain.uuid.to_string();
@@ -114,7 +114,7 @@ fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()>
 #[test]
 fn hundreds_of_siblings_are_looked_at_a_few_times_each_and_go_with_their_pod() -> Result<()> {
     const COUNT: usize = 300;
-    undisturbed(async |alone| {
+    alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
