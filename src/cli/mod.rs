@@ -6,6 +6,7 @@ mod drain;
 mod retry;
 mod run;
 mod serving;
+mod shell;
 mod webhook;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
@@ -15,9 +16,11 @@ use jiff::SignedDuration;
 
 pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION};
 pub use check::{CheckArgs, OutputFormat};
+pub use clap_complete::Shell;
 pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
 pub use run::{ControllerName, LEASE_PERMISSIONS, RunArgs};
 pub use serving::ServingArgs;
+pub use shell::{CompletionsArgs, ManArgs, completions, man_pages};
 pub use webhook::{SizingName, WebhookArgs};
 
 use crate::settings::Folders;
@@ -56,6 +59,10 @@ enum Command {
     /// PeerPodConfig is being deleted, it waits and creates the PeerPodConfig again.
     #[command(after_help = apply::EXIT_CODES)]
     Apply(ApplyArgs),
+    /// Print the script that completes this program's command line in a shell.
+    Completions(CompletionsArgs),
+    /// Write the manual's pages of this program and its commands.
+    Man(ManArgs),
 }
 
 /// Where settings are: the same for all subcommands that use them.
@@ -112,6 +119,8 @@ impl Cli {
             Command::Check(args) => check::check(args),
             Command::Drain(args) => drain::drain(&args),
             Command::Apply(args) => apply::apply(&args),
+            Command::Completions(args) => shell::print(args),
+            Command::Man(args) => shell::write(&args),
         }
     }
 }

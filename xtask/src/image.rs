@@ -6,10 +6,14 @@ use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::image::{Compression, operator, sbom::sbom};
+use ::image::{Compression, Files, operator, sbom::sbom};
 use anyhow::{Context as _, Result};
 use clap::Args;
-use peerpod_operator::{install::NAME, names::DEFAULT_IMAGE};
+use peerpod_operator::{
+    cli::{self, Shell},
+    install::NAME,
+    names::DEFAULT_IMAGE,
+};
 
 use crate::{release, repository};
 
@@ -35,7 +39,9 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     fs::create_dir_all(&task.output).with_context(|| format!("creating {}", task.output.display()))?;
     let [archive, bill] =
         ["oci.tar", "cdx.json"].map(|extension| task.output.join(format!("{NAME}.{extension}")));
-    let written = operator(&program, &task.name, &labels())?.write(&archive, Compression::Gzip)?;
+    let mut image = operator(&program, &task.name, &labels())?;
+    document(&mut image.files)?;
+    let written = image.write(&archive, Compression::Gzip)?;
     let text = format!("{:#}\n", sbom(&repository::root(), NAME)?);
     fs::write(&bill, text).with_context(|| format!("writing {}", bill.display()))?;
     let size = f64::from(u32::try_from(written.size)?) / f64::from(1 << 20);
@@ -45,6 +51,25 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     writeln!(out, "size     {size:.1} MiB compressed")?;
     writeln!(out, "archive  {}", archive.display())?;
     writeln!(out, "made of  {}", bill.display())?;
+    Ok(())
+}
+
+/// Adds the manual's pages, and the completions of the shells that have a folder for them.
+fn document(files: &mut Files) -> Result<()> {
+    let pages = tempfile::tempdir().context("making a folder")?;
+    cli::man_pages(pages.path()).context("writing the manual's pages")?;
+    for page in fs::read_dir(pages.path())? {
+        let page = page?;
+        let path = format!("/usr/share/man/man1/{}", page.file_name().display());
+        files.file(&path, fs::read(page.path())?);
+    }
+    for (shell, path) in [
+        (Shell::Bash, format!("/usr/share/bash-completion/completions/{NAME}")),
+        (Shell::Zsh, format!("/usr/share/zsh/site-functions/_{NAME}")),
+        (Shell::Fish, format!("/usr/share/fish/vendor_completions.d/{NAME}.fish")),
+    ] {
+        files.file(&path, cli::completions(shell));
+    }
     Ok(())
 }
 

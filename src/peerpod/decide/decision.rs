@@ -1,0 +1,113 @@
+//! What can be decided.
+
+use std::time::Duration;
+
+use operator_kit::Message;
+
+use crate::provider::{Error, ErrorClass, IdProblem, OwnVm, ownership};
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// There is nothing to do.
+    Nothing,
+    /// A newer sibling replaced this PeerPod: delete the object. The operator then deletes its VM as for any other.
+    Supersede,
+    /// Keep all VMs, report why, reconcile again later.
+    Keep(Blocked),
+    /// Delete the VM, then ask for it again at once.
+    Delete(OwnVm),
+    /// Change nothing until this has happened.
+    Wait(Wait),
+    /// The cloud could not answer: try again as the error's class asks.
+    Retry(Error),
+    /// Remove the finalizer.
+    Release(Release),
+    /// Change nothing until a person corrects the problem.
+    Refuse(Blocked),
+}
+
+impl Decision {
+    /// The values of the metric label and the log field, with their meaning.
+    pub const LABELS: [(&str, &str); 9] = [
+        ("nothing", "there is nothing to do"),
+        ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
+        (
+            "keep",
+            "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on",
+        ),
+        (
+            "delete",
+            "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
+             decision",
+        ),
+        ("wait_for_pod", "the Pod may still run on the VM"),
+        ("wait_for_machine", "the cloud accepted the deletion and still shows the VM"),
+        ("retry", "the cloud failed; the table of error classes says when the operator tries again"),
+        ("release", "the operator removes the finalizer"),
+        ("refuse", "the operator does nothing until a person corrects the problem"),
+    ];
+
+    /// The metric label and the log field.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Supersede => "supersede",
+            Self::Keep(_) => "keep",
+            Self::Delete(_) => "delete",
+            Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
+            Self::Wait(Wait::VmDeletion(_)) => "wait_for_machine",
+            Self::Retry(_) => "retry",
+            Self::Release(_) => "release",
+            Self::Refuse(_) => "refuse",
+        }
+    }
+
+    /// The class of the cloud's error that caused it, if an error did.
+    pub const fn error_class(&self) -> Option<ErrorClass> {
+        match self {
+            Self::Retry(error) => Some(error.class),
+            Self::Refuse(Blocked::NotSupported(_)) => Some(ErrorClass::NotSupported),
+            _ => None,
+        }
+    }
+}
+
+/// What the operator waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The Pod may still run on the VM.
+    PodRuns,
+    /// The Pod is terminating; reconcile again after this time at the latest.
+    PodEnds(Duration),
+    /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.
+    VmDeletion(Duration),
+}
+
+/// Why the finalizer may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The VM was observed to be absent.
+    Absent,
+    /// An administrator abandoned the VM.
+    Abandoned,
+}
+
+/// Why the operator does nothing, so that the condition can say what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
+    NoOwner,
+    /// The identifier names no VM.
+    BadInstance(IdProblem),
+    /// The VM is not this Pod's.
+    NotOwn(ownership::NotOwn),
+    /// Another PeerPod needs the same VM.
+    Claimed(Message),
+    /// This operator does not support that cloud.
+    NotSupported(Message),
+    /// It is unknown which of several VMs the Pod runs on.
+    Ambiguous,
+    /// The settings turn on developer mode.
+    DeveloperMode,
+}

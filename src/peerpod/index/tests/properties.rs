@@ -1,0 +1,118 @@
+//! Whatever happens to PeerPods, the index says what a look at all objects would say.
+
+use proptest::prelude::*;
+
+use super::{
+    super::super::relations::{Claim, are_of_one_pod, claim, is_namesake, is_sibling},
+    *,
+};
+
+/// A PeerPod as some step makes it; `None`: the step deletes it.
+type Step = (usize, Option<(usize, u64, i64, usize)>);
+
+fn any_step() -> impl Strategy<Value = Step> {
+    (0..20usize, prop::option::weighted(0.9, (0..3usize, 0..12u64, 0..4i64, 0..6usize)))
+}
+
+fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
+    let name = name.to_string();
+    let peerpod = made_of.map(|(pod, number, second, state)| {
+        let instance = if number == 0 { "17".to_owned() } else { vm(number) };
+        let mut peerpod = made(&name, &pod.to_string(), &instance, second);
+        // What was made at another time is another object.
+        peerpod.metadata.uid = Some(format!("{name}-{second}"));
+        if pod == 0 {
+            peerpod.metadata.owner_references = None;
+        }
+        if state == 0 {
+            peerpod.metadata.finalizers = None;
+        }
+        if state == 1 { deleted(peerpod) } else { peerpod }
+    });
+    (name, peerpod)
+}
+
+fn id(peerpod: &PeerPod) -> Option<InstanceId> {
+    InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()).ok()
+}
+
+/// Those that name the same VM, by comparing all.
+fn namesakes<'a>(all: &'a [PeerPod], of: &PeerPod) -> Vec<&'a PeerPod> {
+    let Some(id) = id(of) else { return Vec::new() };
+    all.iter().filter(|other| is_namesake(other, of, &id)).collect()
+}
+
+fn recorded(all: &[PeerPod], of: &PeerPod) -> Timestamp {
+    let same = namesakes(all, of).into_iter().filter(|other| are_of_one_pod(other, of));
+    same.map(created).fold(created(of), Timestamp::min)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_the_index_knows_is_what_comparing_all_objects_tells(steps in prop::collection::vec(any_step(), 1..80)) {
+        let index = Index::default();
+        let mut all: Vec<PeerPod> = Vec::new();
+        for (name, peerpod) in steps.into_iter().map(step) {
+            let has_more = |one: &PeerPod| index.siblings(one).next.is_some();
+            let had_more: HashSet<_> = all.iter().filter(|one| has_more(one)).map(PeerPod::uid).collect();
+            let mut change = Change::default();
+            if let Some(at) = all.iter().position(|it| it.name_any() == name) {
+                let before = all.remove(at);
+                if peerpod.is_none() {
+                    change = index.apply(&Event::Delete(before));
+                }
+            }
+            if let Some(peerpod) = peerpod {
+                change = index.apply(&Event::Apply(peerpod.clone()));
+                all.push(peerpod);
+            }
+            let woken = names(&change.others);
+            for one in all.iter().filter(|one| has_more(one) && !had_more.contains(&one.uid())) {
+                // Of several that record one VM, one is enough.
+                let is_held = |it: &&PeerPod| has_finalizer(it) && it.metadata.deletion_timestamp.is_none();
+                let same = all.iter().filter(|it| id(it) == id(one) && (it.uid() == one.uid() || are_of_one_pod(it, one)));
+                let looks = |it: &PeerPod| woken.contains(&it.name_any()) || (it.name_any() == name && change.matters);
+                prop_assert!(
+                    !is_held(&one) || id(one).is_none() || same.filter(is_held).any(looks),
+                    "{} has more newer siblings than it asks for", one.name_any()
+                );
+            }
+            for one in &all {
+                let since = recorded(&all, one);
+                let siblings = all.iter().filter(|other| is_sibling(other, one) && id(other) != id(one));
+                let mut newer: Vec<_> = siblings
+                    .map(|other| {
+                        let contested = namesakes(&all, other).into_iter().any(|it| !are_of_one_pod(it, other));
+                        (recorded(&all, other), id(other), contested)
+                    })
+                    .filter(|(recorded, ..)| *recorded >= since)
+                    .collect();
+                newer.sort_by(|a, b| b.cmp(a));
+                newer.dedup();
+                let found = index.siblings(one);
+                prop_assert_eq!(found.recorded, since);
+                prop_assert_eq!(found.next, newer.get(FEW).map(|it| it.0));
+                let by_key = |key: &Key| all.iter().find(|it| it.name_any() == key.name).and_then(id);
+                let found: Vec<_> = found.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
+                let recorded: Vec<_> = newer.iter().map(|it| it.0).take(FEW).collect();
+                prop_assert_eq!(found.iter().map(|it| it.0).collect::<Vec<_>>(), recorded);
+                prop_assert!(found.iter().all(|it| newer.contains(it)), "{found:?} of {newer:?}");
+                prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());
+
+                let Claimants { living, going } = index.claimants(one, 100);
+                let namesakes = namesakes(&all, one);
+                let stands = |other: &&&PeerPod| claim(other, one) == Claim::Stands;
+                prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| stands(&other)));
+                let pod = |other: &PeerPod| match claim(other, one) {
+                    Claim::WhileRuns(pod) => Some(pod.uid.clone()),
+                    Claim::Stands | Claim::Void => None,
+                };
+                let expected: HashSet<_> = namesakes.into_iter().filter_map(pod).collect();
+                prop_assert_eq!(going.len(), expected.len());
+                let going = going.iter().filter_map(|key| all.iter().find(|it| it.name_any() == key.name));
+                prop_assert_eq!(going.filter_map(pod).collect::<HashSet<_>>(), expected);
+            }
+        }
+    }
+}
