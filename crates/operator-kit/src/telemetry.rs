@@ -4,9 +4,8 @@
 
 use std::io::{IsTerminal, stderr};
 
-use tracing::{Subscriber, warn};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::{Subscriber, level_filters::LevelFilter, warn};
+use tracing_subscriber::{filter::Targets, fmt::MakeWriter, layer::SubscriberExt};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,46 +45,52 @@ pub fn init(program: &str, format: LogFormat) {
 
 /// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
 /// operator from starting.
-fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
+fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
     let variables = filter_variables(program);
     let mut given = variables.iter().filter_map(|name| variable(name).map(|text| (name, text)));
     let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
-        return (without_answers(DEFAULT_FILTER), None);
+        return (default_filter(), None);
     };
     // This crate is a part of the program: directives for the program hold for both.
     let own =
         text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let directives: Vec<_> = kit.chain([text.clone()]).collect();
-    match EnvFilter::try_new(format!("{NO_ANSWERS},{}", directives.join(","))) {
+    // Levels and targets choose what is logged, and no fields of spans: that would cost a megabyte of memory.
+    match format!("{NO_ANSWERS},{}", directives.join(",")).parse() {
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
                 "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
                  as in info,{program}=debug"
             );
-            (without_answers(DEFAULT_FILTER), Some(problem))
+            (default_filter(), Some(problem))
         }
     }
 }
 
-fn without_answers(directives: &str) -> EnvFilter {
-    EnvFilter::new(format!("{NO_ANSWERS},{directives}"))
+fn default_filter() -> Targets {
+    let client = NO_ANSWERS.split_once('=').map_or("", |(target, _)| target);
+    Targets::new().with_default(LevelFilter::INFO).with_target(client, LevelFilter::ERROR)
 }
 
 fn subscriber<W>(
     format: LogFormat,
-    filter: EnvFilter,
+    filter: Targets,
     ansi: bool,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(ansi);
+    let all = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
+    let builder = all.with_writer(writer).with_ansi(ansi);
     match format {
-        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_span_list(false).finish()),
-        LogFormat::Text => Box::new(builder.finish()),
+        LogFormat::Json => {
+            let json = builder.json().flatten_event(true).with_span_list(false);
+            Box::new(json.finish().with(filter))
+        }
+        LogFormat::Text => Box::new(builder.finish().with(filter)),
     }
 }
 
@@ -116,7 +121,7 @@ mod tests {
     fn logged(format: LogFormat, directives: &str, ansi: bool) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let subscriber = subscriber(format, EnvFilter::new(directives), ansi, move || writer.clone());
+        let subscriber = subscriber(format, directives.parse().unwrap(), ansi, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let _span = info_span!("reconcile", widget = "ns/one").entered();
             info!(factory = "north", "widget deleted");
@@ -185,13 +190,14 @@ mod tests {
                 let text = if name == "MY_OPERATOR_LOG" { own } else { common };
                 Some(text.to_owned())
             });
-            (filter.to_string(), problem)
+            (filter, problem)
         };
-        let with = |level: &str| format!("{NO_ANSWERS},{level}");
+        let with = |level: &str| format!("{NO_ANSWERS},{level}").parse::<Targets>().unwrap();
+        assert_eq!(with(DEFAULT_FILTER), default_filter());
         assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
         assert_eq!(filter_of("", " "), (with("info"), None));
-        assert_eq!(filter(PROGRAM, |_| None).0.to_string(), with("info"));
+        assert_eq!(filter(PROGRAM, |_| None).0, with("info"));
         let (used, problem) = filter_of("my_operator=loud", "");
         assert_eq!(used, with("info"));
         assert!(problem.unwrap().contains("MY_OPERATOR_LOG"));
