@@ -57,7 +57,7 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// So many reconciles run beside those that have a place at a cloud. Each ends soon: it asks the API server alone. The number is low
+/// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
 /// enough that thousands of PeerPods at start need little memory.
 const BESIDE: usize = 64;
 
@@ -115,7 +115,7 @@ pub async fn run(
     metrics
         .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
     let (store, writer) = reflector::store();
-    let concurrency = BESIDE + Parking::most(places(options), clouds.len());
+    let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context::new(&client, clouds, leadership, metrics, options, store.clone()));
     let (index, requeues) = (context.index.clone(), context.requeues.clone());
@@ -194,8 +194,8 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
     Ok(action)
 }
 
-/// The number of places at each cloud.
-fn places(options: Options) -> usize {
+/// The number of slots at each cloud.
+fn slots(options: Options) -> usize {
     usize::from(options.concurrency.clamp(1, MOST_CONCURRENT))
 }
 
@@ -221,7 +221,7 @@ impl Context {
             pod_watch: PodWatch::new(requeues.clone()),
             requeue_policy: RequeuePolicy::default(),
             deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
-            parking: Parking::new(places(options), requeues.clone(), metrics.clone()),
+            parking: Parking::new(slots(options), requeues.clone(), metrics.clone()),
             requeues,
             index,
             leadership,

@@ -38,7 +38,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as there is no place at its cloud. Fails only when
+    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as there is no slot at its cloud. Fails only when
     /// the API server fails.
     pub(super) async fn observe(
         &self,
@@ -66,7 +66,7 @@ impl Observer {
             developer_mode: self.clouds.developer_mode(peerpod.cloud_provider()),
             deletion_accepted: false,
         };
-        let has_place = || provider.is_err() || turn.enter();
+        let has_slot = || provider.is_err() || turn.enter();
         if !facts.finalizer || (deleted.is_some() && facts.abandoned) {
             return Ok(Some(facts));
         }
@@ -82,7 +82,7 @@ impl Observer {
                 None => InSandbox::Unknown,
             };
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
-                if !siblings.newest.is_empty() && !has_place() {
+                if !siblings.newest.is_empty() && !has_slot() {
                     return Ok(None);
                 }
                 self.ask(peerpod, siblings, provider, &mut facts).await;
@@ -93,7 +93,7 @@ impl Observer {
         }
         if deleted.is_some() {
             if facts.vm == VmState::NotAsked {
-                if facts.instance.is_ok() && !has_place() {
+                if facts.instance.is_ok() && !has_slot() {
                     return Ok(None);
                 }
                 facts.vm = vm_state_of(peerpod, facts.recorded, provider).await;

@@ -1,7 +1,10 @@
 //! How many PeerPods are worked on at once at one cloud, and which wait for their turn *(no client)*.
 //!
-//! A PeerPod for which there is no place is parked: its reconcile ends at once, and it is reconciled again when a place is free. So
-//! no reconcile waits for a place, and a cloud that hangs holds up no other cloud.
+//! A PeerPod for which there is no slot is parked: its reconcile ends at once, and it is reconciled again when a slot is free. So
+//! no reconcile waits for a slot, and a cloud that hangs holds up no other cloud.
+//!
+//! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with its
+//! connections, for a reason of its own: libvirt answers no more than five calls at once on one connection.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -14,33 +17,33 @@ use operator_kit::metrics::Counted;
 use super::{index::Key, requeue::Requeues};
 use crate::metrics::Metrics;
 
-/// A reconcile that has had its place for so long has stalled: part of the cloud may hang. Its place goes to the next one.
+/// A reconcile that has had its slot for so long has stalled: part of the cloud may hang. Its slot goes to the next one.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// Of so many places one more is there for reconciles that have stalled. What stalls beyond that keeps its place.
-const PLACES_PER_STALLED: usize = 2;
+/// Of so many slots one more is there for reconciles that have stalled. What stalls beyond that keeps its slot.
+const SLOTS_PER_STALLED: usize = 2;
 
-/// The places at all clouds. Cheap to clone.
+/// The slots at all clouds. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Parking(Arc<Inner>);
 
 struct Inner {
-    /// The number of places at each cloud.
-    places: usize,
-    clouds: Mutex<BTreeMap<&'static str, Places>>,
+    /// The number of slots at each cloud.
+    slots: usize,
+    clouds: Mutex<BTreeMap<&'static str, Slots>>,
     requeues: Requeues,
     metrics: Metrics,
 }
 
-/// The places at one cloud.
-struct Places {
+/// The slots at one cloud.
+struct Slots {
     free: usize,
-    /// Places for reconciles that have stalled.
+    /// Slots for reconciles that have stalled.
     free_stalled: usize,
     /// In the order in which they came. One that is not in `parked` has left.
     queue: VecDeque<Key>,
     parked: HashMap<Key, Counted>,
-    /// Each of these has a place, and is about to be reconciled.
+    /// Each of these has a slot, and is about to be reconciled.
     called: HashSet<Key>,
 }
 
@@ -54,25 +57,25 @@ pub(super) struct Turn<'a> {
 
 /// What a reconcile has of its cloud.
 enum State {
-    /// It did not need a place until now.
+    /// It did not need a slot until now.
     Unasked,
     /// It ends without one.
     Parked,
-    /// One of the places, or one of those for stalled reconciles.
-    Placed { stalled: Option<Counted>, is_given_back: bool },
+    /// One of the slots, or one of those for stalled reconciles.
+    Entered { stalled: Option<Counted>, is_given_back: bool },
 }
 
 impl Parking {
-    /// So many places at each cloud, at least one, and half as many for reconciles that have stalled, rounded up. The parked
+    /// So many slots at each cloud, at least one, and half as many for reconciles that have stalled, rounded up. The parked
     /// PeerPods whose turn it is are requeued.
-    pub(super) fn new(places: usize, requeues: Requeues, metrics: Metrics) -> Self {
+    pub(super) fn new(slots: usize, requeues: Requeues, metrics: Metrics) -> Self {
         let clouds = Mutex::default();
-        Self(Arc::new(Inner { places: places.max(1), clouds, requeues, metrics }))
+        Self(Arc::new(Inner { slots: slots.max(1), clouds, requeues, metrics }))
     }
 
-    /// The most reconciles that may have a place at once, at this number of clouds.
-    pub(super) fn most(places: usize, clouds: usize) -> usize {
-        (places + places.div_ceil(PLACES_PER_STALLED)) * clouds
+    /// The most reconciles that may have a slot at once, at this number of clouds.
+    pub(super) fn most(slots: usize, clouds: usize) -> usize {
+        (slots + slots.div_ceil(SLOTS_PER_STALLED)) * clouds
     }
 
     /// The turn of this PeerPod at this cloud.
@@ -80,7 +83,7 @@ impl Parking {
         Turn { parking: self, cloud, key, state: Mutex::new(State::Unasked) }
     }
 
-    /// Forgets a PeerPod that needs no place. The place that it was called for goes to the next one.
+    /// Forgets a PeerPod that needs no slot. The slot that it was called for goes to the next one.
     pub(super) fn forget(&self, key: &Key) {
         let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
         self.0.requeues.add(next);
@@ -105,7 +108,7 @@ impl Parking {
             // Somebody may have changed the PeerPod's cloud since it was parked.
             let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
             let next: Vec<_> = others.filter_map(|(_, at)| at.forget(key)).collect();
-            let at = clouds.entry(cloud).or_insert_with(|| Places::new(self.0.places));
+            let at = clouds.entry(cloud).or_insert_with(|| Slots::new(self.0.slots));
             (at.enter(key, || metrics.provider_call_queued(cloud)), next)
         };
         self.0.requeues.add(next);
@@ -113,32 +116,32 @@ impl Parking {
     }
 
     fn give_back(&self, cloud: &str) {
-        let next = self.lock().get_mut(cloud).and_then(Places::call_next);
+        let next = self.lock().get_mut(cloud).and_then(Slots::call_next);
         self.0.requeues.add(next);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Places>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Slots>> {
         self.0.clouds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
-    fn new(places: usize) -> Self {
+impl Slots {
+    fn new(slots: usize) -> Self {
         Self {
-            free: places,
-            free_stalled: places.div_ceil(PLACES_PER_STALLED),
+            free: slots,
+            free_stalled: slots.div_ceil(SLOTS_PER_STALLED),
             queue: VecDeque::new(),
             parked: HashMap::new(),
             called: HashSet::new(),
         }
     }
 
-    /// Whether there is a place for this PeerPod. Otherwise it is parked.
+    /// Whether there is a slot for this PeerPod. Otherwise it is parked.
     fn enter(&mut self, key: &Key, counted: impl FnOnce() -> Counted) -> bool {
         if self.called.remove(key) {
             return true;
         }
-        // A place is free only while nobody is parked.
+        // A slot is free only while nobody is parked.
         if self.free > 0 {
             self.free -= 1;
             return true;
@@ -150,13 +153,13 @@ impl Places {
         false
     }
 
-    /// Who gets the place that it was called for.
+    /// Who gets the slot that it was called for.
     fn forget(&mut self, key: &Key) -> Option<Key> {
         self.parked.remove(key);
         if self.called.remove(key) { self.call_next() } else { None }
     }
 
-    /// Gives a place that became free to the next one in the queue.
+    /// Gives a slot that became free to the next one in the queue.
     fn call_next(&mut self) -> Option<Key> {
         while let Some(key) = self.queue.pop_front() {
             if self.parked.remove(&key).is_some() {
@@ -170,18 +173,18 @@ impl Places {
 }
 
 impl Turn<'_> {
-    /// Whether there is a place at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked.
+    /// Whether there is a slot at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked.
     pub(super) fn enter(&self) -> bool {
         let mut state = self.lock();
         if let State::Unasked = *state {
             let entered = self.parking.enter(self.cloud, self.key);
             *state =
-                if entered { State::Placed { stalled: None, is_given_back: false } } else { State::Parked };
+                if entered { State::Entered { stalled: None, is_given_back: false } } else { State::Parked };
         }
-        matches!(*state, State::Placed { .. })
+        matches!(*state, State::Entered { .. })
     }
 
-    /// Does the work of this turn. If it stalls at the cloud, its place goes to the next one, while there are places for stalled
+    /// Does the work of this turn. If it stalls at the cloud, its slot goes to the next one, while there are slots for stalled
     /// reconciles.
     pub(super) async fn watch<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
@@ -195,11 +198,11 @@ impl Turn<'_> {
         }
     }
 
-    /// Notes that the work has stalled, if it has a place.
+    /// Notes that the work has stalled, if it has a slot.
     fn has_stalled(&self) -> bool {
         let Parking(inner) = self.parking;
         let mut state = self.lock();
-        let State::Placed { stalled, is_given_back } = &mut *state else { return false };
+        let State::Entered { stalled, is_given_back } = &mut *state else { return false };
         *stalled = Some(inner.metrics.provider_call_stalled(self.cloud));
         let mut clouds = self.parking.lock();
         let free = clouds.get_mut(self.cloud).map(|at| &mut at.free_stalled).filter(|free| **free > 0);
@@ -223,8 +226,8 @@ impl Drop for Turn<'_> {
             State::Unasked => self.parking.forget(self.key),
             // It is reconciled again when it is called.
             State::Parked => {}
-            State::Placed { is_given_back: false, .. } => self.parking.give_back(self.cloud),
-            State::Placed { is_given_back: true, .. } => {
+            State::Entered { is_given_back: false, .. } => self.parking.give_back(self.cloud),
+            State::Entered { is_given_back: true, .. } => {
                 if let Some(at) = self.parking.lock().get_mut(self.cloud) {
                     at.free_stalled += 1;
                 }

@@ -44,7 +44,7 @@ impl Context {
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
         let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
-            // A free place requeues it.
+            // A free slot requeues it.
             return Ok(Action::await_change());
         };
         if decide::contradicted(&facts) {

@@ -125,7 +125,7 @@ pub struct RunArgs {
     pub byom_host_keys_secret: String,
 
     /// Largest number of VMs that are deleted at once at one cloud, from 1 to 160. Deletions that take longer than 1 s free
-    /// their place for others; there may be half as many of these
+    /// their slot for others; there may be half as many of these
     #[arg(
         long,
         value_name = "N",

@@ -10,10 +10,10 @@ fn key(name: impl std::fmt::Display) -> Key {
 }
 
 /// The parking, what it requeues, and its metrics.
-fn parking(places: usize) -> (Parking, impl FnMut() -> Vec<String>, Registry) {
+fn parking(slots: usize) -> (Parking, impl FnMut() -> Vec<String>, Registry) {
     let mut registry = Registry::default();
     let requeues = Requeues::default();
-    let parking = Parking::new(places, requeues.clone(), Metrics::new(&mut registry));
+    let parking = Parking::new(slots, requeues.clone(), Metrics::new(&mut registry));
     let mut stream = Box::pin(requeues.stream());
     let called = move || {
         let mut called = Vec::new();
@@ -27,25 +27,25 @@ fn parking(places: usize) -> (Parking, impl FnMut() -> Vec<String>, Registry) {
 }
 
 #[test]
-fn who_finds_no_place_is_called_when_one_is_free() {
+fn a_peerpod_that_finds_no_slot_is_called_when_one_is_free() {
     let (parking, mut called, _) = parking(1);
     let keys = ["a", "b", "c"].map(key);
     let [first, second, third] = keys.each_ref().map(|key| parking.turn("libvirt", key));
     assert!(first.enter() && !second.enter() && !third.enter());
-    assert!(parking.turn("aws", &keys[1]).enter(), "another cloud has places of its own");
+    assert!(parking.turn("aws", &keys[1]).enter(), "another cloud has slots of its own");
     drop((second, third));
     assert!(called().is_empty());
     drop(first);
     // It changed its cloud for a moment, so it lost its turn.
     assert_eq!(called(), ["c"]);
     let late = key("late");
-    assert!(!parking.turn("libvirt", &late).enter(), "the place is c's");
+    assert!(!parking.turn("libvirt", &late).enter(), "the slot is c's");
     assert!(parking.turn("libvirt", &keys[2]).enter());
     assert_eq!(called(), ["late"]);
 }
 
 #[test]
-fn a_place_that_nobody_takes_goes_to_the_next() {
+fn a_slot_that_nobody_takes_goes_to_the_next() {
     let (parking, mut called, _) = parking(1);
     let keys = ["a", "removed", "needless", "last"].map(key);
     {
@@ -65,7 +65,7 @@ fn a_place_that_nobody_takes_goes_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_of_stalled_reconciles_go_to_others_but_not_without_end() {
+async fn slots_of_stalled_reconciles_go_to_others_but_not_without_end() {
     let (parking, mut called, registry) = parking(2);
     let keys: Vec<_> = (0..6).map(key).collect();
     let turns: Vec<_> = keys.iter().map(|key| parking.turn("libvirt", key)).collect();
@@ -76,7 +76,7 @@ async fn places_of_stalled_reconciles_go_to_others_but_not_without_end() {
         assert!(tokio::time::timeout(STALLED_AFTER * 3, stalls).await.is_err());
     };
     futures::future::join(work(&turns[0]), work(&turns[1])).await;
-    assert_eq!(called().len(), 1, "one of two places is for stalled ones");
+    assert_eq!(called().len(), 1, "one of two slots is for stalled ones");
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     assert!(text.contains("provider_calls_stalled{provider=\"libvirt\"} 2"), "{text}");
@@ -97,9 +97,9 @@ async fn a_reconcile_stalls_at_its_cloud_alone() {
 }
 
 proptest! {
-    /// Whatever happens to PeerPods, in the end all places are free again, and nobody is left in the queue.
+    /// Whatever happens to PeerPods, in the end all slots are free again, and nobody is left in the queue.
     #[test]
-    fn no_place_is_lost(
+    fn no_slot_is_lost(
         steps in prop::collection::vec((0usize..8, 0usize..2, any::<bool>(), any::<bool>(), any::<bool>()), 0..200),
     ) {
         let (parking, mut called, _) = parking(3);
@@ -111,13 +111,13 @@ proptest! {
                 *turn = None;
             } else {
                 let turn = turn.get_or_insert_with(|| parking.turn(["aws", "libvirt"][cloud], &keys[which]));
-                if enters && turn.enter() && stalls && matches!(*turn.lock(), State::Placed { stalled: None, .. }) {
+                if enters && turn.enter() && stalls && matches!(*turn.lock(), State::Entered { stalled: None, .. }) {
                     turn.has_stalled();
                 }
             }
         }
         drop(turns);
-        // Each that is called has its turn, and needs no place any more.
+        // Each that is called has its turn, and needs no slot any more.
         loop {
             let names = called();
             if names.is_empty() {
