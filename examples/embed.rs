@@ -10,7 +10,7 @@ use peerpod_operator::{
     NAMESPACE,
     metrics::Metrics,
     operator_kit, peerpod, peerpodconfig,
-    provider::{CATALOGUE, Clouds, Openers, Places, Served},
+    provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served},
     settings::{self, Folders},
 };
 use prometheus_client::registry::Registry;
@@ -30,12 +30,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let (metrics, openers) = (Metrics::new(&mut registry), Openers::default());
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
+    let settings = CloudSettings::any(settings);
     let of_places = (openers.clone(), settings.clone(), leadership.clone(), stop.clone());
     let (places, keeping) =
         Places::keep(client.clone(), NAMESPACE, of_places.0, of_places.1, of_places.2, of_places.3);
     let options = peerpod::Options { concurrency: 128, slow_after: Duration::from_secs(300) };
-    let clouds =
-        Clouds::new([Served { cloud: None, settings, places }], &openers, options.concurrency, &metrics);
+    let clouds = Clouds::new([Served { settings, places }], &openers, options.concurrency, &metrics);
 
     // The two controllers, and the program's own.
     let (listed, synced) = tokio::sync::oneshot::channel();

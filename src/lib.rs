@@ -25,7 +25,7 @@
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! use peerpod_operator::metrics::{DEFAULT_SETTINGS, Metrics};
-//! use peerpod_operator::provider::{CATALOGUE, Clouds, Openers, Places, Served};
+//! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served};
 //! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -38,13 +38,14 @@
 //!     told.settings_usable(DEFAULT_SETTINGS, state.usable());
 //! };
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
+//! let settings = CloudSettings::any(settings);
 //! let leadership = Leadership::unlimited(); // this process is alone
 //! let openers = Openers::default(); // with a provider of your own: `.with("aws", …)`
 //! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
 //! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
 //! tokio::spawn(keeping);
 //! let options = peerpod::Options { concurrency: 128, slow_after: std::time::Duration::from_secs(300) };
-//! let served = Served { cloud: None, settings, places }; // one for each cloud
+//! let served = Served { settings, places }; // one for each cloud
 //! let clouds = Clouds::new([served], &openers, options.concurrency, &metrics);
 //! peerpod::run(client, clouds, leadership, metrics, options, || println!("synced"), shutdown).await;
 //! # Ok(())

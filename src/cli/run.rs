@@ -22,7 +22,7 @@ use crate::{
     metrics::{DEFAULT_SETTINGS, Metrics},
     names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod, peerpodconfig,
-    provider::{CATALOGUE, Cloud, Clouds, Openers, Places, Served},
+    provider::{CATALOGUE, Cloud, CloudSettings, Clouds, Openers, Places, Served, ServedCloud},
     settings,
     webhook::tls::TlsOptions,
 };
@@ -47,21 +47,25 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
 
     let mut sources = Vec::new();
-    for (cloud, folders) in args.sources()? {
+    let named = args.sources()?;
+    let others: Vec<_> = named.iter().filter_map(|(cloud, _)| *cloud).collect();
+    for (cloud, folders) in named {
         let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
         let told = metrics.clone();
         let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
         let deletes = args.controllers.contains(&ControllerName::PeerPod);
+        let of = cloud.map_or_else(|| ServedCloud::any_but(others.clone()), ServedCloud::only);
+        let checked = of.clone();
         let on_change = move |state: &settings::State| {
             told.settings_reloaded(name, state.rejected.is_none());
             told.settings_usable(name, state.usable().filter(|_| deletes));
-            match state.problem() {
+            match state.problem().or_else(|| checked.conflict(state)) {
                 None => shown.met(),
                 Some(problem) => shown.unmet(problem),
             }
         };
         let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
-        sources.push((cloud, settings));
+        sources.push(CloudSettings::new(of, settings));
     }
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
@@ -77,11 +81,11 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let openers = Openers::default();
     let (served, keeping): (Vec<_>, Vec<_>) = sources
         .into_iter()
-        .map(|(cloud, settings)| {
+        .map(|settings| {
             let keep =
                 (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
             let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3, keep.4);
-            (Served { cloud, settings, places }, keeping)
+            (Served { settings, places }, keeping)
         })
         .unzip();
     let clouds = Clouds::new(served, &openers, args.concurrency, &metrics);

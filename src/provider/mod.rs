@@ -51,6 +51,7 @@ mod aws;
 mod azure;
 mod byom;
 pub mod cloud;
+mod cloud_settings;
 pub mod contract;
 mod docker;
 mod error;
@@ -71,6 +72,7 @@ mod sightings;
 mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
+pub use cloud_settings::{CloudSettings, ServedCloud};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
 pub use instance::{IdProblem, InstanceId, ParsedId};

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, StreamExt, stream};
 use operator_kit::{Message, changes::changes};
-use tokio::sync::watch;
 
 use super::{
-    CLOUDS, Cloud, Error, ErrorClass, Limits, Openers, Places, Provider,
+    CLOUDS, Cloud, CloudSettings, Error, ErrorClass, Limits, Openers, Places, Provider,
     cloud::{Opening, Recorded},
     decorate,
     places::Known,
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    settings::{Endpoint, Snapshot, State},
+    settings::{Endpoint, Snapshot},
 };
 
 /// A cloud's name as a metric label: one of a fixed set, whatever a PeerPod says.
@@ -24,13 +23,11 @@ pub fn cloud_label(cloud: &str) -> &'static str {
     Cloud::named(cloud).map_or("unknown", Cloud::name)
 }
 
-/// The settings of one cloud, as they are in force, and what is known of its places.
+/// The settings of one cloud, and what is known of its places.
 pub struct Served {
-    /// The cloud that the settings must be for; `None`: whichever they name.
-    pub cloud: Option<&'static Cloud>,
     /// The settings.
-    pub settings: watch::Receiver<State>,
-    /// Where its VMs may be. They were kept with the same openers.
+    pub settings: CloudSettings,
+    /// Where its VMs may be. They were kept by the same settings, with the same openers.
     pub places: Places,
 }
 
@@ -99,9 +96,9 @@ impl Clouds {
         if let Some(source) = self.source(cloud) {
             return source.provider();
         }
-        // Settings that cannot be read might be for this cloud.
-        if let Some(unreadable) = self.0.iter().find(|source| source.cloud().is_none()) {
-            return unreadable.provider();
+        // Settings that cannot be used might be for this cloud.
+        if let Some(unusable) = self.0.iter().find(|source| source.cloud().is_none()) {
+            return unusable.provider();
         }
         let served: Vec<_> = self.0.iter().filter_map(Source::cloud).collect();
         let message = format!(
@@ -113,14 +110,14 @@ impl Clouds {
 
     /// Whether the settings in force turn on developer mode for this cloud. Then no VM is deleted there.
     pub fn developer_mode(&self, cloud: &str) -> bool {
-        let current = self.source(cloud).and_then(|source| source.served.settings.borrow().current.clone());
-        current.is_some_and(|it| it.common.is_developer_mode())
+        let current = self.source(cloud).and_then(|source| source.served.settings.current().ok());
+        current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
     }
 
     /// Yields whenever other settings come into force, or something else is known of the places.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
-            let mut settings = source.served.settings.clone();
+            let mut settings = source.served.settings.state.clone();
             settings.mark_unchanged();
             stream::select(changes(settings), source.served.places.changes()).boxed()
         }))
@@ -133,32 +130,19 @@ impl Clouds {
 }
 
 impl Source {
-    /// The cloud that it is for, if that is known.
     fn cloud(&self) -> Option<&'static str> {
-        let named = || Some(self.served.settings.borrow().current.as_ref()?.cloud());
-        self.served.cloud.map(Cloud::name).or_else(named)
+        self.served.settings.cloud()
     }
 
     fn is_known(&self) -> bool {
-        let state = self.served.settings.borrow();
-        let endpoint = state.current.as_ref().and_then(|snapshot| snapshot.endpoint().ok());
+        let Ok((_, snapshot)) = self.served.settings.current() else { return true };
+        let endpoint = snapshot.endpoint().ok();
         endpoint.is_none_or(|endpoint| self.served.places.known(endpoint).is_some())
     }
 
     fn provider(&self) -> Result<Arc<dyn Provider>, Error> {
-        let state = self.served.settings.borrow().clone();
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(snapshot) = &state.current else {
-            let rejected = state.rejected.as_ref();
-            let problem = rejected.map_or("it has not read them yet".into(), |rejected| rejected.message());
-            let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
-            return Err(Error::new(ErrorClass::Invalid, message));
-        };
-        if let Some(named) = self.served.cloud.filter(|named| named.name() != snapshot.cloud()) {
-            let message =
-                format!("the settings of --provider {named} are for {} (CLOUD_PROVIDER)", snapshot.cloud());
-            return Err(Error::new(ErrorClass::Invalid, Message::public(message)));
-        }
+        let (generation, snapshot) = self.served.settings.current()?;
         let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
         let Some(known) = self.served.places.known(endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
@@ -166,7 +150,7 @@ impl Source {
         };
         let known = known?;
         if let Some(built) =
-            built.as_ref().filter(|it| it.generation == state.generation && Arc::ptr_eq(&it.known, &known))
+            built.as_ref().filter(|it| it.generation == generation && Arc::ptr_eq(&it.known, &known))
         {
             return built.provider.clone();
         }
@@ -175,8 +159,8 @@ impl Source {
         };
         let sightings =
             built.as_ref().filter(same).map(|before| Arc::clone(&before.sightings)).unwrap_or_default();
-        let provider = self.build(snapshot, endpoint, &known, &sightings);
-        let (generation, endpoint) = (state.generation, endpoint.clone());
+        let provider = self.build(&snapshot, endpoint, &known, &sightings);
+        let endpoint = endpoint.clone();
         *built = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
         provider
     }

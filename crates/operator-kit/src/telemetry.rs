@@ -56,7 +56,7 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
         text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let directives: Vec<_> = kit.chain([text.clone()]).collect();
-    // Levels and targets choose what is logged, and no fields of spans: that would cost a megabyte of memory.
+    // Levels and targets choose what is logged. A filter by fields of spans would bring regular expressions into the program.
     match format!("{NO_ANSWERS},{}", directives.join(",")).parse() {
         Ok(filter) => (filter, None),
         Err(error) => {

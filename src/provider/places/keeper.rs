@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{Error, ErrorClass, Openers, Opening},
+    provider::{CloudSettings, Error, ErrorClass, Openers, Opening},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -58,7 +58,7 @@ pub(super) struct Keeper {
     /// The `ConfigMap`, for people.
     name: String,
     openers: Openers,
-    settings: watch::Receiver<State>,
+    settings: CloudSettings,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
     /// Told where the address leads to another host.
@@ -90,7 +90,7 @@ impl Keeper {
         client: Client,
         namespace: &str,
         openers: Openers,
-        settings: watch::Receiver<State>,
+        settings: CloudSettings,
         leadership: Leadership,
         answer: watch::Sender<Option<Answer>>,
         moved: Arc<Notify>,
@@ -119,7 +119,7 @@ impl Keeper {
 
     /// Does what a leader does, without end.
     async fn lead(&self) {
-        let mut settings = self.settings.clone();
+        let mut settings = self.settings.state.clone();
         let mut objects = pin!(watcher::watch_object(self.api.clone(), PLACES).default_backoff());
         let mut seen = Seen::default();
         self.backoff.succeeded(&());
@@ -139,7 +139,7 @@ impl Keeper {
     /// Does the next thing to do; tells when to look again, if nothing changes.
     async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
-        let usable = state.current.and_then(|snapshot| {
+        let usable = self.settings.usable(&state).and_then(|snapshot| {
             let endpoint = snapshot.endpoint().ok()?.clone();
             Some((snapshot, endpoint))
         });

@@ -25,11 +25,8 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
-use super::{Error, Openers};
-use crate::{
-    names,
-    settings::{Endpoint, State},
-};
+use super::{CloudSettings, Error, Openers};
+use crate::{names, settings::Endpoint};
 
 /// What the leader may do to keep the places.
 pub const PERMISSIONS: &[Permission] =
@@ -82,7 +79,7 @@ impl Places {
         client: Client,
         namespace: &str,
         openers: Openers,
-        settings: watch::Receiver<State>,
+        settings: CloudSettings,
         leadership: Leadership,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {

@@ -3,14 +3,15 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use secrecy::SecretString;
+use tokio::sync::watch;
 
 use super::*;
 use crate::{
     provider::{
-        Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, Vm, contract::memory::Memory,
-        ownership,
+        Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, ServedCloud, Vm,
+        contract::memory::Memory, ownership,
     },
-    settings::{Catalogue, Key, Raw, Schema, SettingsError},
+    settings::{Catalogue, Key, Raw, Schema, SettingsError, State},
 };
 
 /// A cloud that this version does not serve by itself.
@@ -66,7 +67,7 @@ fn of_settings(snapshot: Snapshot, openers: &Openers) -> Clouds {
     let places = Places::only(snapshot.endpoint().unwrap().clone());
     let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
     let metrics = Metrics::new(&mut Registry::default());
-    let served = Served { cloud: None, settings: watch::channel(state).1, places };
+    let served = Served { settings: CloudSettings::any(watch::channel(state).1), places };
     Clouds::new([served], openers, 1, &metrics)
 }
 
@@ -97,6 +98,32 @@ async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
     let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
     assert!(refused(&served, "gcp").contains("settings are for aws"));
     assert!(refused(&served, "openstack").contains("is not a cloud"));
+}
+
+#[tokio::test]
+async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their_own() {
+    let state = State { current: Some(Arc::new(snapshot().unwrap())), generation: 1, ..State::default() };
+    let places = || Places::only(state.current.as_ref().unwrap().endpoint().unwrap().clone());
+    let receiver = || watch::channel(state.clone()).1;
+    let openers = Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default())));
+    let metrics = Metrics::new(&mut Registry::default());
+    let refused = |settings: CloudSettings, cloud: &str| {
+        assert!(settings.usable(&state).is_none(), "nothing is recorded by them");
+        let clouds = Clouds::new([Served { settings, places: places() }], &openers, 1, &metrics);
+        clouds.provider(cloud).map(|_| ()).unwrap_err().to_string()
+    };
+    let [aws, gcp] = ["aws", "gcp"].map(|name| Cloud::named(name).unwrap());
+    let problem = refused(CloudSettings::new(ServedCloud::any_but([aws]), receiver()), "aws");
+    assert!(problem.contains("which has settings of its own by --provider"), "{problem}");
+    let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp");
+    assert!(problem.contains("--provider gcp are for aws"), "{problem}");
+
+    let [first, further] = [
+        CloudSettings::new(ServedCloud::any_but([aws]), receiver()),
+        CloudSettings::new(ServedCloud::only(aws), receiver()),
+    ]
+    .map(|settings| Served { settings, places: places() });
+    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("aws").is_ok());
 }
 
 /// A cloud of cloud-api-adaptor's whose VMs are in memory.

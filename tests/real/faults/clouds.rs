@@ -19,7 +19,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPod,
     metrics::Metrics,
     peerpod,
-    provider::{Clouds, Openers, Places, Provider, Served, contract::memory::Memory},
+    provider::{CloudSettings, Clouds, Openers, Places, Provider, Served, contract::memory::Memory},
     settings::{self, Catalogue, Endpoint, Folders, Schema},
 };
 use prometheus_client::registry::Registry;
@@ -64,6 +64,7 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
         fs::write(folder.join("CLOUD_PROVIDER"), name)?;
         let folders = Folders { settings: folder, credentials: None };
         let (settings, _) = settings::watch(folders, Catalogue::new(&SCHEMAS), stop.clone(), |_| ()).await;
+        let settings = CloudSettings::any(settings);
         let (places, keeping) = Places::keep(
             client.clone(),
             NAMESPACE,
@@ -73,7 +74,7 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
             stop.clone(),
         );
         tasks.spawn(keeping);
-        served.push(Served { cloud: None, settings, places });
+        served.push(Served { settings, places });
     }
     let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE };
     let clouds = Clouds::new(served, &openers, options.concurrency, &metrics);

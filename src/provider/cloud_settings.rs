@@ -1,0 +1,93 @@
+//! The settings of one cloud, as they are in force.
+
+use std::sync::Arc;
+
+use operator_kit::Message;
+use tokio::sync::watch;
+
+use super::{Cloud, Error, ErrorClass};
+use crate::settings::{Snapshot, State};
+
+/// The settings of one cloud, followed as they change. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CloudSettings {
+    clouds: ServedCloud,
+    pub(super) state: watch::Receiver<State>,
+}
+
+/// Which cloud settings may be for. Two settings are never for the same one: each cloud has one account, and one record of the places
+/// in which its VMs may be.
+#[derive(Clone, Debug)]
+pub struct ServedCloud(Which);
+
+#[derive(Clone, Debug)]
+enum Which {
+    Only(&'static Cloud),
+    AnyBut(Arc<[&'static Cloud]>),
+}
+
+impl ServedCloud {
+    /// This one.
+    pub fn only(cloud: &'static Cloud) -> Self {
+        Self(Which::Only(cloud))
+    }
+
+    /// Whichever the settings name, but none of these, which have settings of their own.
+    pub fn any_but(others: impl IntoIterator<Item = &'static Cloud>) -> Self {
+        Self(Which::AnyBut(others.into_iter().collect()))
+    }
+
+    /// Why settings of this state cannot be used, where that is because of the cloud that they name.
+    pub fn conflict(&self, state: &State) -> Option<String> {
+        let cloud = state.current.as_ref()?.cloud();
+        match &self.0 {
+            Which::Only(only) if only.name() != cloud => {
+                Some(format!("the settings of --provider {only} are for {cloud} (CLOUD_PROVIDER)"))
+            }
+            Which::AnyBut(others) if others.iter().any(|other| other.name() == cloud) => Some(format!(
+                "the settings of --settings-dir are for {cloud} (CLOUD_PROVIDER), which has settings of its own by --provider"
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl CloudSettings {
+    /// Settings for these clouds.
+    pub fn new(clouds: ServedCloud, state: watch::Receiver<State>) -> Self {
+        Self { clouds, state }
+    }
+
+    /// Settings for whichever cloud they name.
+    pub fn any(state: watch::Receiver<State>) -> Self {
+        Self::new(ServedCloud::any_but([]), state)
+    }
+
+    /// The cloud that they are for, if that is known.
+    pub(super) fn cloud(&self) -> Option<&'static str> {
+        if let Which::Only(cloud) = self.clouds.0 {
+            return Some(cloud.name());
+        }
+        self.usable(&self.state.borrow()).map(|snapshot| snapshot.cloud())
+    }
+
+    /// What is in force, if it is for a cloud that these settings may be for.
+    pub(super) fn usable(&self, state: &State) -> Option<Arc<Snapshot>> {
+        state.current.clone().filter(|_| self.clouds.conflict(state).is_none())
+    }
+
+    /// What is in force with its generation, or why nothing is.
+    pub(super) fn current(&self) -> Result<(u64, Arc<Snapshot>), Error> {
+        let state = self.state.borrow();
+        if let Some(conflict) = self.clouds.conflict(&state) {
+            return Err(Error::new(ErrorClass::Invalid, Message::public(conflict)));
+        }
+        let Some(snapshot) = &state.current else {
+            let rejected = state.rejected.as_ref();
+            let problem = rejected.map_or("it has not read them yet".into(), |rejected| rejected.message());
+            let message = problem.map(|problem| format!("the operator has no valid settings: {problem}"));
+            return Err(Error::new(ErrorClass::Invalid, message));
+        };
+        Ok((state.generation, Arc::clone(snapshot)))
+    }
+}
