@@ -4,8 +4,9 @@
 
 use std::io::{IsTerminal, stderr};
 
-use tracing::{Subscriber, level_filters::LevelFilter, warn};
-use tracing_subscriber::{filter::Targets, fmt::MakeWriter, layer::SubscriberExt};
+use tracing::{Subscriber, warn};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,52 +46,46 @@ pub fn init(program: &str, format: LogFormat) {
 
 /// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
 /// operator from starting.
-fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
+fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
     let variables = filter_variables(program);
     let mut given = variables.iter().filter_map(|name| variable(name).map(|text| (name, text)));
     let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
-        return (default_filter(), None);
+        return (without_answers(DEFAULT_FILTER), None);
     };
     // This crate is a part of the program: directives for the program hold for both.
     let own =
         text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let directives: Vec<_> = kit.chain([text.clone()]).collect();
-    // Levels and targets choose what is logged. A filter by fields of spans would bring regular expressions into the program.
-    match format!("{NO_ANSWERS},{}", directives.join(",")).parse() {
+    match EnvFilter::try_new(format!("{NO_ANSWERS},{}", directives.join(","))) {
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
                 "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
                  as in info,{program}=debug"
             );
-            (default_filter(), Some(problem))
+            (without_answers(DEFAULT_FILTER), Some(problem))
         }
     }
 }
 
-fn default_filter() -> Targets {
-    let client = NO_ANSWERS.split_once('=').map_or("", |(target, _)| target);
-    Targets::new().with_default(LevelFilter::INFO).with_target(client, LevelFilter::ERROR)
+fn without_answers(directives: &str) -> EnvFilter {
+    EnvFilter::new(format!("{NO_ANSWERS},{directives}"))
 }
 
 fn subscriber<W>(
     format: LogFormat,
-    filter: Targets,
+    filter: EnvFilter,
     ansi: bool,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let all = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE);
-    let builder = all.with_writer(writer).with_ansi(ansi);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(ansi);
     match format {
-        LogFormat::Json => {
-            let json = builder.json().flatten_event(true).with_span_list(false);
-            Box::new(json.finish().with(filter))
-        }
-        LogFormat::Text => Box::new(builder.finish().with(filter)),
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_span_list(false).finish()),
+        LogFormat::Text => Box::new(builder.finish()),
     }
 }
 
@@ -121,7 +116,7 @@ mod tests {
     fn logged(format: LogFormat, directives: &str, ansi: bool) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let subscriber = subscriber(format, directives.parse().unwrap(), ansi, move || writer.clone());
+        let subscriber = subscriber(format, EnvFilter::new(directives), ansi, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let _span = info_span!("reconcile", widget = "ns/one").entered();
             info!(factory = "north", "widget deleted");
@@ -190,14 +185,13 @@ mod tests {
                 let text = if name == "MY_OPERATOR_LOG" { own } else { common };
                 Some(text.to_owned())
             });
-            (filter, problem)
+            (filter.to_string(), problem)
         };
-        let with = |level: &str| format!("{NO_ANSWERS},{level}").parse::<Targets>().unwrap();
-        assert_eq!(with(DEFAULT_FILTER), default_filter());
+        let with = |level: &str| format!("{NO_ANSWERS},{level}");
         assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
         assert_eq!(filter_of("", " "), (with("info"), None));
-        assert_eq!(filter(PROGRAM, |_| None).0, with("info"));
+        assert_eq!(filter(PROGRAM, |_| None).0.to_string(), with("info"));
         let (used, problem) = filter_of("my_operator=loud", "");
         assert_eq!(used, with("info"));
         assert!(problem.unwrap().contains("MY_OPERATOR_LOG"));
