@@ -13,6 +13,7 @@ use operator_kit::{
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 pub use args::{ControllerName, RunArgs};
@@ -46,27 +47,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
     let servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
 
-    let mut sources = Vec::new();
-    let named = args.sources()?;
-    let others: Vec<_> = named.iter().filter_map(|(cloud, _)| *cloud).collect();
-    for (cloud, folders) in named {
-        let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
-        let told = metrics.clone();
-        let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
-        let deletes = args.controllers.contains(&ControllerName::PeerPod);
-        let of = cloud.map_or_else(|| ServedCloud::any_but(others.clone()), ServedCloud::only);
-        let checked = of.clone();
-        let on_change = move |state: &settings::State| {
-            told.settings_reloaded(name, state.rejected.is_none());
-            told.settings_usable(name, state.usable().filter(|_| deletes));
-            match state.problem().or_else(|| checked.conflict(state)) {
-                None => shown.met(),
-                Some(problem) => shown.unmet(problem),
-            }
-        };
-        let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
-        sources.push(CloudSettings::new(of, settings));
-    }
+    let sources = watch_settings(&args, &metrics, &readiness, &shutdown).await?;
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -134,6 +115,42 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     lifecycle::run(Box::pin(controllers), election, ready, &shutdown).await;
     servers.stopped().await;
     Ok(())
+}
+
+/// The settings of each cloud, followed as they change.
+async fn watch_settings(
+    args: &RunArgs,
+    metrics: &Metrics,
+    readiness: &http::Readiness,
+    shutdown: &CancellationToken,
+) -> Result<Vec<CloudSettings>, String> {
+    let mut sources = Vec::new();
+    let named = args.sources()?;
+    let others: Vec<_> = named.iter().filter_map(|(cloud, _)| *cloud).collect();
+    for (cloud, folders) in named {
+        let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
+        let told = metrics.clone();
+        let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
+        let deletes = args.controllers.contains(&ControllerName::PeerPod);
+        let of = cloud.map_or_else(|| ServedCloud::any_but(others.clone()), ServedCloud::only);
+        let checked = of.clone();
+        let on_change = move |state: &settings::State| {
+            told.settings_reloaded(name, state.rejected.is_none());
+            let conflict = checked.conflict(state);
+            if let Some(conflict) = &conflict {
+                error!("{conflict}");
+            }
+            let usable = state.usable().map(|usable| usable && conflict.is_none());
+            told.settings_usable(name, usable.filter(|_| deletes));
+            match state.problem().or(conflict) {
+                None => shown.met(),
+                Some(problem) => shown.unmet(problem),
+            }
+        };
+        let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
+        sources.push(CloudSettings::new(of, settings));
+    }
+    Ok(sources)
 }
 
 /// The two ends of the beginning.

@@ -109,7 +109,6 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         | Decision::Delete(_)
         | Decision::Release(_)
         | Decision::Wait(Wait::VmDeletion(_)) => return None,
-        Decision::Retry(error) if matches!(error.class, ErrorClass::Unsettled { .. }) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
             "the Pod may still run on this VM; the operator deletes the VM when the Pod has ended".into(),
@@ -126,25 +125,24 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
                 }
                 _ => error.message.clone(),
             };
-            (reason_of(error.class), message)
+            (reason_of(error.class)?, message)
         }
         Decision::Keep(blocked) | Decision::Refuse(blocked) => self::blocked(blocked),
     };
     Some(ConditionUpdate { reason, message: within_limit(&message) })
 }
 
-/// The reason for a class of errors.
-pub const fn reason_of(class: ErrorClass) -> Reason {
-    match class {
+/// The reason for a class of errors. `None` for one that needs no attention.
+pub const fn reason_of(class: ErrorClass) -> Option<Reason> {
+    Some(match class {
         ErrorClass::Throttled { .. } => Reason::CloudThrottled,
         ErrorClass::Unauthorized => Reason::Unauthorized,
         ErrorClass::Refused => Reason::CloudRefused,
         ErrorClass::Invalid => Reason::InvalidSettings,
         ErrorClass::NotSupported => Reason::UnknownProvider,
-        ErrorClass::NotFound | ErrorClass::Unsettled { .. } | ErrorClass::Transient => {
-            Reason::CloudUnavailable
-        }
-    }
+        ErrorClass::NotFound | ErrorClass::Transient => Reason::CloudUnavailable,
+        ErrorClass::Unsettled { .. } => return None,
+    })
 }
 
 fn within_limit(message: &Message) -> Message {

@@ -132,6 +132,8 @@ fn sibling_order(facts: &Facts) -> SiblingOrder {
     let mut result = SiblingOrder::Newest;
     for sibling in &facts.siblings {
         let order = match &sibling.vm {
+            // Soon it is absent, and replaces nothing.
+            VmState::Present(vm) if vm.stage == Stage::Leaving => None,
             VmState::Present(vm) if is_another_own(vm, facts) => compare_age(facts, sibling.recorded, vm),
             VmState::Present(_) | VmState::Absent => continue,
             VmState::NotAsked | VmState::Unanswered(_) => None,

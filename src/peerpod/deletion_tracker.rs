@@ -49,6 +49,8 @@ pub(super) enum Outcome<'a> {
     Decided(&'a Decision),
     /// The API server failed, so there was no decision, or it was not applied.
     Failed(&'a ApiError),
+    /// All slots of the cloud are taken, so there was no decision.
+    Parked,
 }
 
 /// What to write to the status.
@@ -97,7 +99,7 @@ impl DeletionTracker {
                     Outcome::Decided(decision) => {
                         Some(StatusUpdate { condition: condition_update(decision), repeat: false })
                     }
-                    Outcome::Failed(_) => None,
+                    Outcome::Failed(_) | Outcome::Parked => None,
                 }
             }
         };
@@ -192,10 +194,14 @@ impl Entry {
                 Outcome::Failed(error) => {
                     return warn!(%error, ?again, "the API server failed; the operator tries again");
                 }
+                Outcome::Parked => return debug!("it waits for its turn at the cloud"),
                 Outcome::Decided(decision) => decision,
             };
             let label = decision.as_str();
             match (decision, condition) {
+                (Decision::Retry(error), _) if matches!(error.class, ErrorClass::Unsettled { .. }) => {
+                    info!(decision = label, ?again, "{}", error.message.for_log());
+                }
                 (Decision::Retry(error), _) => {
                     let message = error.message.for_log();
                     warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
@@ -231,6 +237,7 @@ impl Outcome<'_> {
             Self::Decided(Decision::Retry(error)) => error.class.as_str(),
             Self::Decided(decision) => decision.as_str(),
             Self::Failed(_) => "api_server",
+            Self::Parked => "parked",
         }
     }
 
@@ -257,6 +264,9 @@ impl Outcome<'_> {
             },
             Self::Decided(_) => None,
             Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
+            Self::Parked => Some(Message::public(
+                "the operator is busy with other VMs of that cloud, which may hang; this one waits for its turn".to_owned(),
+            )),
         }
     }
 }

@@ -7,12 +7,13 @@
 //! connections, for a reason of its own: libvirt answers no more than five calls at once on one connection.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use operator_kit::metrics::Counted;
+use tokio::time::Instant;
 
 use super::{index::Key, requeue::Requeues};
 use crate::metrics::Metrics;
@@ -40,9 +41,11 @@ struct Slots {
     free: usize,
     /// Slots for reconciles that have stalled.
     free_stalled: usize,
-    /// In the order in which they came. One that is not in `parked` has left.
-    queue: VecDeque<Key>,
-    parked: HashMap<Key, Counted>,
+    /// By number, in the order in which they came.
+    queue: BTreeMap<u64, Key>,
+    /// The numbers of those in the queue.
+    parked: HashMap<Key, (u64, Counted)>,
+    arrived: u64,
     /// Each of these has a slot, and is about to be reconciled.
     called: HashSet<Key>,
 }
@@ -62,7 +65,7 @@ enum State {
     /// It ends without one.
     Parked,
     /// One of the slots, or one of those for stalled reconciles.
-    Entered { stalled: Option<Counted>, is_given_back: bool },
+    Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool },
 }
 
 impl Parking {
@@ -130,8 +133,9 @@ impl Slots {
         Self {
             free: slots,
             free_stalled: slots.div_ceil(SLOTS_PER_STALLED),
-            queue: VecDeque::new(),
+            queue: BTreeMap::new(),
             parked: HashMap::new(),
+            arrived: 0,
             called: HashSet::new(),
         }
     }
@@ -147,25 +151,27 @@ impl Slots {
             return true;
         }
         if !self.parked.contains_key(key) {
-            self.parked.insert(key.clone(), counted());
-            self.queue.push_back(key.clone());
+            self.arrived += 1;
+            self.parked.insert(key.clone(), (self.arrived, counted()));
+            self.queue.insert(self.arrived, key.clone());
         }
         false
     }
 
     /// Who gets the slot that it was called for.
     fn forget(&mut self, key: &Key) -> Option<Key> {
-        self.parked.remove(key);
+        if let Some((number, _)) = self.parked.remove(key) {
+            self.queue.remove(&number);
+        }
         if self.called.remove(key) { self.call_next() } else { None }
     }
 
     /// Gives a slot that became free to the next one in the queue.
     fn call_next(&mut self) -> Option<Key> {
-        while let Some(key) = self.queue.pop_front() {
-            if self.parked.remove(&key).is_some() {
-                self.called.insert(key.clone());
-                return Some(key);
-            }
+        if let Some((_, key)) = self.queue.pop_first() {
+            self.parked.remove(&key);
+            self.called.insert(key.clone());
+            return Some(key);
         }
         self.free += 1;
         None
@@ -178,8 +184,11 @@ impl Turn<'_> {
         let mut state = self.lock();
         if let State::Unasked = *state {
             let entered = self.parking.enter(self.cloud, self.key);
-            *state =
-                if entered { State::Entered { stalled: None, is_given_back: false } } else { State::Parked };
+            *state = if entered {
+                State::Entered { since: Instant::now(), stalled: None, is_given_back: false }
+            } else {
+                State::Parked
+            };
         }
         matches!(*state, State::Entered { .. })
     }
@@ -193,16 +202,22 @@ impl Turn<'_> {
                 return done;
             }
             if self.has_stalled() {
+                self.stall();
                 return work.await;
             }
         }
     }
 
-    /// Notes that the work has stalled, if it has a slot.
+    /// Whether the work has had its slot for too long.
     fn has_stalled(&self) -> bool {
+        matches!(&*self.lock(), State::Entered { since, .. } if since.elapsed() >= STALLED_AFTER)
+    }
+
+    /// Gives the slot to the next one, if there is one for stalled reconciles.
+    fn stall(&self) {
         let Parking(inner) = self.parking;
         let mut state = self.lock();
-        let State::Entered { stalled, is_given_back } = &mut *state else { return false };
+        let State::Entered { stalled, is_given_back, .. } = &mut *state else { return };
         *stalled = Some(inner.metrics.provider_call_stalled(self.cloud));
         let mut clouds = self.parking.lock();
         let free = clouds.get_mut(self.cloud).map(|at| &mut at.free_stalled).filter(|free| **free > 0);
@@ -211,7 +226,6 @@ impl Turn<'_> {
         if *is_given_back {
             self.parking.give_back(self.cloud);
         }
-        true
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

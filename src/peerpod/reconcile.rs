@@ -44,8 +44,9 @@ impl Context {
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider());
         let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
-            // A free slot requeues it.
-            return Ok(Action::await_change());
+            let again = self.requeue_policy.parked(self.index.unsettled());
+            self.report_outcome(peerpod, &Outcome::Parked, again).await;
+            return Ok(Action::requeue(again));
         };
         if decide::contradicted(&facts) {
             self.index.doubt(peerpod);

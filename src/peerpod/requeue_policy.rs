@@ -76,6 +76,11 @@ impl RequeuePolicy {
         })
     }
 
+    /// The delay for one that is parked. It is called earlier if a slot is free.
+    pub(super) fn parked(&self, waiting: usize) -> Duration {
+        self.spread(shared(POD_RESYNC, waiting))
+    }
+
     /// The delay after a call to the API server that failed, or that found the object changed.
     pub(super) fn failed(&self, key: &ObjectRef<PeerPod>) -> Duration {
         self.failures.failed(key)

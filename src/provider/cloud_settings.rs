@@ -15,8 +15,8 @@ pub struct CloudSettings {
     pub(super) state: watch::Receiver<State>,
 }
 
-/// Which cloud settings may be for. Two settings are never for the same one: each cloud has one account, and one record of the places
-/// in which its VMs may be.
+/// Which cloud settings may be for. No two settings of a process may be for the same one: each cloud has one account, and one record
+/// of the places in which its VMs may be. A program with several settings names the cloud of all but one.
 #[derive(Clone, Debug)]
 pub struct ServedCloud(Which);
 

@@ -19,7 +19,8 @@ pub struct ParsedId {
     /// The canonical spelling. It begins with the scope, if there is one.
     pub canonical: String,
     /// The number of bytes of the scope in which the cloud looks the VM up, whatever the settings name (azure: subscription and
-    /// resource group). 0 where the identifier says nothing of it.
+    /// resource group). The scope settles all that the settings choose otherwise, as no other place is asked. 0 where the identifier
+    /// says nothing of it.
     pub scope: usize,
 }
 

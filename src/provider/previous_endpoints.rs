@@ -10,7 +10,7 @@ use operator_kit::Message;
 use tokio::time::Instant;
 
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Stage, Vm,
     places::{Former, Known},
     sightings::Sightings,
 };
@@ -50,7 +50,7 @@ impl WithPrevious {
         if self.settles_late {
             self.sightings.missed(id, claim, Instant::now())?;
         }
-        if id.scope().is_some() {
+        if id.scope().is_some() || self.sightings.has(id) {
             return Ok(());
         }
         if let Some(moved) = self.known.moved {
@@ -132,17 +132,27 @@ impl Provider for WithPrevious {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
         let described = self.current.describe(id, claim).await;
         match &described {
-            Ok(_) => self.sightings.seen(id),
-            Err(gone) if gone.class == ErrorClass::NotFound && !self.sightings.has(id) => {
-                self.absent(id, claim).await?;
+            Ok(Vm { stage: Stage::Present, .. }) => self.sightings.seen(id),
+            Ok(Vm { stage: Stage::Leaving, .. }) => {
+                self.sightings.seen(id);
+                self.sightings.leaves(id);
             }
-            Err(_) => {}
+            // The VM itself may be there, and not be shown yet.
+            Ok(Vm { stage: Stage::Remains(_), .. }) if self.settles_late => {
+                self.sightings.missed(id, claim, Instant::now())?;
+            }
+            Err(gone) if gone.class == ErrorClass::NotFound => self.absent(id, claim).await?,
+            Ok(_) | Err(_) => {}
         }
         described
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        self.current.delete(vm).await
+        let accepted = self.current.delete(vm).await;
+        if accepted.is_ok() {
+            self.sightings.leaves(&vm.vm().id);
+        }
+        accepted
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {

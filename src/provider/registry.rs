@@ -93,12 +93,18 @@ impl Clouds {
                 format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
             return Err(Error::new(ErrorClass::NotSupported, Message::public(message)));
         };
-        if let Some(source) = self.source(cloud) {
-            return source.provider();
+        let mut sources = self.0.iter().filter(|source| source.cloud() == Some(cloud));
+        match (sources.next(), sources.next()) {
+            (Some(source), None) => return source.provider(Some(cloud)),
+            (Some(_), Some(_)) => {
+                let message = format!("two settings of this operator are for {cloud} (CLOUD_PROVIDER)");
+                return Err(Error::new(ErrorClass::Invalid, Message::public(message)));
+            }
+            (None, _) => {}
         }
         // Settings that cannot be used might be for this cloud.
         if let Some(unusable) = self.0.iter().find(|source| source.cloud().is_none()) {
-            return unusable.provider();
+            return unusable.provider(None);
         }
         let served: Vec<_> = self.0.iter().filter_map(Source::cloud).collect();
         let message = format!(
@@ -140,9 +146,16 @@ impl Source {
         endpoint.is_none_or(|endpoint| self.served.places.known(endpoint).is_some())
     }
 
-    fn provider(&self) -> Result<Arc<dyn Provider>, Error> {
+    /// The provider. It is for the `wanted` cloud, if one is named: the settings may just have changed to another one.
+    fn provider(&self, wanted: Option<&str>) -> Result<Arc<dyn Provider>, Error> {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let (generation, snapshot) = self.served.settings.current()?;
+        if wanted != Some(snapshot.cloud()) {
+            return Err(Error::new(
+                ErrorClass::Transient,
+                "the operator's settings have just changed to another cloud",
+            ));
+        }
         let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
         let Some(known) = self.served.places.known(endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";

@@ -1,4 +1,4 @@
-//! Which VMs were seen at one endpoint, and which were missed there *(no client)*.
+//! Which VMs were seen at one endpoint, which are expected to go, and which were missed there *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use operator_kit::Message;
 use tokio::time::Instant;
 
 use super::{Claim, Error, ErrorClass, InstanceId};
 
-/// The most VMs that are remembered, seen or missed. At this number the memory starts again. A forgotten VM costs another question,
+/// The most VMs that are remembered of each kind. At this number the memory starts again. A forgotten VM costs another question,
 /// and no more.
 const MOST: usize = 10_000;
 
@@ -27,8 +28,10 @@ pub(super) struct Sightings(Mutex<Memory>);
 
 #[derive(Default)]
 struct Memory {
-    /// These are at no other endpoint, and the cloud has settled about them.
+    /// These are at no other endpoint.
     seen: HashSet<InstanceId>,
+    /// The cloud accepted the deletion of these, or showed them on their way out. Their absence is no surprise.
+    leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
     missed: HashMap<InstanceId, Instant>,
 }
@@ -38,12 +41,12 @@ impl Sightings {
     pub(super) fn seen(&self, id: &InstanceId) {
         let mut memory = self.lock();
         memory.missed.remove(id);
-        if memory.seen.len() >= MOST {
-            memory.seen.clear();
-        }
-        if !memory.seen.contains(id) {
-            memory.seen.insert(id.clone());
-        }
+        remember(&mut memory.seen, id);
+    }
+
+    /// The cloud is deleting the VM.
+    pub(super) fn leaves(&self, id: &InstanceId) {
+        remember(&mut self.lock().leaving, id);
     }
 
     /// Whether the VM was there.
@@ -51,12 +54,14 @@ impl Sightings {
         self.lock().seen.contains(id)
     }
 
-    /// The cloud, which settles late, says that the VM does not exist. Fails while that may be only because the VM is young.
+    /// The cloud, which settles late, says that the VM does not exist, or shows remains of it alone. Fails while that may be only
+    /// because the VM is young. One earlier sight of the VM does not prove that all of the cloud has settled about it.
     pub(super) fn missed(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
-        let Some(deleted) = claim.deleted else { return Ok(()) };
+        let until = claim.deleted.unwrap_or_else(Timestamp::now);
+        let is_old =
+            Duration::try_from(until.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG);
         let mut memory = self.lock();
-        if Duration::try_from(deleted.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG) {
-            memory.missed.remove(id);
+        if is_old || memory.leaving.contains(id) {
             return Ok(());
         }
         if memory.missed.len() >= MOST {
@@ -65,7 +70,6 @@ impl Sightings {
         let since = *memory.missed.entry(id.clone()).or_insert(now);
         let look_after = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
         if look_after.is_zero() {
-            memory.missed.remove(id);
             return Ok(());
         }
         let message =
@@ -78,10 +82,17 @@ impl Sightings {
     }
 }
 
+fn remember(ids: &mut HashSet<InstanceId>, id: &InstanceId) {
+    if ids.len() >= MOST {
+        ids.clear();
+    }
+    if !ids.contains(id) {
+        ids.insert(id.clone());
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
 
     fn claim(recorded: i64, deleted: i64) -> Claim {
@@ -104,9 +115,21 @@ mod tests {
             })
         };
         assert_eq!([missed(0), missed(4), missed(9)], [Err(10), Err(6), Err(1)]);
-        assert_eq!([missed(10), missed(11)], [Ok(()), Err(10)], "and begins anew");
+        assert_eq!([missed(10), missed(11)], [Ok(()), Ok(())]);
         sightings.seen(&id(1));
         assert_eq!(missed(30), Err(10), "it was there in between");
+        sightings.leaves(&id(1));
+        assert_eq!(missed(31), Ok(()), "the cloud said that it deletes it");
+    }
+
+    #[test]
+    fn a_vm_that_nobody_deletes_is_as_young_as_its_record() {
+        let sightings = Sightings::default();
+        let since = |seconds| {
+            let recorded = Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
+            sightings.missed(&id(1), &Claim { recorded, ..Claim::default() }, Instant::now())
+        };
+        assert!(since(5).is_err() && since(119).is_err() && since(121).is_ok());
     }
 
     #[test]
@@ -122,9 +145,10 @@ mod tests {
         let sightings = Sightings::default();
         for number in 0..=MOST {
             sightings.seen(&id(number));
+            sightings.leaves(&id(number + 1_000_000));
             assert!(sightings.missed(&id(number), &claim(0, 1), Instant::now()).is_err());
         }
         let memory = sightings.lock();
-        assert!(memory.seen.len() <= MOST && memory.missed.len() <= MOST);
+        assert!(memory.seen.len() <= MOST && memory.missed.len() <= MOST && memory.leaving.len() <= MOST);
     }
 }

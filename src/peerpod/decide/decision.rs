@@ -64,9 +64,11 @@ impl Decision {
     }
 
     /// The class of the cloud's error that caused it, if an error did.
-    pub const fn error_class(&self) -> Option<ErrorClass> {
+    pub fn error_class(&self) -> Option<ErrorClass> {
         match self {
-            Self::Retry(error) => Some(error.class),
+            Self::Retry(error) => {
+                Some(error.class).filter(|class| !matches!(class, ErrorClass::Unsettled { .. }))
+            }
             Self::Refuse(Blocked::NotSupported(_)) => Some(ErrorClass::NotSupported),
             _ => None,
         }

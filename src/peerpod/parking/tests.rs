@@ -112,7 +112,7 @@ proptest! {
             } else {
                 let turn = turn.get_or_insert_with(|| parking.turn(["aws", "libvirt"][cloud], &keys[which]));
                 if enters && turn.enter() && stalls && matches!(*turn.lock(), State::Entered { stalled: None, .. }) {
-                    turn.has_stalled();
+                    turn.stall();
                 }
             }
         }

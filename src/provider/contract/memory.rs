@@ -162,15 +162,13 @@ impl Provider for Memory {
         self.answer(Some(&key)).await?;
         let mut state = self.lock();
         state.settle(&key);
-        if state.behaves(Behavior::NotYetShown, &key) {
-            return Err(not_found());
-        }
+        let is_hidden = state.behaves(Behavior::NotYetShown, &key);
         let vm = state
             .vms
             .get(&key)
             .filter(|vm| vm.is_there || !vm.belongings.is_empty())
             .ok_or_else(not_found)?;
-        let shown = match (vm.is_there, vm.leaving) {
+        let shown = match (vm.is_there && !is_hidden, vm.leaving) {
             (true, false) => Stage::Present,
             (true, true) => Stage::Leaving,
             (false, _) => Stage::Remains(Bears::Id),

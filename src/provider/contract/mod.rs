@@ -76,7 +76,7 @@ pub enum Behavior {
     DeletesLater,
     /// It refuses to delete what belongs to the VM.
     HoldsBelongings,
-    /// It does not show the VM, which is there.
+    /// It does not show the VM, which is there, but may show what belongs to it.
     NotYetShown,
     /// It ends lists with an error.
     CutsListsOff,

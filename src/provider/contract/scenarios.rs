@@ -217,8 +217,18 @@ impl Trial<'_> {
         Ok(self.provider.describe(&self.id(vm)?, &claim).await)
     }
 
+    /// Asks until the cloud has settled about it.
+    async fn settled(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
+        loop {
+            match self.ask(vm).await? {
+                Err(Error { class: ErrorClass::Unsettled { look_after }, .. }) => sleep(look_after).await,
+                answer => return Ok(answer),
+            }
+        }
+    }
+
     async fn describe(&self, vm: &Example) -> Result<Vm, Cannot> {
-        Ok(self.ask(vm).await??)
+        Ok(self.settled(vm).await??)
     }
 
     /// The error of a question that must fail.
@@ -251,7 +261,7 @@ impl Trial<'_> {
 
     /// Deletes what earlier deletions may have left.
     async fn finish(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
-        match self.ask(vm).await? {
+        match self.settled(vm).await? {
             Err(gone) if gone.class == ErrorClass::NotFound => self.nothing_is_left(vm).await,
             Err(error) => Err(error.into()),
             Ok(_) => self.reap(vm, pod).await,
@@ -262,13 +272,11 @@ impl Trial<'_> {
     async fn vanishes(&self, vm: &Example) -> Result<(), Cannot> {
         let absent = async {
             loop {
-                let pause = match self.ask(vm).await? {
+                match self.settled(vm).await? {
                     Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(()),
-                    Err(Error { class: ErrorClass::Unsettled { look_after }, .. }) => look_after,
                     Err(error) => return Err(Cannot::from(error)),
-                    Ok(_) => PAUSE,
-                };
-                sleep(pause).await;
+                    Ok(_) => sleep(PAUSE).await,
+                }
             }
         };
         timeout(PATIENCE, absent).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))

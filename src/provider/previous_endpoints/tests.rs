@@ -109,11 +109,20 @@ async fn a_young_vm_is_absent_from_a_cloud_that_settles_late_when_it_says_so_twi
     let class = async |claim| late.describe(&id(), &claim).await.unwrap_err().class;
     assert!(matches!(class(deleted(119)).await, ErrorClass::Unsettled { .. }));
     assert_eq!(class(deleted(120)).await, ErrorClass::NotFound);
-    assert_eq!(
-        class(Claim { recorded: T, ..Claim::default() }).await,
-        ErrorClass::NotFound,
-        "it is not deleted"
-    );
     late.sightings.seen(&id());
-    assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "it was there before");
+    assert!(matches!(class(deleted(1)).await, ErrorClass::Unsettled { .. }), "a sight of it proves nothing");
+    late.sightings.leaves(&id());
+    assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "its deletion was accepted");
+}
+
+#[tokio::test]
+async fn remains_of_a_young_vm_may_be_all_that_is_shown_of_it() {
+    let vm = Vm { stage: Stage::Remains(crate::provider::Bears::Id), ..vm() };
+    let current = Arc::new(Answers(Ok(vm.clone())));
+    let late = WithPrevious { settles_late: true, current, ..after(None, Vec::new()) };
+    let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
+    let held = late.describe(&id(), &claim).await.unwrap_err().class;
+    assert!(matches!(held, ErrorClass::Unsettled { .. }), "{held:?}");
+    assert!(!late.sightings.has(&id()));
+    assert_eq!(late.describe(&id(), &Claim::default()).await, Ok(vm), "it is old");
 }

@@ -155,8 +155,8 @@ Each reconcile of a PeerPod ends with a decision. The metric `peerpod_operator_d
 
 fn classes() -> String {
     let rows = ErrorClass::ALL.into_iter().map(|class| {
-        let reason = conditions::reason_of(class).as_str();
-        [code(class.as_str()), code(reason), class.doc().to_owned()]
+        let reason = conditions::reason_of(class).map(|reason| code(reason.as_str()));
+        [code(class.as_str()), reason.unwrap_or_default(), class.doc().to_owned()]
     });
     "# Error classes
 
