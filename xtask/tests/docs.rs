@@ -39,6 +39,7 @@ fn documents() -> Result<BTreeMap<PathBuf, String>> {
         "crates/operator-kit/README.md",
         "examples/README.md",
         "examples/podset/README.md",
+        "examples/ptemplate/README.md",
         "helm/peerpod-operator/README.md",
     ] {
         documents.insert(path.into(), read(path)?);

@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use futures::{Stream, StreamExt};
+use futures::{StreamExt, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
     runtime::{
@@ -38,10 +38,15 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, info_span, warn};
+use tracing::warn;
 
-use crate::{Backoff, Leadership, crd::Crds, http::Readiness, watch};
+use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata, watch};
+
+/// Objects that changed, as controllers expect them.
+pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
 
 /// The process that a controller is a part of. Cheap to clone.
 #[derive(Clone)]
@@ -66,7 +71,7 @@ impl Host {
         api: Api<K>,
         config: watcher::Config,
         part: impl Fn(&K) -> H + Send + 'static,
-    ) -> (Store<K>, impl Stream<Item = Result<K, watcher::Error>> + Send + 'static)
+    ) -> (Store<K>, Changes<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
@@ -78,7 +83,26 @@ impl Host {
                 listed.met();
             }
         });
-        (store, watch::changed_objects(events, part))
+        (store, watch::changed_objects(events, part).boxed())
+    }
+
+    /// A cache of the metadata of these objects, and those of them whose spec, labels or owners change, or that begin to be deleted.
+    /// (A change of the spec shows as another generation.) It is enough to notice what others change of an operator's objects.
+    pub fn cached_metadata<K>(
+        &self,
+        crds: Crds,
+        config: watcher::Config,
+    ) -> (Store<Metadata<K>>, Changes<Metadata<K>>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let api = Api::<Metadata<K>>::all(self.client.clone());
+        self.cached(crds, api, config, |object| {
+            let metadata = object.meta();
+            let owners = json!(metadata.owner_references).to_string();
+            let deleted = metadata.deletion_timestamp.is_some();
+            (metadata.generation, metadata.labels.clone(), owners, deleted)
+        })
     }
 
     /// Runs a controller until the shutdown, then waits for its running reconciles.
@@ -95,7 +119,8 @@ impl Host {
         E: Display + Send,
         F: Future<Output = Result<Action, E>> + Send + 'static,
     {
-        let attempts = Arc::new(Attempts { host: self.clone(), backoff: Backoff::default() });
+        let attempts =
+            Arc::new(Attempts { host: self.clone(), listed: OnceCell::new(), backoff: Backoff::default() });
         let (gone, context) = (attempts.clone(), Arc::new(context));
         let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
             let work = reconcile(object.clone(), context.clone());
@@ -120,6 +145,8 @@ impl Host {
 /// The attempts to reconcile the objects of one controller.
 struct Attempts<K: Resource<DynamicType = ()>> {
     host: Host,
+    /// Whether everything was listed: what the process lacks later, as during an outage, does not hold up reconciles.
+    listed: OnceCell<()>,
     backoff: Backoff<ObjectRef<K>>,
 }
 
@@ -130,13 +157,12 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
         work: impl Future<Output = Result<Action, E>>,
     ) -> Result<Action, Infallible> {
         let key = ObjectRef::from_obj(object);
-        let span = info_span!("reconcile", kind = %K::kind(&()), namespace = key.namespace, name = key.name);
         let work = async {
-            self.host.readiness.ready().await;
+            self.listed.get_or_init(|| self.host.readiness.ready()).await;
             work.await
         };
         // Without leadership there is nothing to do: its begin requests a reconcile of everything.
-        match self.host.leadership.while_leading(work.instrument(span.clone())).await {
+        match self.host.leadership.while_leading(work).await {
             None => Ok(Action::await_change()),
             Some(Ok(action)) => {
                 self.backoff.succeeded(&key);
@@ -144,7 +170,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
             }
             Some(Err(error)) => {
                 let again = self.backoff.failed(&key);
-                span.in_scope(|| warn!(%error, ?again, "the reconcile failed; the operator tries again"));
+                warn!(%error, ?again, "the reconcile failed; the operator tries again");
                 Ok(Action::requeue(again))
             }
         }
@@ -155,7 +181,6 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use serde_json::json;
     use tokio::time::{Duration, Instant, sleep, timeout};
 
     use super::*;

@@ -39,6 +39,37 @@ pub fn definition<K: CustomResourceExt>() -> serde_json::Result<Value> {
     Ok(definition)
 }
 
+/// The fields that the installed definition lacks of the wanted one, such as `status.size`. An API server drops them silently from what is
+/// written, or refuses to apply them: the definition is older than the program.
+pub fn lacking(installed: &Value, wanted: &Value) -> Vec<String> {
+    let versions =
+        |definition: &Value| definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let installed = versions(installed);
+    let mut lacking = Vec::new();
+    for wanted in versions(wanted) {
+        let schema = |version: &Value| version["schema"]["openAPIV3Schema"].clone();
+        let same = installed.iter().find(|it| it["name"] == wanted["name"]).map(schema).unwrap_or_default();
+        compare(&same, &schema(&wanted), "", &mut lacking);
+    }
+    lacking
+}
+
+fn compare(installed: &Value, wanted: &Value, path: &str, lacking: &mut Vec<String>) {
+    if installed["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true) {
+        return;
+    }
+    for (name, wanted) in wanted["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match installed["properties"].get(name) {
+            None => lacking.push(path),
+            Some(installed) => compare(installed, wanted, &path, lacking),
+        }
+    }
+    if wanted["items"].is_object() {
+        compare(&installed["items"], &wanted["items"], &format!("{path}[]"), lacking);
+    }
+}
+
 fn adapt(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -64,6 +95,7 @@ fn adapt(value: &mut Value) {
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use kube::core::Status;
+    use serde_json::json;
 
     use super::*;
     use crate::{
@@ -73,17 +105,37 @@ mod tests {
 
     #[test]
     fn a_definition_has_no_traces_of_rust() {
-        let mut derived = serde_json::json!({
+        let mut derived = json!({
             "size": { "description": "How\nlarge.\n\nIn metres.", "format": "uint32", "nullable": true },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         adapt(&mut derived);
-        let installed = serde_json::json!({
+        let installed = json!({
             "size": { "description": "How large.\n\nIn metres." },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         assert_eq!(derived, installed);
         assert_eq!(definition::<Widget>().unwrap()["metadata"]["name"], "widgets.example.com");
+    }
+
+    #[test]
+    fn fields_that_the_installed_definition_lacks_are_named() {
+        let definition = |schema: Value| json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
+        let item = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+        let parts = json!({ "type": "array", "items": item });
+        let status =
+            json!({ "type": "object", "properties": { "size": { "type": "integer" }, "parts": parts } });
+        let wanted = definition(json!({ "properties": { "spec": {}, "status": status } }));
+        let older = |properties: Value| {
+            let status = json!({ "type": "object", "properties": properties });
+            lacking(&definition(json!({ "properties": { "spec": {}, "status": status } })), &wanted)
+        };
+        assert_eq!(lacking(&wanted, &wanted), Vec::<String>::new());
+        assert_eq!(older(json!({ "parts": parts })), ["status.size"]);
+        assert_eq!(older(json!({ "size": {}, "parts": { "items": {} } })), ["status.parts[].name"]);
+        let open = json!({ "x-kubernetes-preserve-unknown-fields": true });
+        assert_eq!(lacking(&definition(open), &wanted), Vec::<String>::new());
+        assert_eq!(lacking(&json!({}), &wanted), ["spec", "status"]);
     }
 
     fn answer(code: u16, message: &str, reason: &str) -> kube::Error {

@@ -24,8 +24,9 @@
 //! | [`watch`], [`changes`] | watches that retry on their own; changes of a value as a stream |
 //! | [`projection`], [`metadata`] | no more of an object in memory than what is read of it |
 //! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; a CRD, and the text for a missing one |
+//! | [`installed`] | a CRD as it is installed: older than the program, or later |
 //! | [`backoff`] | delays with jitter, for each object on its own |
-//! | [`differs`], [`quantity`] | whether a server-side apply would change anything; quantities such as `500m` and `4Gi` |
+//! | [`apply`], [`differs`], [`quantity`] | an object as wanted, without a write if it is; quantities such as `500m` and `4Gi` |
 //! | [`finalizer`] | the finalizer removed by one JSON patch, if the object is still as it was read |
 //! | [`status`], [`conditions`] | the status and the events; conditions, and an enum of their reasons |
 //! | [`message`], [`text`] | texts that tenants and administrators read differently; texts cut to fit |
@@ -75,6 +76,7 @@
 //! - Errors name the flags `--health-addr`, `--metrics-addr` and `--lease-namespace`. Call yours so.
 
 pub mod api_call;
+pub mod apply;
 pub mod backoff;
 pub mod changes;
 pub mod client;
@@ -88,6 +90,7 @@ pub mod generated;
 pub mod http;
 #[cfg(feature = "program")]
 pub mod installation;
+pub mod installed;
 mod leadership;
 pub mod lease;
 pub mod lifecycle;

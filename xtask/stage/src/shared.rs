@@ -22,7 +22,7 @@ use kube::{
 use operator_kit::installation::Operator;
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::{Mutex, OnceCell},
+    sync::{Mutex, OnceCell, RwLock},
     time::timeout,
 };
 
@@ -53,7 +53,7 @@ struct Plan {
 
 /// A cluster with one fake node, an operator's installation, and its program, which runs under its own `ServiceAccount`.
 pub struct Stage {
-    cluster: Cluster,
+    cluster: RwLock<Cluster>,
     client: Client,
     audit: Audit,
     operator: Mutex<Process>,
@@ -100,7 +100,7 @@ impl Stage {
             api_server_flags: flags,
             ..ClusterOptions::new(dir.join("cluster"))
         };
-        let mut cluster = Cluster::start(&options).await?;
+        let cluster = Cluster::start(&options).await?;
         // As a user installs it. Its Pods do nothing on the fake node, so the program below acts alone.
         let manifests = plan.manifests.to_str().context("the folder has no UTF-8 name")?;
         cluster.kubectl(&["apply", "--server-side", "--kustomize", manifests]).await?;
@@ -109,8 +109,6 @@ impl Stage {
             let definition = format!("crd/{definition}");
             cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &definition]).await?;
         }
-        // The garbage collector looks for kinds at its start, and then only every 30 s.
-        cluster.restart(Component::ControllerManager).await?;
         let own = format!("--namespace={namespace}");
         let token = cluster.kubectl(&["create", "token", name, &own, "--duration=24h"]).await?;
         let kubeconfig = cluster.kubeconfig_for_token(name, token.trim())?;
@@ -124,14 +122,20 @@ impl Stage {
         let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
         let operator = Mutex::new(start(&command, &dir)?);
         let client = Client::try_from(config)?;
+        let cluster = RwLock::new(cluster);
         let stage = Self { cluster, client, audit, operator, command, address, dir, _lock: lock };
-        stage.ready().await?;
+        tokio::try_join!(stage.collect_new_kinds(), stage.ready())?;
         Ok(stage)
     }
 
-    /// The cluster.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    /// Runs kubectl as the administrator and gives what it prints.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster.read().await.kubectl(arguments).await
+    }
+
+    /// Has the garbage collector know the kinds that there are now: it looks for them at its start, and then only every 30 s.
+    pub async fn collect_new_kinds(&self) -> Result<()> {
+        self.cluster.write().await.restart(Component::ControllerManager).await
     }
 
     /// The administrator's client.
@@ -148,7 +152,7 @@ impl Stage {
         let own = format!("--namespace={name}");
         // Pods need it.
         let created = ["wait", "--for=create", "--timeout=60s", "serviceaccount/default", &own];
-        self.cluster.kubectl(&created).await?;
+        self.kubectl(&created).await?;
         Ok(name)
     }
 

@@ -107,7 +107,7 @@ fn pods_follow_the_number_up_and_down() -> Result<()> {
         ensure!(scene.stage.metrics().await?.sum("podset_operator_reconciles_total", &[]) > 2.5);
 
         let own = format!("--namespace={}", scene.namespace);
-        scene.stage.cluster().kubectl(&["scale", "podset/web", "--replicas=2", &own]).await?;
+        scene.stage.kubectl(&["scale", "podset/web", "--replicas=2", &own]).await?;
         scene.reaches("web", 2).await?;
         let scale = scene.podsets.get_scale("web").await?.status.expect("it has a status");
         ensure!(
