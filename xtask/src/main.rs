@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod contract;
 mod demo;
+mod example;
 mod fresh;
 mod image;
 mod manifests;
@@ -22,6 +23,8 @@ enum Task {
     Cluster(cluster::Task),
     /// Plays five stories with the operator on a real control plane and node, and prints them as they happen
     Demo(demo::Task),
+    /// Installs and runs the operators in examples/
+    Example(example::Task),
     /// Runs a command of the README in a pristine Debian root file system, as on a new machine
     Fresh(fresh::Task),
     /// Writes the operator's image as an OCI archive, with its bill of materials
@@ -41,6 +44,7 @@ async fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Demo(task) => demo::run(&task).await,
+        Task::Example(task) => example::run(task).await,
         Task::Fresh(task) => fresh::run(&task).await,
         Task::Image(task) => image::run(&task),
         Task::Manifests(task) => manifests::run(&task),
