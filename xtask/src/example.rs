@@ -2,14 +2,14 @@
 
 use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::{
     named::{self, Up},
     tools::Tools,
 };
 
-use crate::repository;
+use crate::{demo, repository};
 
 /// What to do with an example.
 #[derive(Args)]
@@ -40,6 +40,8 @@ enum Action {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Plays the operator's story on a control plane of its own
+    Demo,
     /// Removes the custom resource definition, and with it all objects of its kind
     Uninstall,
 }
@@ -78,6 +80,10 @@ pub(crate) async fn run(task: Task) -> Result<()> {
             kubectl(&["apply", "--server-side", "--force-conflicts"]).await?;
             kubectl(&["wait", "--for=condition=Established", "--timeout=60s"]).await
         }
+        Action::Demo => match task.example {
+            Example::Podset => demo::podset::run().await,
+            Example::Ptemplate => bail!("ptemplate has no demo: podset has one"),
+        },
         Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
         Action::Run { arguments } => {
             let mut cargo = repository::cargo();

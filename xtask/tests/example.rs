@@ -48,3 +48,12 @@ async fn podset_is_installed_run_and_uninstalled() -> Result<()> {
     ensure!(cluster.kubectl(&["get", "podsets"]).await.is_err(), "its definition is still there");
     Ok(())
 }
+
+#[test]
+fn the_story_of_podset_goes_as_told() -> Result<()> {
+    let played = Command::new(env!("CARGO_BIN_EXE_xtask")).args(["example", "podset", "demo"]).output()?;
+    let told = String::from_utf8(played.stdout)?;
+    ensure!(played.status.success(), "{told}\n{}", String::from_utf8_lossy(&played.stderr));
+    ensure!(told.contains("The operator created six Pods in all, and none twice"), "{told}");
+    Ok(())
+}

@@ -45,6 +45,10 @@ use tracing::warn;
 
 use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata, watch};
 
+/// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit, and each takes
+/// connections and memory.
+const CONCURRENCY: u16 = 8;
+
 /// Objects that changed, as controllers expect them.
 pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
 
@@ -127,6 +131,7 @@ impl Host {
             async move { attempts.one(&object, work).await }
         };
         controller
+            .with_config(controller::Config::default().concurrency(CONCURRENCY))
             .reconcile_all_on(self.leadership.changes())
             .graceful_shutdown_on(self.shutdown.clone().cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, attempts)

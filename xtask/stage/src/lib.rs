@@ -16,4 +16,4 @@ pub mod wait;
 pub use audit::{Audit, Request};
 pub use metrics::{Family, Metrics};
 pub use run_dir::run_dir;
-pub use shared::{Shared, Stage};
+pub use shared::{Plan, Shared, Stage};

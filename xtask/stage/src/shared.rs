@@ -44,11 +44,14 @@ pub struct Shared {
     plan: Plan,
 }
 
-struct Plan {
-    operator: Operator,
+/// What is brought on a stage.
+pub struct Plan {
+    /// The operator.
+    pub operator: Operator,
     /// The folder with its generated files.
-    manifests: PathBuf,
-    program: PathBuf,
+    pub manifests: PathBuf,
+    /// Its program.
+    pub program: PathBuf,
 }
 
 /// A cluster with one fake node, an operator's installation, and its program, which runs under its own `ServiceAccount`.
@@ -90,7 +93,8 @@ impl Shared {
 }
 
 impl Stage {
-    async fn set(plan: &Plan) -> Result<Self> {
+    /// Starts all of it, which ends with this program.
+    pub async fn set(plan: &Plan) -> Result<Self> {
         let (dir, lock) = run_dir()?;
         let Operator { name, .. } = plan.operator;
         let namespace = plan.operator.namespace();
@@ -154,6 +158,11 @@ impl Stage {
         let created = ["wait", "--for=create", "--timeout=60s", "serviceaccount/default", &own];
         self.kubectl(&created).await?;
         Ok(name)
+    }
+
+    /// The audit log of the operator's requests.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// What the operator wrote in a namespace, or tried to.
