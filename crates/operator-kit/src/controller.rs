@@ -111,7 +111,7 @@ impl Host {
 
     /// Runs a controller until the shutdown, then waits for its running reconciles.
     ///
-    /// It reconciles while this process leads and after everything is listed. An error of a reconcile is logged, and the object is
+    /// It reconciles up to eight objects at once, while this process leads and after everything is listed. An error of a reconcile is logged, and the object is
     /// reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
     pub async fn run<K, C, E, F>(
         &self,

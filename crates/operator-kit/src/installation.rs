@@ -159,14 +159,16 @@ impl Operator {
             ..PodSpec::default()
         };
         let metadata = ObjectMeta { labels: Some(self.labels()), ..ObjectMeta::default() };
+        let spec = DeploymentSpec {
+            replicas: Some(2),
+            selector: LabelSelector { match_labels: Some(self.labels()), ..LabelSelector::default() },
+            template: PodTemplateSpec { metadata: Some(metadata), spec: Some(pod) },
+            ..DeploymentSpec::default()
+        };
         Deployment {
             metadata: self.metadata(self.name, true),
-            spec: Some(DeploymentSpec {
-                replicas: Some(2),
-                selector: LabelSelector { match_labels: Some(self.labels()), ..LabelSelector::default() },
-                template: PodTemplateSpec { metadata: Some(metadata), spec: Some(pod) },
-                ..DeploymentSpec::default()
-            }),
+            #[allow(clippy::useless_conversion, reason = "in older versions of Kubernetes it is optional")]
+            spec: spec.into(),
             status: None,
         }
     }
