@@ -5,6 +5,7 @@ mod cluster;
 mod contract;
 mod current;
 mod demo;
+mod example;
 mod fresh;
 mod image;
 mod manifests;
@@ -38,6 +39,8 @@ enum Task {
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
+    /// Installs and runs the operators in examples/
+    Example(example::Task),
     /// Writes the generated files: manifests/, kustomize/, helm/ and docs/src/reference/
     Manifests(manifests::Task),
     /// Writes the operator's image as an OCI archive, with its bill of materials
@@ -63,6 +66,7 @@ async fn main() -> anyhow::Result<()> {
         Task::Undeploy(task) => current::undeploy(&task),
         Task::Demo(task) => demo::run(&task).await,
         Task::Cluster(task) => cluster::run(task).await,
+        Task::Example(task) => example::run(task).await,
         Task::Manifests(task) => manifests::run(&task),
         Task::Image(task) => image::run(&task),
         Task::Test => test::run().await,

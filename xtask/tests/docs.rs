@@ -1,4 +1,4 @@
-//! README.md, CHANGELOG.md, CONTRIBUTING.md, docs/, and the READMEs of the chart and of operator-kit: every link leads somewhere, every page is listed, the README is short, and
+//! README.md, CHANGELOG.md, CONTRIBUTING.md, docs/, and the READMEs of the chart, of operator-kit and of the examples: every link leads somewhere, every page is listed, the README is short, and
 //! commands are what tests run.
 
 use std::{
@@ -37,6 +37,9 @@ fn documents() -> Result<BTreeMap<PathBuf, String>> {
         "CHANGELOG.md",
         "CONTRIBUTING.md",
         "crates/operator-kit/README.md",
+        "examples/README.md",
+        "examples/podset/README.md",
+        "examples/ptemplate/README.md",
         "helm/peerpod-operator/README.md",
     ] {
         documents.insert(path.into(), read(path)?);
@@ -132,8 +135,8 @@ fn every_link_leads_to_a_file_and_to_a_heading_in_it() -> Result<()> {
 
 /// Files and folders of this repository that a page names as code.
 fn named_paths(text: &str) -> Vec<String> {
-    const TOP: [&str; 8] =
-        ["src/", "crates/", "xtask/", "tests/", "manifests/", "kustomize/", "helm/", "docs/"];
+    const TOP: [&str; 9] =
+        ["src/", "crates/", "examples/", "xtask/", "tests/", "manifests/", "kustomize/", "helm/", "docs/"];
     let codes = Parser::new_ext(text, Options::ENABLE_TABLES).filter_map(|event| match event {
         Event::Code(code) => Some(code.into_string()),
         _ => None,

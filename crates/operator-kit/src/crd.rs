@@ -1,6 +1,7 @@
 //! The custom resource definitions of an operator, which may not be installed yet.
 
-use kube::Resource;
+use kube::{CustomResourceExt, Resource};
+use serde_json::Value;
 
 use crate::api_call::is_unknown_kind;
 
@@ -28,15 +29,114 @@ pub fn crd_name<K: Resource<DynamicType = ()>>() -> String {
     format!("{}.{}", K::plural(&()), K::group(&()))
 }
 
+/// The definition of a kind as it is installed.
+///
+/// A schema that is derived from Rust types has formats such as `uint32`, which API servers warn of, lets what is optional be null,
+/// and has descriptions with the line breaks of their comments. This one has none of these.
+pub fn definition<K: CustomResourceExt>() -> serde_json::Result<Value> {
+    let mut definition = serde_json::to_value(K::crd())?;
+    adapt(&mut definition);
+    Ok(definition)
+}
+
+/// The fields that the installed definition lacks of the wanted one, such as `status.size`. An API server drops them silently from what is
+/// written, or refuses to apply them: the definition is older than the program.
+pub fn lacking(installed: &Value, wanted: &Value) -> Vec<String> {
+    let versions =
+        |definition: &Value| definition["spec"]["versions"].as_array().cloned().unwrap_or_default();
+    let installed = versions(installed);
+    let mut lacking = Vec::new();
+    for wanted in versions(wanted) {
+        let schema = |version: &Value| version["schema"]["openAPIV3Schema"].clone();
+        let same = installed.iter().find(|it| it["name"] == wanted["name"]).map(schema).unwrap_or_default();
+        compare(&same, &schema(&wanted), "", &mut lacking);
+    }
+    lacking
+}
+
+fn compare(installed: &Value, wanted: &Value, path: &str, lacking: &mut Vec<String>) {
+    if installed["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true) {
+        return;
+    }
+    for (name, wanted) in wanted["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match installed["properties"].get(name) {
+            None => lacking.push(path),
+            Some(installed) => compare(installed, wanted, &path, lacking),
+        }
+    }
+    if wanted["items"].is_object() {
+        compare(&installed["items"], &wanted["items"], &format!("{path}[]"), lacking);
+    }
+}
+
+fn adapt(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let format = fields.get("format").and_then(Value::as_str);
+            if format.is_some_and(|format| format.starts_with("uint")) {
+                fields.remove("format");
+            }
+            if fields.get("nullable") == Some(&Value::Bool(true)) {
+                fields.remove("nullable");
+            }
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                let paragraphs: Vec<_> = text.split("\n\n").map(|it| it.replace('\n', " ")).collect();
+                *text = paragraphs.join("\n\n");
+            }
+            fields.values_mut().for_each(adapt);
+        }
+        Value::Array(items) => items.iter_mut().for_each(adapt),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use kube::core::Status;
+    use serde_json::json;
 
+    use super::*;
     use crate::{
         api_call::ApiError,
         widget::{CRDS, Gadget, Widget},
     };
+
+    #[test]
+    fn a_definition_has_no_traces_of_rust() {
+        let mut derived = json!({
+            "size": { "description": "How\nlarge.\n\nIn metres.", "format": "uint32", "nullable": true },
+            "ratio": [{ "format": "double", "nullable": false }],
+        });
+        adapt(&mut derived);
+        let installed = json!({
+            "size": { "description": "How large.\n\nIn metres." },
+            "ratio": [{ "format": "double", "nullable": false }],
+        });
+        assert_eq!(derived, installed);
+        assert_eq!(definition::<Widget>().unwrap()["metadata"]["name"], "widgets.example.com");
+    }
+
+    #[test]
+    fn fields_that_the_installed_definition_lacks_are_named() {
+        let definition = |schema: Value| json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
+        let item = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+        let parts = json!({ "type": "array", "items": item });
+        let status =
+            json!({ "type": "object", "properties": { "size": { "type": "integer" }, "parts": parts } });
+        let wanted = definition(json!({ "properties": { "spec": {}, "status": status } }));
+        let older = |properties: Value| {
+            let status = json!({ "type": "object", "properties": properties });
+            lacking(&definition(json!({ "properties": { "spec": {}, "status": status } })), &wanted)
+        };
+        assert_eq!(lacking(&wanted, &wanted), Vec::<String>::new());
+        assert_eq!(older(json!({ "parts": parts })), ["status.size"]);
+        assert_eq!(older(json!({ "size": {}, "parts": { "items": {} } })), ["status.parts[].name"]);
+        let open = json!({ "x-kubernetes-preserve-unknown-fields": true });
+        assert_eq!(lacking(&definition(open), &wanted), Vec::<String>::new());
+        assert_eq!(lacking(&json!({}), &wanted), ["spec", "status"]);
+    }
 
     fn answer(code: u16, message: &str, reason: &str) -> kube::Error {
         kube::Error::Api(Status::failure(message, reason).with_code(code).boxed())

@@ -14,16 +14,19 @@
 //! | [`lease`], [`Leadership`] | leader election by a Lease; whether this process may act, asked before each step |
 //! | [`lifecycle`] | work and election, stopped together and in time |
 //! | [`listener`], [`connection_limit`] | the parts of a server that no client can block |
+//! | `program` | all of these as a program with one line in its `main`; needs the feature `program` |
 //!
 //! A reconcile:
 //!
 //! | module | what it has |
 //! |---|---|
+//! | [`controller`] | a controller with caches that acts while this process leads, and tries again what failed |
 //! | [`watch`], [`changes`] | watches that retry on their own; changes of a value as a stream |
 //! | [`projection`], [`metadata`] | no more of an object in memory than what is read of it |
-//! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; the text for a missing CRD |
+//! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; a CRD, and the text for a missing one |
+//! | [`installed`] | a CRD as it is installed: older than the program, or later |
 //! | [`backoff`] | delays with jitter, for each object on its own |
-//! | [`differs`], [`quantity`] | whether a server-side apply would change anything; quantities such as `500m` and `4Gi` |
+//! | [`apply`], [`differs`], [`quantity`] | an object as wanted, without a write if it is; quantities such as `500m` and `4Gi` |
 //! | [`finalizer`] | the finalizer removed by one JSON patch, if the object is still as it was read |
 //! | [`status`], [`conditions`] | the status and the events; conditions, and an enum of their reasons |
 //! | [`message`], [`text`] | texts that tenants and administrators read differently; texts cut to fit |
@@ -34,6 +37,7 @@
 //! |---|---|
 //! | [`permission`] | rights as constants beside the code that uses them, and the rules of a role made of them |
 //! | [`generated`] | generated files, written or compared |
+//! | `installation` | the objects and files that install an operator; needs the feature `program` |
 //! | `testing` | a scripted API server for unit tests; needs the feature `testing` |
 //!
 //! # An operator
@@ -72,16 +76,21 @@
 //! - Errors name the flags `--health-addr`, `--metrics-addr` and `--lease-namespace`. Call yours so.
 
 pub mod api_call;
+pub mod apply;
 pub mod backoff;
 pub mod changes;
 pub mod client;
 pub mod conditions;
 pub mod connection_limit;
+pub mod controller;
 pub mod crd;
 pub mod differs;
 pub mod finalizer;
 pub mod generated;
 pub mod http;
+#[cfg(feature = "program")]
+pub mod installation;
+pub mod installed;
 mod leadership;
 pub mod lease;
 pub mod lifecycle;
@@ -91,6 +100,8 @@ pub mod metadata;
 pub mod metrics;
 pub mod permission;
 pub mod process;
+#[cfg(feature = "program")]
+pub mod program;
 pub mod projection;
 pub mod quantity;
 pub mod shutdown;

@@ -90,6 +90,18 @@ impl Publisher {
         Written::by(&name, api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
     }
 
+    /// The same, if the object that was read has another status.
+    pub async fn status_if_changed<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + HasStatus<Status: Serialize + PartialEq>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        if object.status() == Some(status) { Ok(()) } else { self.status(object, status).await }
+    }
+
     /// Publishes an event. One that cannot be published is logged; a terminating namespace takes none.
     pub async fn event(
         &self,
@@ -131,12 +143,21 @@ mod tests {
 
     /// What comes of writing a status of the size 2.
     async fn written(calls: impl IntoIterator<Item = Call>) -> Result<(), ApiError> {
+        written_to(None, calls).await
+    }
+
+    /// The same for a widget that has this status.
+    async fn written_to(
+        before: Option<WidgetStatus>,
+        calls: impl IntoIterator<Item = Call>,
+    ) -> Result<(), ApiError> {
         let mut widget = Widget::new("a", WidgetSpec::default());
         widget.metadata.namespace = Some("shop".into());
         widget.metadata.uid = Some("u".into());
+        widget.status = before;
         let server = ApiServer::expecting(calls);
         let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
-        publisher.status(&widget, &WidgetStatus { size: Some(2) }).await
+        publisher.status_if_changed(&widget, &WidgetStatus { size: Some(2) }).await
     }
 
     fn apply() -> Call {
@@ -153,7 +174,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_takes_one_write() {
+    async fn a_status_takes_one_write_and_the_same_status_none() {
+        assert!(written_to(Some(WidgetStatus { size: Some(2) }), []).await.is_ok());
         assert!(written([apply().answer(applied(&json!({ "size": 2 })))]).await.is_ok());
     }
 

@@ -3,7 +3,12 @@
 //! A `Controller` has one pause for all that it watches: whatever fails of it, it stops hearing of everything, and for ever
 //! longer while others fail too. After an outage of seconds that makes minutes. So errors are dealt with where they happen.
 
-use std::{fmt::Display, future::ready};
+use std::{
+    collections::HashMap,
+    fmt::Display,
+    future::ready,
+    hash::{BuildHasher, Hash, RandomState},
+};
 
 use futures::{Stream, StreamExt};
 use kube::{
@@ -45,6 +50,36 @@ pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
     })
 }
 
+/// The objects of which `part` changed, new ones among them, and the deleted ones: enough for a reconcile that reads no more of
+/// them. When the watch lists anew, it gives every object again.
+///
+/// kube's `predicate_filter` compares a deleted object with what it was before, and so hides a deletion that changes nothing else.
+pub fn changed_objects<K: Resource + Send, H: Hash>(
+    watch: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
+    part: impl Fn(&K) -> H + Send,
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send {
+    let (hasher, mut seen) = (RandomState::new(), HashMap::new());
+    let key = |object: &K| object.meta().uid.clone().unwrap_or_default();
+    watch.filter_map(move |event| {
+        ready(match event {
+            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                let hash = hasher.hash_one(part(&object));
+                (seen.insert(key(&object), hash) != Some(hash)).then_some(Ok(object))
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                seen.remove(&key(&object));
+                Some(Ok(object))
+            }
+            Ok(watcher::Event::Init) => {
+                seen.clear();
+                None
+            }
+            Ok(watcher::Event::InitDone) => None,
+            Err(error) => Some(Err(error)),
+        })
+    })
+}
+
 /// The HTTP status by which a watch failed, if it did.
 pub fn code(error: &watcher::Error) -> Option<u16> {
     match (cause(error), error) {
@@ -80,9 +115,37 @@ mod tests {
     use std::time::Duration;
 
     use futures::{FutureExt, stream};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
     use tokio::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn an_object_is_given_when_its_part_changes_when_it_is_deleted_and_when_all_are_listed_anew() {
+        let pod = |phase: &str, version: u32| -> Pod {
+            let metadata = json!({ "name": "a", "uid": "u", "resourceVersion": version.to_string() });
+            serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } })).unwrap()
+        };
+        let events = vec![
+            Event::Init,
+            Event::InitApply(pod("Pending", 1)),
+            Event::InitDone,
+            Event::Apply(pod("Pending", 2)),
+            Event::Apply(pod("Running", 3)),
+            Event::Apply(pod("Running", 4)),
+            Event::Init,
+            Event::InitApply(pod("Running", 5)),
+            Event::Delete(pod("Running", 6)),
+            Event::Apply(pod("Running", 7)),
+        ];
+        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+        let given = changed_objects(stream::iter(events.into_iter().map(Ok)), phase);
+        let given = given.map(|pod| pod.unwrap().metadata.resource_version.unwrap());
+        let given: Vec<_> = given.collect().now_or_never().unwrap();
+        assert_eq!(given, ["1", "3", "5", "6", "7"]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_fails_goes_on_after_a_moment_and_others_do_not_wait_for_it() {

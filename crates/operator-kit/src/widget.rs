@@ -20,7 +20,7 @@ pub(crate) const CRDS: Crds = Crds { group: "example.com", install: "kubectl app
 )]
 pub(crate) struct WidgetSpec {}
 
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct WidgetStatus {
     pub(crate) size: Option<u32>,
 }

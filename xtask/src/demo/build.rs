@@ -11,10 +11,10 @@ use tokio::{
 
 use crate::repository;
 
-/// Builds the operator in the profile of this program, whose libraries it shares; gives the program.
-pub(super) async fn operator(progress: &mut Progress) -> Result<PathBuf> {
+/// Builds an operator, of the package of the same name, in the profile of this program, whose libraries it shares; gives the program.
+pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<PathBuf> {
     // With both packages named their dependencies have the same features, so that none is built twice.
-    let arguments = ["build", "--package=xtask", "--package=peerpod-operator", "--bin=peerpod-operator"];
+    let arguments = ["build", "--package=xtask", "--package", name, "--bin", name];
     let mut cargo = Command::from(repository::cargo())
         .args(arguments)
         .stderr(Stdio::piped())
@@ -32,7 +32,7 @@ pub(super) async fn operator(progress: &mut Progress) -> Result<PathBuf> {
     }
     ensure!(cargo.wait().await?.success(), "building the operator failed:\n{}", said.join("\n"));
     // Cargo puts it beside this program, wherever its target folder is.
-    let program = std::env::current_exe()?.with_file_name("peerpod-operator");
+    let program = std::env::current_exe()?.with_file_name(name);
     ensure!(program.exists(), "cargo did not put the operator at {}", program.display());
     Ok(program)
 }

@@ -102,7 +102,7 @@ impl<'a> Who<'a> {
             "kubernetes-admin" => Self::You,
             "system:serviceaccount:kube-system:generic-garbage-collector" => Self::GarbageCollector,
             _ if user.ends_with(":cloud-api-adaptor") => Self::CloudApiAdaptor,
-            _ if user.ends_with(":peerpod-operator") => Self::Operator,
+            _ if user.ends_with("-operator") => Self::Operator,
             _ => Self::User(user),
         }
     }
@@ -209,6 +209,10 @@ fn write(request: &Request) -> String {
         ("patch", "peerpods") if releases(request) => {
             format!("releases PeerPod {name}: removes its finalizers")
         }
+        // The API server completes its name, which the log does not have.
+        ("create", "pods") => "creates a Pod".to_owned(),
+        ("delete", "pods") => format!("deletes Pod {name}"),
+        ("patch", "podsets/status") => format!("writes the status of PodSet {name}"),
         ("create", "peerpods") => format!("creates PeerPod {name}"),
         ("delete", "peerpods") => format!("deletes PeerPod {name}"),
         ("patch", "peerpods/status") => format!("writes the status of PeerPod {name}"),

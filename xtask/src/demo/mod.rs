@@ -7,6 +7,7 @@ mod kept;
 mod observers;
 mod operator;
 mod paint;
+pub(crate) mod podset;
 mod stage;
 mod stories;
 mod summary;
@@ -20,6 +21,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use cluster::{node, process::Lifetime, progress::Progress, tools::Tools};
+use peerpod_operator::install::NAME;
 use peers::libvirt::Libvirtd;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -97,7 +99,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         node::install().await?;
     }
     progress.step("building the operator");
-    let program = build::operator(&mut progress).await?;
+    let program = build::operator(NAME, &mut progress).await?;
 
     if !task.keep {
         let dir = tempfile::Builder::new().prefix("peerpod-demo-").tempdir()?;

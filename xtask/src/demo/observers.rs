@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
 };
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Client, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
 use peerpod_operator::api::v1alpha1::{EXTENDED_RESOURCE, PeerPod, PeerPodConfig};
@@ -62,6 +62,19 @@ pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<O
     let virsh = stage.libvirtd.follow("virsh-events").await?;
     tasks.spawn(report_failure(read_virsh(virsh.log().to_owned(), sender.clone()), sender));
     Ok((Observers { _tasks: tasks, _virsh: virsh }, receiver))
+}
+
+/// Lets some look at the Pods of a namespace, and at what is written.
+pub(super) fn of_pods(
+    client: Client,
+    namespace: &str,
+    audit: Audit,
+) -> (JoinSet<()>, Receiver<Result<Observation>>) {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let (mut tasks, mut pods) = (JoinSet::new(), Pods::default());
+    tasks.spawn(watch(Api::namespaced(client, namespace), sender.clone(), move |it| pods.see(it)));
+    tasks.spawn(report_failure(read_audit(audit, sender.clone()), sender));
+    (tasks, receiver)
 }
 
 async fn report_failure(observer: impl Future<Output = Result<()>>, sender: Sender<Result<Observation>>) {

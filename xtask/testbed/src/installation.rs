@@ -15,11 +15,9 @@ use kube::{
 };
 use peerpod_operator::{NAMESPACE, install};
 use serde_json::{Value, json};
+use stage::Audit;
 
-use crate::{
-    audit::Audit,
-    wait::{self, DEADLINE},
-};
+use crate::wait::{self, DEADLINE};
 
 /// The names of the custom resource definitions.
 const CRDS: [&str; 2] = ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
@@ -84,7 +82,8 @@ impl Testbed {
         fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
         let mut flags = vec!["--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned()];
         let audit = if options.audit {
-            let (audit, audit_flags) = Audit::prepare(&std::path::absolute(&options.dir)?)?;
+            let (audit, audit_flags) =
+                Audit::prepare(&std::path::absolute(&options.dir)?, NAMESPACE, &[peerpod_writes()])?;
             flags.extend(audit_flags);
             Some(audit)
         } else {
@@ -220,6 +219,13 @@ impl Testbed {
     pub async fn client_of(&self, service_account: &str) -> Result<Client> {
         client(Kubeconfig::read_from(self.kubeconfig_of(service_account).await?)?).await
     }
+}
+
+/// Whoever writes PeerPods, and what.
+fn peerpod_writes() -> Value {
+    let writes = ["create", "update", "patch", "delete", "deletecollection"];
+    let peerpods = [json!({ "group": "confidentialcontainers.org" })];
+    json!({ "level": "Request", "verbs": writes, "resources": peerpods })
 }
 
 async fn client(kubeconfig: Kubeconfig) -> Result<Client> {

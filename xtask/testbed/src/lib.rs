@@ -15,39 +15,32 @@
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
 
-mod audit;
 mod caa;
 pub mod contract;
 mod disk;
 pub mod docs;
-pub mod http;
 mod installation;
 mod kubelet;
-mod metrics;
 mod nodes;
 mod operator;
 mod operator_pods;
 mod pod_runner;
 mod pods;
 mod real_node;
-mod run_dir;
 mod settings;
 mod shell;
 pub mod stand_in;
-pub mod wait;
 
-pub use audit::{Audit, Request};
 pub use caa::{Caa, Vm, peerpod_object, vm_name};
 pub use disk::Disk;
 pub use installation::{Options, Testbed};
 pub use kubelet::Kubelet;
-pub use metrics::{Family, Metrics};
 pub use nodes::FakeNodes;
 pub use operator::{Operator, OperatorOptions};
 pub use operator_pods::OperatorPods;
 pub use pod_runner::PodRunner;
 pub use pods::Pods;
 pub use real_node::RealNode;
-pub use run_dir::run_dir;
 pub use settings::{MountedFolder, Settings};
 pub use shell::Shell;
+pub use stage::{Audit, Family, Metrics, Request, http, run_dir, wait};

@@ -12,9 +12,8 @@ use cluster::process::{Lifetime, Process, Signal};
 use peerpod_operator::install;
 
 use crate::{
-    http,
+    Metrics, http,
     installation::Testbed,
-    metrics::Metrics,
     settings::{MountedFolder, Settings},
     wait::{self, DEADLINE},
 };

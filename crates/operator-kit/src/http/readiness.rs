@@ -4,10 +4,18 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 /// Collects conditions. Ready when every condition that is needed is met, and there is one at least: a process that has
 /// not yet said what it needs is not ready. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<Vec<Item>>>);
+pub struct Readiness(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    items: Mutex<Vec<Item>>,
+    changed: Notify,
+}
 
 #[derive(Debug)]
 struct Item {
@@ -42,6 +50,18 @@ impl Readiness {
         needed.peek().is_some() && needed.all(|item| item.problem.is_none())
     }
 
+    /// Returns when everything needed is met.
+    pub async fn ready(&self) {
+        loop {
+            // It counts changes from its creation on, so that none between the look and the wait is missed.
+            let changed = self.0.changed.notified();
+            if self.is_ready() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// A line for each condition.
     pub(super) fn report(&self, title: &str) -> String {
         let mut text = format!("{title}\n");
@@ -63,7 +83,7 @@ impl Readiness {
 
     fn items(&self) -> MutexGuard<'_, Vec<Item>> {
         // A list of conditions is whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,11 +103,16 @@ impl Condition {
         if let Some(item) = self.readiness.items().get_mut(self.index) {
             item.problem = problem;
         }
+        self.readiness.0.changed.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -103,7 +128,10 @@ mod tests {
             readiness.report("not ready"),
             "not ready\n[+] settings\n[+] widgets\n[-] pods: not yet\n"
         );
+        let mut waits = pin!(readiness.ready());
+        assert!(waits.as_mut().now_or_never().is_none());
         pods.met();
+        assert!(waits.now_or_never().is_some());
         settings.unmet("rejected: no such provider");
         assert!(readiness.is_ready());
         assert_eq!(

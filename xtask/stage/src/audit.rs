@@ -9,12 +9,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use peerpod_operator::{NAMESPACE, install};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The audit log of one API server: every request of a `ServiceAccount` of the installation's namespace, and whoever else
-/// writes PeerPods.
+/// The audit log of one API server.
 #[derive(Clone, Debug)]
 pub struct Audit {
     log: PathBuf,
@@ -39,7 +37,7 @@ pub struct Request {
     pub name: String,
     /// The answer's HTTP status.
     pub code: u16,
-    /// What was sent to write a PeerPod: an object, a patch or options. Null for everything else.
+    /// What was sent, where the policy has it written down: an object, a patch or options. Else null.
     pub body: Value,
 }
 
@@ -49,24 +47,20 @@ impl Request {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether the operator asked.
+    /// Whether an operator asked: a `ServiceAccount` whose name says so.
     pub fn is_operators(&self) -> bool {
-        self.user == format!("system:serviceaccount:{NAMESPACE}:{}", install::NAME)
+        self.user.starts_with("system:serviceaccount:") && self.user.ends_with("-operator")
     }
 }
 
 impl Audit {
-    /// Writes the policy into `dir`; gives the log to be, and the API server's flags for it.
-    pub(crate) fn prepare(dir: &Path) -> Result<(Self, Vec<String>)> {
+    /// Writes the policy into `dir`: the requests of the `ServiceAccounts` of this namespace, and what `rules` add. Gives the log to be,
+    /// and the API server's flags for it.
+    pub fn prepare(dir: &Path, namespace: &str, rules: &[Value]) -> Result<(Self, Vec<String>)> {
         let policy = dir.join("audit-policy.json");
-        let group = format!("system:serviceaccounts:{NAMESPACE}");
-        let writes = ["create", "update", "patch", "delete", "deletecollection"];
-        let peerpods = [json!({ "group": "confidentialcontainers.org" })];
-        let rules = json!([
-            { "level": "Request", "verbs": writes, "resources": peerpods },
-            { "level": "Metadata", "userGroups": [group] },
-            { "level": "None" },
-        ]);
+        let group = format!("system:serviceaccounts:{namespace}");
+        let last = [json!({ "level": "Metadata", "userGroups": [group] }), json!({ "level": "None" })];
+        let rules: Vec<_> = rules.iter().chain(&last).collect();
         let text = json!({
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
@@ -82,7 +76,7 @@ impl Audit {
         Ok((Self { log }, flags))
     }
 
-    /// Every request of the operator so far. Watches that still run are not among them.
+    /// Every request of operators so far. Watches that still run are not among them.
     pub fn of_operator(&self) -> Result<Vec<Request>> {
         let mut requests = self.requests(&mut 0)?;
         requests.retain(Request::is_operators);

@@ -1,0 +1,247 @@
+//! A controller in its surroundings *(client required)*: what it reads is cached, it acts while this process leads, and it tries
+//! again what failed.
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use k8s_openapi::api::core::v1::ConfigMap;
+//! # use kube::{Api, runtime::{Controller, controller::Action}};
+//! # use operator_kit::{api_call::ApiError, controller::Host, crd::Crds, watch};
+//! # const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
+//! async fn run(host: Host) {
+//!     let api = Api::<ConfigMap>::all(host.client.clone());
+//!     let (config_maps, changes) = host.cached(CRDS, api, watch::paged(), |map| map.data.clone());
+//!     let controller = Controller::for_stream(changes, config_maps);
+//!     let context = "what every reconcile uses";
+//!     host.run(controller, context, |map: Arc<ConfigMap>, context| async move {
+//!         Ok::<_, ApiError>(Action::await_change())
+//!     })
+//!     .await;
+//! }
+//! ```
+
+use std::{
+    convert::Infallible,
+    fmt::{Debug, Display},
+    future::ready,
+    hash::Hash,
+    sync::Arc,
+};
+
+use futures::{StreamExt, stream::BoxStream};
+use kube::{
+    Api, Client, Resource,
+    runtime::{
+        Controller, WatchStreamExt,
+        controller::{self, Action},
+        reflector::{self, ObjectRef, Store},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata, watch};
+
+/// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit, and each takes
+/// connections and memory.
+const CONCURRENCY: u16 = 8;
+
+/// Objects that changed, as controllers expect them.
+pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
+
+/// The process that a controller is a part of. Cheap to clone.
+#[derive(Clone)]
+pub struct Host {
+    /// The client of the API server.
+    pub client: Client,
+    /// Whether the controller may act.
+    pub leadership: Leadership,
+    /// What must have been listed before the process is ready.
+    pub readiness: Readiness,
+    /// When the controller ends.
+    pub shutdown: CancellationToken,
+}
+
+impl Host {
+    /// A cache of these objects, and those of them of which `part` changes, as
+    /// [`changed_objects`](watch::changed_objects) gives them. The process is not ready before they are listed. The cache is kept
+    /// up to date while the changes are read.
+    pub fn cached<K, H: Hash + 'static>(
+        &self,
+        crds: Crds,
+        api: Api<K>,
+        config: watcher::Config,
+        part: impl Fn(&K) -> H + Send + 'static,
+    ) -> (Store<K>, Changes<K>)
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let (store, writer) = reflector::store();
+        let listed = self.readiness.needs(K::plural(&()));
+        let events = watch::retry_crd_watch::<K, _>(crds, watcher(api, config));
+        let events = events.reflect(writer).inspect(move |event| {
+            if matches!(event, Ok(watcher::Event::InitDone)) {
+                listed.met();
+            }
+        });
+        (store, watch::changed_objects(events, part).boxed())
+    }
+
+    /// A cache of the metadata of these objects, and those of them whose spec, labels or owners change, or that begin to be deleted.
+    /// (A change of the spec shows as another generation.) It is enough to notice what others change of an operator's objects.
+    pub fn cached_metadata<K>(
+        &self,
+        crds: Crds,
+        config: watcher::Config,
+    ) -> (Store<Metadata<K>>, Changes<Metadata<K>>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let api = Api::<Metadata<K>>::all(self.client.clone());
+        self.cached(crds, api, config, |object| {
+            let metadata = object.meta();
+            let owners = json!(metadata.owner_references).to_string();
+            let deleted = metadata.deletion_timestamp.is_some();
+            (metadata.generation, metadata.labels.clone(), owners, deleted)
+        })
+    }
+
+    /// Runs a controller until the shutdown, then waits for its running reconciles.
+    ///
+    /// It reconciles up to eight objects at once, while this process leads and after everything is listed. An error of a reconcile is logged, and the object is
+    /// reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
+    pub async fn run<K, C, E, F>(
+        &self,
+        controller: Controller<K>,
+        context: C,
+        reconcile: impl Fn(Arc<K>, Arc<C>) -> F + Send + Sync + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        E: Display + Send,
+        F: Future<Output = Result<Action, E>> + Send + 'static,
+    {
+        let attempts =
+            Arc::new(Attempts { host: self.clone(), listed: OnceCell::new(), backoff: Backoff::default() });
+        let (gone, context) = (attempts.clone(), Arc::new(context));
+        let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
+            let work = reconcile(object.clone(), context.clone());
+            async move { attempts.one(&object, work).await }
+        };
+        controller
+            .with_config(controller::Config::default().concurrency(CONCURRENCY))
+            .reconcile_all_on(self.leadership.changes())
+            .graceful_shutdown_on(self.shutdown.clone().cancelled_owned())
+            .run(reconcile, |_, never, _| match *never {}, attempts)
+            .for_each(|outcome| {
+                if let Err(controller::Error::ObjectNotFound(object)) = outcome {
+                    gone.backoff.succeeded(
+                        &ObjectRef::new(&object.name).within(&object.namespace.unwrap_or_default()),
+                    );
+                }
+                ready(())
+            })
+            .await;
+    }
+}
+
+/// The attempts to reconcile the objects of one controller.
+struct Attempts<K: Resource<DynamicType = ()>> {
+    host: Host,
+    /// Whether everything was listed: what the process lacks later, as during an outage, does not hold up reconciles.
+    listed: OnceCell<()>,
+    backoff: Backoff<ObjectRef<K>>,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
+    async fn one<E: Display>(
+        &self,
+        object: &K,
+        work: impl Future<Output = Result<Action, E>>,
+    ) -> Result<Action, Infallible> {
+        let key = ObjectRef::from_obj(object);
+        let work = async {
+            self.listed.get_or_init(|| self.host.readiness.ready()).await;
+            work.await
+        };
+        // Without leadership there is nothing to do: its begin requests a reconcile of everything.
+        match self.host.leadership.while_leading(work).await {
+            None => Ok(Action::await_change()),
+            Some(Ok(action)) => {
+                self.backoff.succeeded(&key);
+                Ok(action)
+            }
+            Some(Err(error)) => {
+                let again = self.backoff.failed(&key);
+                warn!(%error, ?again, "the reconcile failed; the operator tries again");
+                Ok(Action::requeue(again))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::{Duration, Instant, sleep, timeout};
+
+    use super::*;
+    use crate::{
+        testing::{Answer, ApiServer, Call},
+        widget::{CRDS, Widget},
+    };
+
+    const WIDGETS: &str = "/apis/example.com/v1/widgets";
+
+    fn host(server: &ApiServer) -> Host {
+        Host {
+            client: server.client(),
+            leadership: Leadership::unlimited(),
+            readiness: Readiness::default(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_tried_again_and_the_shutdown_waits_for_what_runs() {
+        let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
+        let list = json!({
+            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],
+        });
+        let server = ApiServer::expecting([
+            Call::get(WIDGETS).answer(Answer::object(&list)),
+            Call::get(WIDGETS).answer(Answer::hang()),
+        ]);
+        let host = host(&server);
+        let api = Api::<Widget>::all(host.client.clone());
+        let (widgets, changes) = host.cached(CRDS, api, watch::paged(), |_| ());
+        let later = host.readiness.needs("something else");
+        let (attempts, shutdown) = (Arc::new(AtomicUsize::new(0)), host.shutdown.clone());
+        let counted = attempts.clone();
+        let reconcile = move |_: Arc<Widget>, _| {
+            let (attempts, shutdown) = (counted.clone(), shutdown.clone());
+            async move {
+                if attempts.fetch_add(1, Ordering::SeqCst) < 2 {
+                    return Err("not yet");
+                }
+                shutdown.cancel();
+                sleep(Duration::from_secs(1)).await;
+                attempts.fetch_add(1, Ordering::SeqCst);
+                Ok(Action::await_change())
+            }
+        };
+        let start = Instant::now();
+        let work = host.run(Controller::for_stream(changes, widgets), (), reconcile);
+        let listed = async {
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(attempts.load(Ordering::SeqCst), 0, "not everything is listed");
+            later.met();
+        };
+        timeout(Duration::from_secs(60), futures::future::join(work, listed)).await.unwrap();
+        assert_eq!(attempts.load(Ordering::SeqCst), 4);
+        assert!(start.elapsed() > Duration::from_secs(7), "it waited before it tried again");
+    }
+}

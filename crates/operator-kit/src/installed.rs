@@ -1,0 +1,136 @@
+//! Definitions of custom resources as they are installed *(client required)*: one may be older than the program, or come later.
+
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Resource,
+    runtime::reflector::{ObjectRef, Store},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    controller::Host,
+    crd::{Crds, crd_name, lacking},
+    projection::{Part, Projection, reading},
+    watch,
+};
+
+/// The schemas and the conditions. Definitions are large, but no API server takes one that is larger than this.
+static DEFINITION: Projection = Projection {
+    metadata: &[],
+    rest: &[("spec", Part::All), ("status", Part::Only(&[("conditions", Part::All)]))],
+    most: 4 << 20,
+};
+
+/// The definition of a kind as it is installed, if it is. Cheap to clone.
+#[derive(Clone)]
+pub struct Installed {
+    store: Store<CustomResourceDefinition>,
+    name: String,
+    first: CancellationToken,
+}
+
+impl Installed {
+    /// Follows the definition of `K` while the changes that come with it are read. The process is not ready before it is known whether
+    /// it is installed.
+    pub fn follow<K>(host: &Host, crds: Crds) -> (Self, BoxStream<'static, ()>)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let (name, first) = (crd_name::<K>(), CancellationToken::new());
+        let named = watch::paged().fields(&format!("metadata.name={name}"));
+        let api = Api::<CustomResourceDefinition>::all(reading(&host.client, &DEFINITION));
+        let (store, changes) =
+            host.cached(crds, api, named, |it| (it.metadata.generation, is_established(it)));
+        let installed = Self { store, name, first: first.clone() };
+        let changes = changes.map(move |definition| {
+            if definition.is_ok_and(|definition| is_established(&definition)) {
+                first.cancel();
+            }
+        });
+        (installed, changes.boxed())
+    }
+
+    /// Whether API servers serve the kind.
+    pub fn is_established(&self) -> bool {
+        self.store.get(&ObjectRef::new(&self.name)).is_some_and(|definition| is_established(&definition))
+    }
+
+    /// Returns when the kind is served, for the first time.
+    pub async fn established(self) {
+        self.first.cancelled().await;
+    }
+
+    /// The fields of the `wanted` definition that the installed one lacks; see [`lacking`]. None if none is installed.
+    pub fn lacking(&self, wanted: &Value) -> Vec<String> {
+        let installed = self.store.get(&ObjectRef::new(&self.name));
+        installed.map(|installed| lacking(&json!(&*installed), wanted)).unwrap_or_default()
+    }
+}
+
+fn is_established(definition: &CustomResourceDefinition) -> bool {
+    let conditions = definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::{
+        Leadership,
+        http::Readiness,
+        testing::{Answer, ApiServer, Call},
+        widget::{CRDS, Widget},
+    };
+
+    #[tokio::test]
+    async fn a_definition_is_followed_until_its_kind_is_served() {
+        let event = |established: &str, properties: Value| {
+            let schema = json!({ "openAPIV3Schema": { "properties": properties } });
+            let version = json!({ "name": "v1", "schema": schema, "served": true, "storage": true });
+            let definition = json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": { "name": "widgets.example.com", "uid": "u", "resourceVersion": "2" },
+                "spec": { "group": "example.com", "names": {}, "scope": "Namespaced", "versions": [version] },
+                "status": { "conditions": [{ "type": "Established", "status": established }] },
+            });
+            json!({ "type": "ADDED", "object": definition }).to_string()
+        };
+        let list = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinitionList",
+            "metadata": { "resourceVersion": "1" }, "items": [],
+        });
+        let status = json!({ "status": {} });
+        let events = [event("False", json!({})), event("True", status.clone())].join("\n");
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let server = ApiServer::expecting([
+            Call::get(path).answer(Answer::object(&list)),
+            Call::get(path).answer(Answer::text(200, events + "\n")),
+        ]);
+        let host = Host {
+            client: server.client(),
+            leadership: Leadership::unlimited(),
+            readiness: Readiness::default(),
+            shutdown: CancellationToken::new(),
+        };
+        let (installed, mut changes) = Installed::follow::<Widget>(&host, CRDS);
+
+        let wanted = json!({ "spec": { "versions": [
+            { "name": "v1", "schema": { "openAPIV3Schema": { "properties": { "status": {} } } } },
+        ] } });
+        assert_eq!((installed.is_established(), installed.lacking(&wanted)), (false, vec![]));
+        changes.next().await.unwrap();
+        assert!(host.readiness.is_ready());
+        assert_eq!(
+            (installed.is_established(), installed.lacking(&wanted)),
+            (false, vec!["status".to_owned()])
+        );
+        assert!(installed.clone().established().now_or_never().is_none());
+        changes.next().await.unwrap();
+        assert_eq!((installed.is_established(), installed.lacking(&wanted)), (true, vec![]));
+        assert!(installed.established().now_or_never().is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! An operator as a program: its command line, and [its surroundings](crate#an-operator) from the start to the end.
+//!
+//! ```no_run
+//! # use operator_kit::{controller::Host, metrics::Registry, installation::Operator, program};
+//! # fn operator() -> serde_json::Result<Operator> { unimplemented!() }
+//! # fn metrics(_: &mut Registry) {}
+//! # async fn controllers(_: Host, _: ()) {}
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> std::process::ExitCode {
+//!     program::main(operator, metrics, controllers).await
+//! }
+//! ```
+
+use std::{error::Error, path::PathBuf, process::ExitCode};
+
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser};
+use prometheus_client::registry::Registry;
+use tracing::{error, info};
+
+use crate::{
+    Leadership, ListenAt, client,
+    controller::Host,
+    http,
+    installation::Operator,
+    lease::Election,
+    lifecycle, process, shutdown,
+    telemetry::{self, LogFormat},
+};
+
+/// The command line of an operator.
+#[derive(Parser)]
+enum Cli {
+    /// Runs the operator
+    Run(Options),
+    /// Writes the files that install the operator
+    Manifests(Manifests),
+}
+
+/// How an operator runs.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Address of /healthz and /readyz. :PORT means every address
+    #[arg(long, value_name = "[IP]:PORT", default_value = ":8081")]
+    pub health_addr: ListenAt,
+
+    /// Address of /metrics. :PORT means every address
+    #[arg(long, value_name = "[IP]:PORT", default_value = ":8080")]
+    pub metrics_addr: ListenAt,
+
+    /// Act only while holding the lease. If false, run only one replica
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value_t = true)]
+    pub leader_elect: bool,
+
+    /// Namespace of the lease
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE", default_value = "default")]
+    pub lease_namespace: String,
+
+    /// Format of log lines
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Where files are written.
+#[derive(Clone, Debug, Args)]
+struct Manifests {
+    /// Writes nothing; fails if a file is not what would be written
+    #[arg(long)]
+    check: bool,
+    /// The folder; other files in it are removed
+    folder: PathBuf,
+}
+
+/// Does what the command line says: `run`, or `manifests` for the files that install the operator.
+///
+/// `metrics` registers the operator's metrics. `controllers` ends after the [`Host`]'s shutdown.
+pub async fn main<M, F: Future<Output = ()>>(
+    operator: fn() -> serde_json::Result<Operator>,
+    metrics: impl FnOnce(&mut Registry) -> M,
+    controllers: impl FnOnce(Host, M) -> F,
+) -> ExitCode {
+    let outcome = match operator() {
+        Ok(operator) => dispatch(&operator, metrics, controllers).await,
+        Err(error) => Err(error.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn dispatch<M, F: Future<Output = ()>>(
+    operator: &Operator,
+    metrics: impl FnOnce(&mut Registry) -> M,
+    controllers: impl FnOnce(Host, M) -> F,
+) -> Result<(), Box<dyn Error>> {
+    let command = Cli::command().name(operator.name).about(operator.about).version(operator.version);
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    match cli {
+        Cli::Run(options) => {
+            telemetry::init(operator.program, options.log_format);
+            run(operator.name, &options, metrics, controllers).await
+        }
+        Cli::Manifests(Manifests { check, folder }) => {
+            telemetry::init(operator.program, LogFormat::Text);
+            let files = operator.files()?;
+            let generated = operator.generated(&folder);
+            if check {
+                generated.check(&files)?;
+            } else {
+                generated.write(&files)?;
+            }
+            info!(folder = %folder.display(), files = files.len(), "up to date");
+            Ok(())
+        }
+    }
+}
+
+/// Runs an operator until it is told to stop: health and metrics, leader election by the Lease `name`, and its controllers. A host
+/// with a command line of its own calls this instead of [`main`].
+pub async fn run<M, F: Future<Output = ()>>(
+    name: &str,
+    options: &Options,
+    metrics: impl FnOnce(&mut Registry) -> M,
+    controllers: impl FnOnce(Host, M) -> F,
+) -> Result<(), Box<dyn Error>> {
+    let shutdown = shutdown::on_signals()?;
+    let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
+    process::register(&mut registry);
+    let metrics = metrics(&mut registry);
+    let Options { health_addr, metrics_addr, .. } = *options;
+    let servers = http::serve(health_addr, metrics_addr, None, readiness.clone(), registry, &shutdown)?;
+    let client = client::infer().await?;
+    let election = options
+        .leader_elect
+        .then(|| Election::new(client.clone(), &options.lease_namespace, name, &process::name()));
+    let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
+    let host = Host { client, leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
+    // The future is large, and waits most of the time.
+    let controllers = Box::pin(controllers(host, metrics));
+    lifecycle::run(controllers, election, readiness.ready(), &shutdown).await;
+    servers.stopped().await;
+    Ok(())
+}

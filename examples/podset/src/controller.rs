@@ -1,0 +1,157 @@
+//! The controller *(client required)*: observe, plan, apply, report.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+    runtime::{Controller, controller::Action, reflector::Store},
+};
+use operator_kit::{
+    Permission,
+    api_call::{ApiError, bounded},
+    conditions::condition,
+    controller::Host,
+    families,
+    finalizer::Written,
+    metrics::Counter,
+    projection::{MOST, Part, Projection, reading},
+    status::Publisher,
+    watch,
+};
+
+use crate::{
+    NAME,
+    api::{CRDS, PodSet, PodSetStatus},
+    plan::{Plan, VERSION, phase, pod, selector},
+};
+
+/// What the controller may do. The role in the installation is generated from it.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new(CRDS.group, &["podsets"], &["list", "watch"]),
+    Permission::new(CRDS.group, &["podsets/status"], &["patch"]),
+    Permission::new("", &["pods"], &["list", "watch", "create", "delete"]),
+];
+
+families! {
+    /// The metrics of the controller.
+    pub struct Metrics: "podset_operator_";
+
+    /// Reconciles of PodSets.
+    reconciles: Counter = "reconciles_total" [],
+    /// Pods to create or to delete that reconciles found.
+    pods: Counter = "pods_total" ["verb"],
+}
+
+/// What is read of a PodSet, and of a Pod: no more of them is in memory, however much others write into them.
+static PODSET: Projection =
+    Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
+static POD: Projection = Projection {
+    metadata: &[("labels", Part::All), ("ownerReferences", Part::All)],
+    rest: &[("status", Part::Only(&[("phase", Part::All), ("conditions", Part::All)]))],
+    most: MOST,
+};
+
+/// How often every PodSet is looked at without a cause. It costs no request where nothing is to do.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// Runs the controller until the shutdown.
+pub async fn run(host: Host, metrics: Metrics) {
+    let podsets = Api::<PodSet>::all(reading(&host.client, &PODSET));
+    // The generation changes with the spec. It does not with the status, which the operator writes itself.
+    let (podsets, podset_changes) =
+        host.cached(CRDS, podsets, watch::paged(), |podset| podset.metadata.generation);
+    let pods = Api::<Pod>::all(reading(&host.client, &POD));
+    let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
+    // All that the plan depends on. A Pod's generation would hide its phase.
+    let (pods, pod_changes) = host.cached(CRDS, pods, labelled, |pod| {
+        (phase(pod).to_owned(), pod.labels().clone(), pod.metadata.deletion_timestamp.is_some())
+    });
+    let controller = Controller::for_stream(podset_changes, podsets).owns_stream(pod_changes);
+    let context = Context::new(&host.client, pods, metrics);
+    host.run(controller, context, |podset, context| async move { context.reconcile(&podset).await }).await;
+}
+
+struct Context {
+    client: Client,
+    pods: Store<Pod>,
+    publisher: Publisher,
+    metrics: Metrics,
+}
+
+impl Context {
+    fn new(client: &Client, pods: Store<Pod>, metrics: Metrics) -> Self {
+        let publisher = Publisher::new(client, &PODSET, NAME, "Scaling");
+        Self { client: reading(client, &POD), pods, publisher, metrics }
+    }
+
+    async fn reconcile(&self, podset: &PodSet) -> Result<Action, ApiError> {
+        self.metrics.reconciles.with([]).inc();
+        if podset.metadata.deletion_timestamp.is_some() {
+            // The garbage collector deletes the Pods.
+            return Ok(Action::await_change());
+        }
+        let cached = self.pods.state();
+        let mut plan = Plan::of(podset, cached.iter().map(AsRef::as_ref));
+        let mut outcome = Ok(());
+        if !plan.is_done() {
+            // The cache may not have the Pods that the reconcile before created, and would have them created twice. So the cache
+            // only says that something is to do. What is to do the API server says: its list has every Pod that was created.
+            // Reconciles of one PodSet never overlap, and only the leader reconciles, so nothing is created meanwhile. Unlike
+            // expectations, this needs no memory and survives a restart.
+            let pods = Api::namespaced(self.client.clone(), &podset.namespace().unwrap_or_default());
+            let params = ListParams::default().labels(&selector(podset));
+            plan = Plan::of(podset, &bounded(pods.list(&params)).await?.items);
+            self.metrics.pods.with(["create"]).inc_by(plan.create as u64);
+            self.metrics.pods.with(["delete"]).inc_by(plan.delete.len() as u64);
+            outcome = self.apply(&pods, podset, &mut plan).await;
+        }
+        // Also after a failure: the status says what there is, and why there is no more.
+        let status = status(podset, plan.keep, outcome.as_ref().err(), Timestamp::now());
+        self.publisher.status_if_changed(podset, &status).await?;
+        outcome.map(|()| Action::requeue(RESYNC))
+    }
+
+    /// Creates or deletes Pods. The created ones are then among those that stay.
+    async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
+        let (params, pod) = (PostParams::default(), pod(podset));
+        let mut outcome = Ok(());
+        for created in join_all((0..plan.create).map(|_| bounded(pods.create(&params, &pod)))).await {
+            match created {
+                Ok(pod) => plan.keep.push(pod.name_any()),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        plan.keep.sort_unstable();
+        let params = DeleteParams::default();
+        let deleted = join_all(plan.delete.iter().map(|name| bounded(pods.delete(name, &params)))).await;
+        for (name, deleted) in plan.delete.iter().zip(deleted) {
+            // A Pod that is gone already is as good.
+            outcome = outcome.and(Written::by(name, deleted).map(drop));
+        }
+        outcome
+    }
+}
+
+/// The status of a PodSet with these Pods, of which no more could be created or deleted for this error *(no client)*.
+fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Timestamp) -> PodSetStatus {
+    let count = format!("{} of {} Pods are pending or running", pods.len(), podset.spec.replicas);
+    let said = match error {
+        None => ("AsWanted", &*count),
+        Some(error) => ("PodsRefused", &*format!("{count}: {}", error.message().for_status())),
+    };
+    let before = podset.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
+    let type_ = ("Available", error.is_none());
+    PodSetStatus {
+        available_replicas: i32::try_from(pods.len()).unwrap_or(i32::MAX),
+        pod_names: pods,
+        selector: selector(podset),
+        conditions: vec![condition(type_, said, before, podset.metadata.generation, now)],
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use kube::runtime::{reflector::store::Writer, watcher::Event};
+use operator_kit::{
+    metrics::Registry,
+    testing::{Answer, ApiServer, Call},
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+const PODS: &str = "/api/v1/namespaces/shop/pods";
+const STATUS: &str = "/apis/app.example.com/v1alpha1/namespaces/shop/podsets/web/status";
+
+fn podset(replicas: i32) -> PodSet {
+    let metadata = json!({ "name": "web", "namespace": "shop", "uid": "u", "generation": 2 });
+    let object = json!({
+        "apiVersion": "app.example.com/v1alpha1", "kind": "PodSet", "metadata": metadata,
+        "spec": { "replicas": replicas },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// The same with the status that belongs to these Pods.
+fn reported(replicas: i32, pods: &[&str]) -> PodSet {
+    let podset = podset(replicas);
+    let pods = pods.iter().map(|name| (*name).to_owned()).collect();
+    let status = status(&podset, pods, None, "2026-01-01T00:00:00Z".parse().unwrap());
+    PodSet { status: Some(status), ..podset }
+}
+
+fn running(name: &str) -> Value {
+    let owner = json!({
+        "apiVersion": "app.example.com/v1alpha1", "kind": "PodSet", "name": "web", "uid": "u", "controller": true,
+    });
+    let labels = json!({ "app": "web", "version": "v0.1" });
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "status": { "phase": "Running" },
+        "metadata": { "name": name, "namespace": "shop", "labels": labels, "ownerReferences": [owner] },
+    })
+}
+
+fn list(pods: &[&str]) -> Call {
+    let items: Vec<_> = pods.iter().map(|name| running(name)).collect();
+    let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items });
+    Call::get(format!("{PODS}?labelSelector=app%3Dweb%2Cversion%3Dv0.1")).answer(Answer::object(&list))
+}
+
+fn create() -> Call {
+    Call::post(PODS).body_with(json!({ "metadata": { "generateName": "web-pod" } }))
+}
+
+/// The write of a status. Its answer is that the PodSet is gone, which is no error.
+fn report(pods: &[&str]) -> Call {
+    let status =
+        json!({ "podNames": pods, "availableReplicas": pods.len(), "selector": "app=web,version=v0.1" });
+    Call::patch(STATUS).body_with(json!({ "status": status })).answer(Answer::not_found("podsets", "web"))
+}
+
+/// What comes of a reconcile with these Pods in the cache.
+async fn reconciled(
+    podset: &PodSet,
+    cached: &[&str],
+    calls: impl IntoIterator<Item = Call>,
+) -> Result<Action, ApiError> {
+    let server = ApiServer::expecting(calls);
+    let mut pods = Writer::default();
+    for name in cached {
+        pods.apply_watcher_event(&Event::Apply(serde_json::from_value(running(name)).unwrap()));
+    }
+    let metrics = Metrics::register(&mut Registry::default());
+    Context::new(&server.client(), pods.as_reader(), metrics).reconcile(podset).await
+}
+
+#[tokio::test]
+async fn missing_pods_are_created_and_reported_in_one_go() {
+    let created = create().answer(Answer::object(&running("web-podb")));
+    let calls = [list(&["web-poda"]), created, report(&["web-poda", "web-podb"])];
+    reconciled(&podset(2), &["web-poda"], calls).await.unwrap();
+}
+
+#[tokio::test]
+async fn needless_pods_are_deleted_though_one_is_gone_already() {
+    let delete = |name: &str| Call::delete(format!("{PODS}/{name}"));
+    let gone = delete("web-podc").answer(Answer::not_found("pods", "web-podc"));
+    let pods = ["web-poda", "web-podb", "web-podc"];
+    let calls = [list(&pods), delete("web-podb"), gone, report(&["web-poda"])];
+    reconciled(&reported(1, &pods), &pods, calls).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_podset_as_wanted_costs_no_request() {
+    reconciled(&reported(1, &["web-poda"]), &["web-poda"], []).await.unwrap();
+}
+
+#[tokio::test]
+async fn pods_that_the_cache_does_not_have_yet_are_not_created_again() {
+    let podset = reported(2, &["web-poda", "web-podb"]);
+    reconciled(&podset, &["web-poda"], [list(&["web-poda", "web-podb"])]).await.unwrap();
+}
+
+#[tokio::test]
+async fn refused_pods_are_reported_and_tried_again() {
+    let refused = create().answer(Answer::error(403, "Forbidden", "exceeded quota"));
+    let condition = json!({ "status": { "availableReplicas": 0, "podNames": [] } });
+    let report = Call::patch(STATUS).body_with(condition).answer(Answer::not_found("podsets", "web"));
+    let error = reconciled(&podset(1), &[], [list(&[]), refused, report]).await.unwrap_err();
+    assert_eq!(error.code(), Some(403));
+    let status = status(&podset(1), vec![], Some(&error), Timestamp::UNIX_EPOCH);
+    let [condition] = status.conditions.as_slice() else { panic!("{status:?}") };
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "PodsRefused"));
+    let message = "0 of 1 Pods are pending or running: the API server answered with the status 403";
+    assert_eq!(condition.message, message);
+}
+
+#[tokio::test]
+async fn a_podset_that_is_being_deleted_is_left_to_the_garbage_collector() {
+    let mut podset = podset(1);
+    podset.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    reconciled(&podset, &[], []).await.unwrap();
+}

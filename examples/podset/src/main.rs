@@ -1,0 +1,9 @@
+//! The program: `podset run`, and `podset manifests` for the files that install it.
+
+use operator_kit::program;
+use podset::controller::{Metrics, run};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> std::process::ExitCode {
+    program::main(podset::operator, Metrics::register, run).await
+}

@@ -1,0 +1,124 @@
+//! What to do for a PodSet, from what there is *(no client)*.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use k8s_openapi::{
+    api::core::v1::{Capabilities, Container, Pod, PodSpec, SeccompProfile, SecurityContext},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::{Resource, ResourceExt, api::ObjectMeta};
+
+use crate::api::PodSet;
+
+/// A label of every Pod of every PodSet: what the operator watches.
+pub const VERSION: (&str, &str) = ("version", "v0.1");
+
+/// What brings a PodSet to its number of Pods.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    /// The names of the Pods that stay.
+    pub keep: Vec<String>,
+    /// How many Pods to create.
+    pub create: usize,
+    /// The names of the Pods to delete.
+    pub delete: Vec<String>,
+}
+
+impl Plan {
+    /// Whether the PodSet is as wanted.
+    pub fn is_done(&self) -> bool {
+        self.create == 0 && self.delete.is_empty()
+    }
+
+    /// `pods`: any Pods; those of other owners, and those that have ended or are being deleted, do not count.
+    pub fn of<'a>(podset: &PodSet, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
+        let mut pods: Vec<_> = pods.into_iter().filter(|pod| counts(podset, pod)).collect();
+        // The least useful Pod is the first to go: one that is not ready before one that is, and of these the newest.
+        pods.sort_by_cached_key(|pod| {
+            (
+                Reverse(is_ready(pod)),
+                pod.metadata.creation_timestamp.clone().map(|Time(time)| time),
+                pod.name_any(),
+            )
+        });
+        let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default();
+        let mut keep: Vec<_> = pods.into_iter().map(ResourceExt::name_any).collect();
+        let delete = keep.split_off(wanted.min(keep.len()));
+        keep.sort_unstable();
+        Self { create: wanted - keep.len(), keep, delete }
+    }
+}
+
+/// Whether it is a Pod of this PodSet that lives.
+fn counts(podset: &PodSet, pod: &Pod) -> bool {
+    // Labels alone prove nothing: anyone may set them. A Pod with another owner or none is never counted, changed or deleted.
+    let uid = podset.metadata.uid.as_ref();
+    let owned = pod.owner_references().iter().any(|it| it.controller == Some(true) && Some(&it.uid) == uid);
+    let labelled = labels(podset).iter().all(|(name, value)| pod.labels().get(name) == Some(value));
+    let alive = pod.metadata.deletion_timestamp.is_none() && matches!(phase(pod), "Pending" | "Running");
+    owned && labelled && alive
+}
+
+/// How far a Pod is.
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// Whether a Pod serves.
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|it| it.type_ == "Ready" && it.status == "True")
+}
+
+/// The labels of the Pods of a PodSet.
+fn labels(podset: &PodSet) -> BTreeMap<String, String> {
+    [("app".to_owned(), podset.name_any()), (VERSION.0.to_owned(), VERSION.1.to_owned())].into()
+}
+
+/// The same as a selector.
+pub fn selector(podset: &PodSet) -> String {
+    let labels = labels(podset).into_iter().map(|(name, value)| format!("{name}={value}"));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+/// A new Pod of a PodSet. The API server completes its name.
+pub fn pod(podset: &PodSet) -> Pod {
+    let text = |text: &str| Some(text.to_owned());
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-pod", podset.name_any())),
+            labels: Some(labels(podset)),
+            // The garbage collector deletes the Pod after its owner.
+            owner_references: podset.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![Container {
+                name: "fancy-alpine".to_owned(),
+                image: text("quay.io/amacdona/strauss"),
+                command: Some(vec!["sleep".to_owned(), "3600".to_owned()]),
+                security_context: Some(restricted()),
+                ..Container::default()
+            }],
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// As little as the container can do with.
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
+        run_as_non_root: Some(true),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            ..SeccompProfile::default()
+        }),
+        ..SecurityContext::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

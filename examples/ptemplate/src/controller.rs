@@ -1,0 +1,142 @@
+//! The controller *(client required)*: it applies the Module and the DaemonSet of each Ptemplate, and reports.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use jiff::Timestamp;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use kube::runtime::{Controller, controller::Action, reflector};
+use kube::{Api, Client, Resource, ResourceExt};
+use operator_kit::metrics::{Counter, Gauge};
+use operator_kit::projection::{MOST, Part, Projection, reading};
+use operator_kit::{Permission, api_call::ApiError, apply::apply, controller::Host, crd, families};
+use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, watch};
+use serde_json::Value;
+use tracing::warn;
+
+use crate::{
+    NAME,
+    api::{CRDS, Ptemplate},
+    daemon_set::{SUFFIX, daemon_set},
+    module::{KMM, Module, module},
+    owned::{APP, MANAGED_BY},
+    status::{kmm_is_missing, status},
+};
+
+/// The controller's rights, from which the role of the installation is generated.
+pub const PERMISSIONS: &[Permission] = &[
+    Permission::new("pt.example.com", &["ptemplates"], &["list", "watch"]),
+    Permission::new("pt.example.com", &["ptemplates/status"], &["patch"]),
+    Permission::new("kmm.sigs.x-k8s.io", &["modules"], &["get", "list", "watch", "create", "patch"]),
+    Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch"]),
+    Permission::new("", &["pods"], &["list", "watch"]),
+    Permission::new("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"])
+        .named(&["ptemplates.pt.example.com", "modules.kmm.sigs.x-k8s.io"]),
+];
+
+families! {
+    /// The operator's metrics.
+    pub struct Metrics: "ptemplate_operator_";
+
+    /// Reconciles of Ptemplates.
+    reconciles: Counter = "reconciles_total" [],
+    /// Pods of all consumers.
+    consumers: Gauge = "consumer_pods" [],
+}
+
+/// What is read of a Ptemplate.
+static PTEMPLATE: Projection =
+    Projection { metadata: &[], rest: &[("status", Part::All), ("spec", Part::All)], most: MOST };
+
+/// When a Ptemplate is looked at again without a cause.
+const RESYNC: Duration = Duration::from_secs(600);
+
+struct Context {
+    client: Client,
+    publisher: Publisher,
+    /// The definition as the program has it, and as it is installed: API servers silently drop the fields that an older one lacks.
+    wanted: Value,
+    definition: Installed,
+    kmm: Installed,
+    pods: reflector::Store<Metadata<Pod>>,
+    metrics: Metrics,
+}
+
+/// Runs the controller until the shutdown.
+pub async fn run(host: Host, metrics: Metrics) {
+    let api = Api::<Ptemplate>::all(reading(&host.client, &PTEMPLATE));
+    let (ptemplates, changes) = host.cached(CRDS, api, watch::paged(), |it| it.metadata.generation);
+    let (definition, redefined) = Installed::follow::<Ptemplate>(&host, CRDS);
+    let (kmm, kmm_changes) = Installed::follow::<Module>(&host, KMM);
+    let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
+    let (pods, pod_changes) = host.cached_metadata::<Pod>(CRDS, owned.clone());
+    let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(CRDS, owned.clone());
+    // As long as KMM is not installed, a watch of Modules would fail. It begins then.
+    let later = host.clone();
+    let modules = kmm.clone().established();
+    let modules = modules.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
+
+    let controller = Controller::for_stream(changes, ptemplates)
+        // By their names: the reference to the owner may be what was changed.
+        .watches_stream(modules, |module| belongs_to(&module, Some(&module.name_any())))
+        .watches_stream(daemon_sets, |it| belongs_to(&it, it.name_any().strip_suffix(SUFFIX)))
+        .watches_stream(pod_changes, |pod| belongs_to(&pod, pod.labels().get(APP).map(String::as_str)))
+        .reconcile_all_on(redefined)
+        .reconcile_all_on(kmm_changes);
+    let client = host.client.clone();
+    let publisher = Publisher::new(&client, &PTEMPLATE, NAME, "Applying");
+    let wanted = crd::definition::<Ptemplate>().unwrap_or_default();
+    let context = Context { client, publisher, wanted, definition, kmm, pods, metrics };
+    host.run(controller, context, async |ptemplate, context| context.reconcile(&ptemplate).await).await;
+}
+
+/// The Ptemplate of this name beside an object.
+fn belongs_to(object: &impl ResourceExt, name: Option<&str>) -> Option<reflector::ObjectRef<Ptemplate>> {
+    Some(reflector::ObjectRef::new(name?).within(&object.namespace()?))
+}
+
+impl Context {
+    async fn reconcile(&self, ptemplate: &Ptemplate) -> Result<Action, ApiError> {
+        self.metrics.reconciles.with([]).inc();
+        self.metrics.consumers.with([]).set(i64::try_from(self.pods.len()).unwrap_or(i64::MAX));
+        if ptemplate.metadata.deletion_timestamp.is_some() {
+            // What it owns is the garbage collector's.
+            return Ok(Action::await_change());
+        }
+        let namespace = ptemplate.namespace().unwrap_or_default();
+        let modules = Api::namespaced(self.client.clone(), &namespace);
+        let module = apply(&modules, &module(ptemplate), NAME).await;
+        let daemon_sets = Api::namespaced(self.client.clone(), &namespace);
+        let consumer = apply(&daemon_sets, &daemon_set(ptemplate), NAME).await;
+        let lacking = self.definition.lacking(&self.wanted);
+        if !lacking.is_empty() {
+            warn!(?lacking, "the installed CRD is older than the operator: {}", CRDS.install);
+        }
+        let (both, pods) = ((&module, &consumer), self.consumers(ptemplate));
+        let status = status(ptemplate, both, pods, &lacking, Timestamp::now());
+        self.publisher.status_if_changed(ptemplate, &status).await?;
+        // The controller hears of KMM's installation. Only one that is there and does not answer yet is asked again.
+        if kmm_is_missing(&module).is_none() || self.kmm.is_established() {
+            module?;
+        }
+        consumer?;
+        Ok(Action::requeue(RESYNC))
+    }
+
+    /// The names of the Pods of a Ptemplate's consumer.
+    fn consumers(&self, ptemplate: &Ptemplate) -> Vec<String> {
+        let owner = ptemplate.name_any() + SUFFIX;
+        let mut pods = self.pods.state();
+        pods.retain(|pod| {
+            let is_consumer =
+                pod.owner_references().iter().any(|it| it.kind == "DaemonSet" && it.name == owner);
+            is_consumer && pod.namespace() == ptemplate.namespace() && pod.meta().deletion_timestamp.is_none()
+        });
+        let mut names: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+use kube::runtime::{reflector::store::Writer, watcher::Event};
+use operator_kit::{
+    Leadership,
+    http::Readiness,
+    metrics::Registry,
+    testing::{Answer, ApiServer, Call},
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+const MODULE: &str = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/shop/modules/a";
+const DAEMON_SET: &str = "/apis/apps/v1/namespaces/shop/daemonsets/a-consumer";
+const STATUS: &str = "/apis/pt.example.com/v1alpha1/namespaces/shop/ptemplates/a/status";
+
+fn ptemplate(spec: &Value) -> Ptemplate {
+    let object = json!({
+        "apiVersion": "pt.example.com/v1alpha1", "kind": "Ptemplate", "spec": spec,
+        "metadata": { "name": "a", "namespace": "shop", "uid": "u", "generation": 3 },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A Pod of the DaemonSet with this name.
+fn pod(name: &str, owner: &str) -> Metadata<Pod> {
+    let owner = json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": owner, "uid": "v" });
+    let metadata = json!({ "name": name, "namespace": "shop", "ownerReferences": [owner] });
+    serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+}
+
+/// What comes of a reconcile.
+async fn reconciled(
+    ptemplate: &Ptemplate,
+    calls: impl IntoIterator<Item = Call>,
+) -> Result<Action, ApiError> {
+    let server = ApiServer::expecting(calls);
+    let client = server.client();
+    let (leadership, shutdown) = (Leadership::unlimited(), CancellationToken::new());
+    let host = Host { client: client.clone(), leadership, readiness: Readiness::default(), shutdown };
+    let mut pods = Writer::default();
+    for pod in [pod("a-consumer-y", "a-consumer"), pod("a-consumer-x", "a-consumer"), pod("b", "b-consumer")]
+    {
+        pods.apply_watcher_event(&Event::Apply(pod));
+    }
+    let context = Context {
+        publisher: Publisher::new(&client, &PTEMPLATE, NAME, "Applying"),
+        wanted: crd::definition::<Ptemplate>().unwrap(),
+        definition: Installed::follow::<Ptemplate>(&host, CRDS).0,
+        kmm: Installed::follow::<Module>(&host, KMM).0,
+        pods: pods.as_reader(),
+        metrics: Metrics::register(&mut Registry::default()),
+        client,
+    };
+    context.reconcile(ptemplate).await
+}
+
+fn missing(path: &str, resource: &str) -> Call {
+    Call::get(path).answer(Answer::not_found(resource, path.rsplit('/').next().unwrap()))
+}
+
+/// The write of the status. Its answer is that the Ptemplate is gone, which is no error.
+fn report() -> Call {
+    let consumers = json!({ "status": { "consumers": ["a-consumer-x", "a-consumer-y"] } });
+    Call::patch(STATUS).body_with(consumers).answer(Answer::not_found("ptemplates", "a"))
+}
+
+#[tokio::test]
+async fn both_objects_are_applied_and_the_consumers_reported() {
+    let spec = json!({
+        "defaultmsg": "hello", "consumerimage": "mine", "imageRepoSecret": { "name": "key" }, "selector": { "a": "b" },
+    });
+    let container = json!({ "container": { "modprobe": {
+        "moduleName": "ptemplate_char_dev", "parameters": ["max_dev=5", "default_msg=hello"],
+    } } });
+    let module = json!({ "spec": {
+        "devicePlugin": { "container": { "image": "quay.io/chrisp262/pt-device-plugin:latest" } },
+        "moduleLoader": container, "imageRepoSecret": { "name": "key" }, "selector": { "a": "b" },
+    } });
+    let mut stored = module.clone();
+    stored["metadata"] = json!({ "name": "a" });
+    let pod = json!({ "imagePullSecrets": [{ "name": "key" }], "nodeSelector": { "a": "b" } });
+    let daemon_set = json!({
+        "metadata": { "labels": { "app": "a", "app.kubernetes.io/managed-by": "ptemplate-operator" } },
+        "spec": { "selector": { "matchLabels": { "app": "a" } }, "template": { "spec": pod } },
+    });
+    let calls = [
+        missing(MODULE, "modules"),
+        Call::patch(MODULE).body_with(module).answer(Answer::object(&stored)),
+        missing(DAEMON_SET, "daemonsets"),
+        Call::patch(DAEMON_SET).body_with(daemon_set),
+        report(),
+    ];
+    let ptemplate = ptemplate(&spec);
+    assert_eq!(ptemplate.spec.consumer_image(), "mine");
+    reconciled(&ptemplate, calls).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_kmm_the_daemon_set_is_applied_and_nothing_is_tried_again() {
+    let calls = [
+        Call::get(MODULE).answer(Answer::page_not_found()),
+        missing(DAEMON_SET, "daemonsets"),
+        Call::patch(DAEMON_SET),
+        report(),
+    ];
+    reconciled(&ptemplate(&json!({ "selector": {} })), calls).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_object_does_not_keep_the_other_from_being_applied() {
+    let calls = [
+        missing(MODULE, "modules"),
+        Call::patch(MODULE).answer(Answer::error(403, "Forbidden", "no")),
+        missing(DAEMON_SET, "daemonsets"),
+        Call::patch(DAEMON_SET),
+        report(),
+    ];
+    let error = reconciled(&ptemplate(&json!({ "selector": {} })), calls).await.unwrap_err();
+    assert_eq!(error.code(), Some(403));
+}

@@ -1,0 +1,30 @@
+//! What the objects of a Ptemplate have in common *(no client)*.
+
+use std::collections::BTreeMap;
+
+use kube::{Resource, ResourceExt, api::ObjectMeta};
+
+use crate::{NAME, api::Ptemplate};
+
+/// The label of every object and Pod that the operator made: what it watches.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// The label with the name of the Ptemplate.
+pub const APP: &str = "app";
+
+/// The metadata of an object that is named after its Ptemplate.
+pub fn metadata(ptemplate: &Ptemplate, suffix: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(ptemplate.name_any() + suffix),
+        namespace: ptemplate.namespace(),
+        labels: Some(labels(ptemplate)),
+        // The garbage collector deletes it after its Ptemplate.
+        owner_references: ptemplate.controller_owner_ref(&()).map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The labels of an object or a Pod.
+pub fn labels(ptemplate: &Ptemplate) -> BTreeMap<String, String> {
+    [(APP.to_owned(), ptemplate.name_any()), (MANAGED_BY.to_owned(), NAME.to_owned())].into()
+}

@@ -1,0 +1,57 @@
+//! What the operator says of a Ptemplate *(no client)*.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use operator_kit::{api_call::ApiError, apply::Applied, conditions::condition};
+
+use crate::{
+    api::{CRDS, Ptemplate, PtemplateStatus},
+    module::{KMM, Module},
+};
+
+/// What became of an object of a Ptemplate.
+pub type Outcome = Result<Applied, ApiError>;
+
+/// Why there is no Module: KMM is not installed.
+pub fn kmm_is_missing(module: &Outcome) -> Option<String> {
+    KMM.missing::<Module>(module.as_ref().err()?.cause()?)
+}
+
+/// The status of a Ptemplate: what became of the Module and the DaemonSet, the consumer's Pods, and the fields that the installed
+/// definition lacks.
+pub fn status(
+    ptemplate: &Ptemplate,
+    (module, consumer): (&Outcome, &Outcome),
+    mut consumers: Vec<String>,
+    lacking: &[String],
+    now: Timestamp,
+) -> PtemplateStatus {
+    let before = ptemplate.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let say = |type_: &str, is_true: bool, reason: &str, message: &str| {
+        condition((type_, is_true), (reason, message), before, ptemplate.metadata.generation, now)
+    };
+    let applied = |type_: &str, outcome: &Outcome| -> Condition {
+        match outcome {
+            Ok(Applied::Foreign) => {
+                say(type_, false, "NameTaken", "another program made an object of this name")
+            }
+            Ok(Applied::AsWanted | Applied::Written) => say(type_, true, "AsWanted", ""),
+            Err(error) => say(type_, false, "Refused", error.message().for_status()),
+        }
+    };
+    let module = match kmm_is_missing(module) {
+        Some(missing) => say("ModuleApplied", false, "KmmNotInstalled", &missing),
+        None => applied("ModuleApplied", module),
+    };
+    let mut conditions = vec![module, applied("ConsumerApplied", consumer)];
+    if !lacking.is_empty() {
+        let lacking = format!("the installed CRD lacks {}: {}", lacking.join(", "), CRDS.install);
+        conditions.push(say("DefinitionStale", true, "FieldsLacking", &lacking));
+        // An apply with a field that the definition lacks is refused as a whole, and the conditions with it.
+        consumers.clear();
+    }
+    PtemplateStatus { consumers, conditions }
+}
+
+#[cfg(test)]
+mod tests;

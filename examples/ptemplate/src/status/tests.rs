@@ -1,0 +1,51 @@
+use serde_json::json;
+
+use super::*;
+
+fn ptemplate() -> Ptemplate {
+    let object = json!({
+        "apiVersion": "pt.example.com/v1alpha1", "kind": "Ptemplate",
+        "metadata": { "name": "a", "namespace": "shop", "generation": 3 }, "spec": { "selector": {} },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn error(code: u16, message: &str) -> Outcome {
+    let status = json!({ "status": "Failure", "code": code, "reason": "", "message": message });
+    Err(ApiError::Failed(kube::Error::Api(serde_json::from_value(status).unwrap())))
+}
+
+/// The conditions as `Type=Status:Reason`, and the consumers.
+fn told(module: &Outcome, consumer: &Outcome, lacking: &[String]) -> (Vec<String>, Vec<String>) {
+    let pods = vec!["a-consumer-x".to_owned()];
+    let status = status(&ptemplate(), (module, consumer), pods, lacking, Timestamp::UNIX_EPOCH);
+    let told = status.conditions.iter().map(|it| format!("{}={}:{}", it.type_, it.status, it.reason));
+    (told.collect(), status.consumers)
+}
+
+#[test]
+fn each_object_has_a_condition() {
+    let (conditions, consumers) = told(&Ok(Applied::AsWanted), &Ok(Applied::Written), &[]);
+    assert_eq!(conditions, ["ModuleApplied=True:AsWanted", "ConsumerApplied=True:AsWanted"]);
+    assert_eq!(consumers, ["a-consumer-x"]);
+    let (conditions, _) = told(&Ok(Applied::Foreign), &error(403, "forbidden"), &[]);
+    assert_eq!(conditions, ["ModuleApplied=False:NameTaken", "ConsumerApplied=False:Refused"]);
+}
+
+#[test]
+fn a_missing_kmm_is_no_refusal() {
+    let missing = error(404, "404 page not found");
+    let (conditions, _) = told(&missing, &Ok(Applied::AsWanted), &[]);
+    assert_eq!(conditions, ["ModuleApplied=False:KmmNotInstalled", "ConsumerApplied=True:AsWanted"]);
+    let message = kmm_is_missing(&missing).unwrap();
+    assert!(message.contains("modules.kmm.sigs.x-k8s.io is not installed"), "{message}");
+    assert_eq!(kmm_is_missing(&error(404, "namespaces \"shop\" not found")), None);
+}
+
+#[test]
+fn a_stale_definition_is_told_without_the_fields_that_it_lacks() {
+    let lacking = ["status.consumers".to_owned()];
+    let (conditions, consumers) = told(&Ok(Applied::AsWanted), &Ok(Applied::AsWanted), &lacking);
+    assert_eq!(conditions[2..], ["DefinitionStale=True:FieldsLacking"]);
+    assert!(consumers.is_empty());
+}

@@ -1,0 +1,97 @@
+//! `cargo xtask example`: the operators in `examples/`, on the cluster of the current kubeconfig or on one of their own.
+
+use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use cluster::{
+    named::{self, Up},
+    tools::Tools,
+};
+
+use crate::{demo, repository};
+
+/// What to do with an example.
+#[derive(Args)]
+pub(crate) struct Task {
+    /// The operator
+    #[arg(value_enum)]
+    example: Example,
+    /// A cluster of `cargo xtask cluster`, which is started if need be, instead of that of the current kubeconfig
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Example {
+    Podset,
+    Ptemplate,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Installs the custom resource definition
+    Install,
+    /// Runs the operator on this machine, until Ctrl-C
+    Run {
+        /// Further arguments of the operator
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Plays the operator's story on a control plane of its own
+    Demo,
+    /// Removes the custom resource definition, and with it all objects of its kind
+    Uninstall,
+}
+
+impl Example {
+    /// The package, and the folder in `examples/`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Podset => "podset",
+            Self::Ptemplate => "ptemplate",
+        }
+    }
+
+    fn definition(self) -> PathBuf {
+        repository::root().join("examples").join(self.name()).join("manifests/crd.yaml")
+    }
+}
+
+pub(crate) async fn run(task: Task) -> Result<()> {
+    let kubeconfig = match &task.cluster {
+        Some(name) => match named::up(name, false).await? {
+            Up::Started(cluster) | Up::Already(cluster) => Some(cluster.kubeconfig()),
+        },
+        None => None,
+    };
+    let kubectl = async |arguments: &[&str]| {
+        let mut kubectl = Command::new(&Tools::ensure().await?.kubectl);
+        kubectl.args(arguments).arg("--filename").arg(task.example.definition());
+        kubectl.envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
+        let status = kubectl.status().context("running kubectl")?;
+        ensure!(status.success(), "`kubectl {}` failed: see above", arguments.join(" "));
+        Ok(())
+    };
+    match task.action {
+        Action::Install => {
+            kubectl(&["apply", "--server-side", "--force-conflicts"]).await?;
+            kubectl(&["wait", "--for=condition=Established", "--timeout=60s"]).await
+        }
+        Action::Demo => match task.example {
+            Example::Podset => demo::podset::run().await,
+            Example::Ptemplate => bail!("ptemplate has no demo: podset has one"),
+        },
+        Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
+        Action::Run { arguments } => {
+            let mut cargo = repository::cargo();
+            // Nobody competes with an operator that a developer runs, and nobody waits for the lease of one that was killed.
+            cargo.args(["run", "--package", task.example.name(), "--", "run", "--leader-elect=false"]);
+            cargo.args(arguments).envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
+            // It takes the place of this process, and so gets its signals.
+            Err(cargo.exec()).context("running cargo")
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A cluster with an operator, which all tests of a binary share.
+
+use std::{
+    fs::File,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{
+    Cluster, ClusterOptions, Component,
+    process::{Lifetime, Process},
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    api::{ObjectMeta, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use operator_kit::installation::Operator;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{Mutex, OnceCell, RwLock},
+    time::timeout,
+};
+
+use crate::{Audit, Metrics, Request, http, run_dir};
+
+/// No test takes longer once the stage is set, whatever it waits for.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// How long it may take until the operator is ready.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+const HEALTH_PORT: u16 = 8081;
+const METRICS_PORT: u16 = 8080;
+
+/// The stage of all tests of a binary, which the first of them sets.
+pub struct Shared {
+    runtime: Runtime,
+    stage: OnceCell<Stage>,
+    plan: Plan,
+}
+
+/// What is brought on a stage.
+pub struct Plan {
+    /// The operator.
+    pub operator: Operator,
+    /// The folder with its generated files.
+    pub manifests: PathBuf,
+    /// Its program.
+    pub program: PathBuf,
+}
+
+/// A cluster with one fake node, an operator's installation, and its program, which runs under its own `ServiceAccount`.
+pub struct Stage {
+    cluster: RwLock<Cluster>,
+    client: Client,
+    audit: Audit,
+    operator: Mutex<Process>,
+    command: Command,
+    address: Ipv4Addr,
+    dir: PathBuf,
+    /// Keeps the folder.
+    _lock: File,
+}
+
+impl Shared {
+    /// The stage of this operator, whose generated files are in `manifests`.
+    pub fn new(
+        operator: Operator,
+        manifests: impl Into<PathBuf>,
+        program: impl Into<PathBuf>,
+    ) -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let plan = Plan { operator, manifests: manifests.into(), program: program.into() };
+        Ok(Self { runtime, stage: OnceCell::new(), plan })
+    }
+
+    /// Runs a test on it.
+    pub fn test(&self, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
+        self.runtime.block_on(async {
+            let stage = self.stage.get_or_try_init(|| Stage::set(&self.plan)).await?;
+            let outcome = timeout(LIMIT, test(stage)).await.context("the test takes too long").flatten();
+            match outcome {
+                Ok(()) => Ok(()),
+                Err(error) => Err(error.context(stage.operator.lock().await.log_tail())),
+            }
+        })
+    }
+}
+
+impl Stage {
+    /// Starts all of it, which ends with this program.
+    pub async fn set(plan: &Plan) -> Result<Self> {
+        let (dir, lock) = run_dir()?;
+        let Operator { name, .. } = plan.operator;
+        let namespace = plan.operator.namespace();
+        let (audit, flags) = Audit::prepare(&dir, &namespace, &[])?;
+        let options = ClusterOptions {
+            fake_nodes: 1,
+            api_server_flags: flags,
+            ..ClusterOptions::new(dir.join("cluster"))
+        };
+        let cluster = Cluster::start(&options).await?;
+        // As a user installs it. Its Pods do nothing on the fake node, so the program below acts alone.
+        let manifests = plan.manifests.to_str().context("the folder has no UTF-8 name")?;
+        cluster.kubectl(&["apply", "--server-side", "--kustomize", manifests]).await?;
+        for definition in &plan.operator.definitions {
+            let definition = definition["metadata"]["name"].as_str().context("a definition has a name")?;
+            let definition = format!("crd/{definition}");
+            cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &definition]).await?;
+        }
+        let own = format!("--namespace={namespace}");
+        let token = cluster.kubectl(&["create", "token", name, &own, "--duration=24h"]).await?;
+        let kubeconfig = cluster.kubeconfig_for_token(name, token.trim())?;
+        // An address of its own among 16 million, so that its ports are free.
+        let address = Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255));
+        let mut command = Command::new(&plan.program);
+        command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");
+        command.arg(format!("--health-addr={address}:{HEALTH_PORT}"));
+        command.arg(format!("--metrics-addr={address}:{METRICS_PORT}"));
+        let config = Kubeconfig::read_from(cluster.kubeconfig())?;
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        let operator = Mutex::new(start(&command, &dir)?);
+        let client = Client::try_from(config)?;
+        let cluster = RwLock::new(cluster);
+        let stage = Self { cluster, client, audit, operator, command, address, dir, _lock: lock };
+        tokio::try_join!(stage.collect_new_kinds(), stage.ready())?;
+        Ok(stage)
+    }
+
+    /// Runs kubectl as the administrator and gives what it prints.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster.read().await.kubectl(arguments).await
+    }
+
+    /// Has the garbage collector know the kinds that there are now: it looks for them at its start, and then only every 30 s.
+    pub async fn collect_new_kinds(&self) -> Result<()> {
+        self.cluster.write().await.restart(Component::ControllerManager).await
+    }
+
+    /// The administrator's client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Makes a new namespace.
+    pub async fn namespace(&self) -> Result<String> {
+        let metadata = ObjectMeta { generate_name: Some("test-".to_owned()), ..ObjectMeta::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        let api: Api<Namespace> = Api::all(self.client());
+        let name = api.create(&PostParams::default(), &namespace).await?.name_any();
+        let own = format!("--namespace={name}");
+        // Pods need it.
+        let created = ["wait", "--for=create", "--timeout=60s", "serviceaccount/default", &own];
+        self.kubectl(&created).await?;
+        Ok(name)
+    }
+
+    /// The audit log of the operator's requests.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// What the operator wrote in a namespace, or tried to.
+    pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
+        let mut requests = self.audit.of_operator()?;
+        requests.retain(|request| request.is_write() && request.namespace == namespace);
+        Ok(requests)
+    }
+
+    /// What the operator's `/metrics` says.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let address = SocketAddr::from((self.address, METRICS_PORT));
+        let (status, text) = http::get(address, "/metrics").await?;
+        ensure!(status == 200, "/metrics answers {status}: {text}");
+        Metrics::parse(text)
+    }
+
+    /// Kills the operator and starts it again. It leads again when the lease of the killed one has expired.
+    pub async fn kill_operator(&self) -> Result<()> {
+        let mut operator = self.operator.lock().await;
+        operator.kill().await?;
+        *operator = start(&self.command, &self.dir)?;
+        drop(operator);
+        self.ready().await
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let address = SocketAddr::from((self.address, HEALTH_PORT));
+        let probe = || async {
+            let (status, text) = http::get(address, "/readyz").await?;
+            ensure!(status == 200, "/readyz answers {status}: {text}");
+            Ok(())
+        };
+        self.operator.lock().await.wait_until("the operator is ready", READY_DEADLINE, probe).await
+    }
+}
+
+fn start(command: &Command, dir: &Path) -> Result<Process> {
+    Process::start("operator", command, dir, Lifetime::Owned)
+}
