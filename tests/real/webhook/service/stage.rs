@@ -122,10 +122,26 @@ impl<'a> Stage<'a> {
 
     /// Does something while peer pods are asked for without a pause; fails if one request does. Gives how many there were.
     pub async fn under_load(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
+        self.loaded(work, |_| false).await
+    }
+
+    /// The same, but requests may fail because no webhook answers yet. A Pod that is admitted must be changed all the same.
+    pub async fn under_load_with_refusals(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
+        self.loaded(work, |refusal| refusal.contains("failed calling webhook")).await
+    }
+
+    async fn loaded(
+        &self,
+        work: impl Future<Output = Result<()>>,
+        may_fail_so: impl Fn(&str) -> bool,
+    ) -> Result<usize> {
         let (done, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         let client = async || {
             while !done.load(Ordering::Relaxed) {
-                let pod = self.dry_run(&self.peer_pod()?).await?;
+                let pod = match self.dry_run(&self.peer_pod()?).await {
+                    Err(refusal) if may_fail_so(&format!("{refusal:#}")) => continue,
+                    pod => pod?,
+                };
                 ensure!(pod.annotations().contains_key(ANNOTATIONS[0]), "the Pod is not changed");
                 count.fetch_add(1, Ordering::Relaxed);
             }
