@@ -56,7 +56,7 @@ pub mod contract;
 mod docker;
 mod error;
 mod finding;
-mod gcp;
+pub mod gcp;
 #[allow(dead_code, unused_imports)]
 mod http;
 mod ibmcloud;

@@ -44,7 +44,7 @@ type operation struct {
 
 // A service account.
 type account struct {
-	key         *rsa.PublicKey
+	key         *rsa.PrivateKey
 	permissions map[string]bool
 }
 
@@ -108,26 +108,31 @@ func (c *cloud) forget(at place) {
 func (c *cloud) makeInstance(r *http.Request) (any, error) {
 	var wanted struct {
 		Project, Zone, Name, Status string
-		UserDisk                    bool
+		UserDisk, Protected         bool
 	}
 	if err := strict(r, &wanted); err != nil {
 		return nil, err
 	}
 	at := place{wanted.Project, wanted.Zone, wanted.Name}
 	c.made++
+	var protected *bool
+	if wanted.Protected {
+		protected = &wanted.Protected
+	}
 	disks := []*computepb.AttachedDisk{c.disk(at, at.name, true)}
 	if wanted.UserDisk {
 		disks = append(disks, c.disk(at, "data-of-"+at.name, false))
 	}
 	c.instances[at] = &computepb.Instance{
-		Kind:              proto.String("compute#instance"),
-		Id:                proto.Uint64(4_000_000_000_000_000_000 + c.made),
-		Name:              proto.String(at.name),
-		Zone:              proto.String("https://www.googleapis.com/compute/v1/projects/" + at.project + "/zones/" + at.zone),
-		SelfLink:          proto.String("https://www.googleapis.com/compute/v1/" + at.path("instances")),
-		Status:            proto.String(wanted.Status),
-		CreationTimestamp: proto.String(time.Now().Format("2006-01-02T15:04:05.000-07:00")),
-		Disks:             disks,
+		Kind:               proto.String("compute#instance"),
+		Id:                 proto.Uint64(4_000_000_000_000_000_000 + c.made),
+		Name:               proto.String(at.name),
+		Zone:               proto.String("https://www.googleapis.com/compute/v1/projects/" + at.project + "/zones/" + at.zone),
+		SelfLink:           proto.String("https://www.googleapis.com/compute/v1/" + at.path("instances")),
+		Status:             proto.String(wanted.Status),
+		CreationTimestamp:  proto.String(time.Now().Format("2006-01-02T15:04:05.000-07:00")),
+		Disks:              disks,
+		DeletionProtection: protected,
 	}
 	return nil, nil
 }

@@ -159,7 +159,7 @@ func deleteInstance(c *cloud, asked *computepb.DeleteInstanceRequest, caller *ac
 		return nil, err
 	}
 	if found.GetDeletionProtection() {
-		return nil, refuse(400, "invalid", "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.")
+		return nil, refuse(400, "invalidResourceUsage", "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.")
 	}
 	if found.GetStatus() == "STOPPING" {
 		return nil, refuse(400, "resourceNotReady", "The resource '"+at.path("instances")+"' is not ready")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
@@ -23,6 +24,7 @@ import (
 
 const (
 	lifetime      = time.Hour
+	federated     = "principal/"
 	cloudPlatform = "https://www.googleapis.com/auth/cloud-platform"
 	// The account of the machine that asks the metadata server.
 	nodeAccount = "node@peer-pods.iam.gserviceaccount.com"
@@ -30,7 +32,7 @@ const (
 
 // What a token is for.
 type token struct {
-	// The service account. Empty: a federated identity, which may impersonate one and nothing else.
+	// The service account, or principal/SUBJECT for a federated identity.
 	account string
 	scopes  []string
 	expires time.Time
@@ -108,9 +110,9 @@ func (c *cloud) serviceAccountToken(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case asked.Get("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer":
 			return nil, errors.New("unsupported grant_type")
-		case signer == nil || signer.key == nil:
+		case signer == nil:
 			return nil, errors.New("Invalid grant: account not found")
-		case jws.Verify(assertion, signer.key) != nil:
+		case jws.Verify(assertion, &signer.key.PublicKey) != nil:
 			return nil, errors.New("Invalid JWT Signature.")
 		case claims.Aud != "http://"+r.Host+r.URL.Path:
 			return nil, errors.New("Invalid JWT: Failed audience check.")
@@ -150,7 +152,7 @@ func (c *cloud) exchangedToken(w http.ResponseWriter, r *http.Request) {
 		case claims.Exp < time.Now().Unix():
 			return nil, errors.New("ID Token is stale to sign-in.")
 		}
-		given := c.issue("", strings.Fields(asked.Get("scope")))
+		given := c.issue(federated+claims.Sub, strings.Fields(asked.Get("scope")))
 		return map[string]any{
 			"access_token": given, "expires_in": 3600, "token_type": "Bearer",
 			"issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
@@ -176,7 +178,7 @@ func (c *cloud) impersonatedToken(w http.ResponseWriter, r *http.Request) {
 	if err == nil && !slices.Contains(caller.scopes, cloudPlatform) {
 		err = refuse(403, "insufficientPermissions", "Request had insufficient authentication scopes.")
 	}
-	if err == nil && (!known || c.accounts[email] == nil || caller.account != "" || len(asked.Scope) == 0) {
+	if err == nil && (!known || c.accounts[email] == nil || !strings.HasPrefix(caller.account, federated) || len(asked.Scope) == 0) {
 		err = refuse(403, "forbidden", "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist).")
 	}
 	if err != nil {
@@ -204,55 +206,56 @@ func (c *cloud) metadataToken(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func publicKey(text string) (*rsa.PublicKey, error) {
-	block, _ := pem.Decode([]byte(text))
-	if block == nil {
-		return nil, errors.New("no PEM block")
-	}
-	key, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	rsaKey, ok := key.(*rsa.PublicKey)
-	if !ok {
-		return nil, errors.New("no RSA key")
-	}
-	return rsaKey, nil
-}
-
-// Makes a service account, or changes what it may do.
+// Makes a service account, or changes what it may do. Answers with its key, as Google gives it.
 func (c *cloud) setAccount(r *http.Request) (any, error) {
 	var wanted struct {
-		Email, PublicKey string
-		Permissions      []string
+		Email, TokenURI string
+		Permissions     []string
 	}
 	if err := strict(r, &wanted); err != nil {
 		return nil, err
 	}
-	made := &account{permissions: map[string]bool{}}
-	for _, permission := range wanted.Permissions {
-		made.permissions[permission] = true
-	}
-	if wanted.PublicKey != "" {
-		key, err := publicKey(wanted.PublicKey)
+	made := c.accounts[wanted.Email]
+	if made == nil {
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
 		if err != nil {
 			return nil, err
 		}
-		made.key = key
+		made = &account{key: key}
+		c.accounts[wanted.Email] = made
 	}
-	c.accounts[wanted.Email] = made
-	return nil, nil
+	made.permissions = map[string]bool{}
+	for _, permission := range wanted.Permissions {
+		made.permissions[permission] = true
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(made.key)
+	return map[string]string{
+		"type":           "service_account",
+		"client_email":   wanted.Email,
+		"private_key_id": "key-of-" + wanted.Email,
+		"private_key":    string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
+		"token_uri":      wanted.TokenURI,
+	}, err
 }
 
-// Trusts tokens of a workload identity pool's provider that are signed by this key.
+// Makes a workload identity pool's provider, which trusts the issuer of the token that it answers with.
 func (c *cloud) setPool(r *http.Request) (any, error) {
-	var wanted struct{ Audience, PublicKey string }
+	var wanted struct{ Audience, Subject string }
 	if err := strict(r, &wanted); err != nil {
 		return nil, err
 	}
-	key, err := publicKey(wanted.PublicKey)
-	c.pools[wanted.Audience] = key
-	return nil, err
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return nil, err
+	}
+	c.pools[wanted.Audience] = &key.PublicKey
+	now := time.Now()
+	claims := &jws.ClaimSet{
+		Iss: "https://kubernetes.example", Sub: wanted.Subject, Aud: "https:" + wanted.Audience,
+		Iat: now.Unix(), Exp: now.Add(lifetime).Unix(),
+	}
+	token, err := jws.Encode(&jws.Header{Algorithm: "RS256", Typ: "JWT"}, claims, key)
+	return map[string]string{"token": token}, err
 }
 
 func (c *cloud) control(do func(*http.Request) (any, error)) http.HandlerFunc {
