@@ -83,7 +83,7 @@ impl Instance {
     /// The paths of the disks that Compute Engine deletes with it.
     pub(super) fn own_disks(&self) -> impl Iterator<Item = String> {
         let own = self.disks.iter().filter(|disk| disk.auto_delete);
-        own.map(|Disk { source, .. }| source.find("projects/").map_or("", |at| &source[at..]).to_owned())
+        own.filter_map(|Disk { source, .. }| Some(source[source.find("projects/")?..].to_owned()))
     }
 }
 

@@ -5,7 +5,7 @@ use operator_kit::Message;
 use serde_json::json;
 
 use super::{
-    Gcp,
+    ALL, Gcp,
     answer::{Page, Permissions, accepted},
     pod_vms,
 };
@@ -29,7 +29,7 @@ impl Gcp {
                 sample = Some((zone, vm.name));
             }
         };
-        let listed = match self.pages(doing, &pod_vms(), take).await {
+        let listed = match self.pages(doing, &pod_vms(), ALL, take).await {
             Err(error) if error.class == ErrorClass::Transient => return Err(error),
             listed => {
                 listed.map(|()| format!("the project {} has {count} VMs named {POD_VM}…", self.project))
@@ -37,7 +37,7 @@ impl Gcp {
         };
         if sample.is_none() && listed.is_ok() {
             // Any VM of the project will do.
-            let page = self.page(doing, "", None).await?;
+            let page = self.page(doing, "", ALL, None).await?;
             sample = page.into_instances().next().map(|(zone, vm)| (zone, vm.name));
         }
         let rights = match &sample {

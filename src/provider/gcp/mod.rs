@@ -55,8 +55,11 @@ const DELETION: Duration = Duration::from_secs(30);
 /// The most pages of one list.
 const MOST_PAGES: usize = 1000;
 
-/// The VMs of a page. Their metadata may be long, and the body of an answer is limited.
-const PAGE_SIZE: &str = "20";
+/// The most VMs of a page where all that it looks at may be in the answer. Their metadata may be long, and a body is limited.
+const ALL: &str = "20";
+
+/// The same where one VM may be in the answer: the API's own limit.
+const ONE: &str = "500";
 
 /// One project.
 struct Gcp {
@@ -121,11 +124,12 @@ impl Gcp {
         &self,
         doing: &'static str,
         filter: &str,
+        size: &str,
         mut take: impl FnMut(Page),
     ) -> Result<(), Error> {
         let mut token = None;
         for _ in 0..MOST_PAGES {
-            let mut page = self.page(doing, filter, token).await?;
+            let mut page = self.page(doing, filter, size, token).await?;
             token = page.next_page_token.take().filter(|token| !token.is_empty());
             take(page);
             if token.is_none() {
@@ -137,8 +141,14 @@ impl Gcp {
     }
 
     /// Reads a page of a list of all zones. It has all of the VMs that it should have.
-    async fn page(&self, doing: &'static str, filter: &str, token: Option<String>) -> Result<Page, Error> {
-        let query = [("maxResults", PAGE_SIZE.to_owned()), ("filter", filter.to_owned())].into_iter();
+    async fn page(
+        &self,
+        doing: &'static str,
+        filter: &str,
+        size: &str,
+        token: Option<String>,
+    ) -> Result<Page, Error> {
+        let query = [("maxResults", size.to_owned()), ("filter", filter.to_owned())].into_iter();
         let query = query.chain(token.map(|token| ("pageToken", token))).filter(|(_, text)| !text.is_empty());
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         let path = format!("projects/{}/aggregated/instances?{query}", self.project);
@@ -156,7 +166,7 @@ impl Gcp {
         }
         let mut found = Vec::new();
         let take = |page: Page| found.extend(page.into_instances().filter(|(_, vm)| vm.name == id.as_str()));
-        self.pages(doing, &format!("name = \"{id}\""), take).await?;
+        self.pages(doing, &format!("name = \"{id}\""), ONE, take).await?;
         let Some((zone, instance)) = found.pop() else {
             let message = "the project has no VM of the recorded name in any zone";
             return Err(Error::new(ErrorClass::NotFound, message));
@@ -235,7 +245,7 @@ impl Provider for Gcp {
             name: vm.name,
         };
         let take = |page: Page| pages(page.into_instances().map(listed).collect());
-        self.pages("listing the VMs", &pod_vms(), take).await
+        self.pages("listing the VMs", &pod_vms(), ALL, take).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

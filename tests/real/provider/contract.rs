@@ -29,5 +29,5 @@ fn libvirt_keeps_the_contract() -> Result<()> {
 
 #[test]
 fn gcp_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("gcp", 15)
+    keeps_the_contract("gcp", 14)
 }
