@@ -50,7 +50,7 @@ pub static CLOUD: Cloud = Cloud {
 };
 
 /// How long Compute Engine usually needs to stop and delete a VM.
-const DELETION: Duration = Duration::from_secs(30);
+const DELETION: Duration = Duration::from_secs(45);
 
 /// The most pages of one list.
 const MOST_PAGES: usize = 1000;
@@ -78,7 +78,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let current = settings::check(values).map_err(unusable)?.address;
     let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
     let (base, project) = address
-        .split_once("/projects/")
+        .rsplit_once("/projects/")
         .filter(|(base, project)| settings::is_safe(base) && id::is_project(project))
         .ok_or_else(|| {
             Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
