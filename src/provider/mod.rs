@@ -56,7 +56,7 @@ pub mod contract;
 mod docker;
 mod error;
 mod finding;
-mod gcp;
+pub mod gcp;
 mod http;
 mod ibmcloud;
 mod ibmcloud_powervs;

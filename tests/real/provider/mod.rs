@@ -2,6 +2,7 @@
 
 mod contract;
 mod far_host;
+mod gcp;
 mod places;
 mod qemu;
 mod several;

@@ -7,26 +7,20 @@ use std::sync::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use peerpod_operator::{
-    provider::{
-        Cloud, Error, Openers, Opening, Provider, aws,
-        contract::{Behavior, Cannot, Example, Kind, Left, Peer},
-    },
-    settings::Snapshot,
+use peerpod_operator::provider::{
+    Cloud, Error, Provider, aws,
+    contract::{Behavior, Cannot, Example, Kind, Left, Peer},
 };
-use peers::{
-    Does, HttpRelay, Seen,
-    aws::{Moto, REGION},
-};
+use peers::{Does, HttpRelay, Seen, aws::Moto};
 use tempfile::TempDir;
 
 use super::failed;
-use crate::vm_name;
+use crate::{Settings, vm_name};
 
 pub(super) struct Aws {
     moto: Moto,
     relay: HttpRelay,
-    snapshot: Snapshot,
+    settings: Settings,
     /// An instance whose termination was accepted and not done.
     later: Mutex<Option<String>>,
     _dir: TempDir,
@@ -39,11 +33,8 @@ impl Aws {
         let relay = HttpRelay::start(moto.api()).await?;
         // The operator has the rights that its documents ask for, and no other.
         let (id, secret) = moto.user(aws::POLICY).await?;
-        let endpoint = format!("http://{}", relay.address());
-        let settings = [("CLOUD_PROVIDER", "aws"), ("AWS_REGION", REGION), ("AWS_ENDPOINT_URL", &endpoint)];
-        let credentials = [("AWS_ACCESS_KEY_ID", &*id), ("AWS_SECRET_ACCESS_KEY", &secret)];
-        let snapshot = super::snapshot(dir.path(), &settings, &credentials)?;
-        Ok(Self { moto, relay, snapshot, later: Mutex::default(), _dir: dir })
+        let settings = Settings::aws(relay.address(), Some((id, secret)));
+        Ok(Self { moto, relay, settings, later: Mutex::default(), _dir: dir })
     }
 
     fn refuse(&self, when: impl Fn(&Seen) -> bool + Send + Sync + 'static, status: u16, code: &str) {
@@ -72,7 +63,7 @@ impl Peer for Aws {
     }
 
     fn open(&self) -> Result<Box<dyn Provider>, Error> {
-        Openers::default().open(&self.snapshot, Opening::new(32))
+        self.settings.open()
     }
 
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
