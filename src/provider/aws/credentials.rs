@@ -120,7 +120,7 @@ impl From<Expiring> for Fresh<Credential> {
         let value = Credential {
             access_key_id: expiring.access_key_id.expose_secret().to_owned(),
             secret_access_key: expiring.secret_access_key.expose_secret().to_owned(),
-            session_token: Some(expiring.token.expose_secret().to_owned()),
+            session_token: Some(expiring.token.expose_secret().to_owned()).filter(|it| !it.is_empty()),
             expires_in: None,
         };
         Self { value, expires: expiring.expiration }

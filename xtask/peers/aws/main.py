@@ -95,6 +95,17 @@ class Cloud:
         key = self.iam.create_access_key(UserName=made)["AccessKey"]
         return {"id": key["AccessKeyId"], "secret": key["SecretAccessKey"]}
 
+    def rights(self, count):
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0 if count else float("inf")
+        return {}
+
+    def role(self, policy):
+        trust = {"Effect": "Allow", "Principal": "*", "Action": "sts:AssumeRoleWithWebIdentity"}
+        document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+        made = self.iam.create_role(RoleName="operator", AssumeRolePolicyDocument=document)["Role"]
+        self.iam.put_role_policy(RoleName="operator", PolicyName="policy", PolicyDocument=policy)
+        return {"arn": made["Arn"]}
+
     def remove(self, instance):
         self.ec2.terminate_instances(InstanceIds=[instance])
         addresses, interfaces = self.belongings(instance)

@@ -91,6 +91,17 @@ impl Moto {
         Ok((part("id")?, part("secret")?))
     }
 
+    /// Makes a role that every token's bearer may assume and that may do this policy's actions alone. Gives its ARN.
+    pub async fn role(&self, policy: &str) -> Result<String> {
+        let role = self.ask("role", &json!({"policy": policy})).await?;
+        role["arn"].as_str().map(str::to_owned).context("a role without an ARN")
+    }
+
+    /// Whether signatures and rights count. While they do, moto cannot answer requests that are not signed, as those for a role are.
+    pub async fn rights(&self, count: bool) -> Result<()> {
+        self.ask("rights", &json!({"count": count})).await.map(drop)
+    }
+
     async fn ask(&self, what: &str, with: &Value) -> Result<Value> {
         let request =
             Request::post(format!("http://{}/{what}", self.control)).body(with.to_string().into())?;

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
-    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
+    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
     settings::{Raw, Snapshot},
 };
 
@@ -59,13 +59,18 @@ impl Settings {
 
     /// A provider for these settings, opened as the operator does.
     pub fn open(&self) -> Result<Box<dyn Provider>, Error> {
+        self.open_at(None)
+    }
+
+    /// A provider for these settings at a place that was recorded.
+    pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
         let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
         let snapshot = Snapshot::parse(&raw, CATALOGUE)
             .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
-        Openers::default().open(&snapshot, Opening::new(32))
+        Openers::default().open(&snapshot, Opening { recorded, ..Opening::new(32) })
     }
 
     /// Settings for the libvirt daemon at this URI.
