@@ -10,8 +10,7 @@ use hyper::{
 };
 use operator_kit::Message;
 use reqsign_aws_v4::{Credential, RequestSigner};
-use reqsign_core::{Context, SignRequest as _};
-use ring::digest::{SHA256, digest};
+use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::{Notify, OnceCell};
@@ -294,7 +293,7 @@ async fn signed(
     credential: &Credential,
 ) -> Result<Request<Bytes>, Error> {
     let (mut head, body) = request.into_parts();
-    let hash: String = digest(&SHA256, &body).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex_sha256(&body);
     head.headers.insert("x-amz-content-sha256", HeaderValue::try_from(hash).map_err(|_| malformed())?);
     let signer = RequestSigner::new(service.name(), region);
     signer.sign_request(&Context::new(), &mut head, Some(credential), None).await.map_err(|problem| {

@@ -58,7 +58,7 @@ impl Aws {
             Err(failure) => (None, Err(failure.into())),
             Ok(page) => {
                 let more = page.next_token.as_ref().is_some_and(|token| !token.is_empty());
-                let all: Vec<_> = page.all().map(|instance| instance.instance_id).collect();
+                let all: Vec<_> = page.all().map(|instance| instance.id).collect();
                 let (count, plural) = (all.len(), if all.len() == 1 { "" } else { "s" });
                 let text = format!(
                     "EC2 shows {count}{} instance{plural} named {POD_VM}…",

@@ -1,4 +1,4 @@
-//! What a node of EC2 tells the programs that run on it (IMDSv2).
+//! What a node of EC2 tells the programs that run on it (version 2 of the metadata service).
 
 use hyper::{Request, StatusCode, body::Bytes, header::HeaderValue};
 use serde::Deserialize;

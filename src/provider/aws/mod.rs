@@ -77,6 +77,7 @@ const PAGE: &str = "500";
 /// One region of one account.
 pub struct Aws(Api);
 
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     Ok(Box::new(Aws(Api::new(&Settings::read(values), &opening)?)))
 }
@@ -106,8 +107,10 @@ struct Reservation {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Instance {
-    instance_id: String,
-    instance_state: State,
+    #[serde(rename = "instanceId")]
+    id: String,
+    #[serde(rename = "instanceState")]
+    state: State,
     launch_time: Option<Timestamp>,
     #[serde(default)]
     tag_set: Items<Tag>,
@@ -311,13 +314,13 @@ impl Provider for Aws {
         let gone = match instances {
             Err(Failure { code, error }) if code == "InvalidInstanceID.NotFound" => error,
             Err(failure) => return Err(failure.into()),
-            Ok(instances) => match instances.all().find(|instance| instance.instance_id == id.as_str()) {
+            Ok(instances) => match instances.all().find(|instance| instance.id == id.as_str()) {
                 None => {
                     let message = "EC2 answered without the instance, and did not say that there is none";
                     return Err(Error::new(ErrorClass::Transient, message));
                 }
-                Some(instance) if instance.instance_state.name != "terminated" => {
-                    let leaving = instance.instance_state.name == "shutting-down";
+                Some(instance) if instance.state.name != "terminated" => {
+                    let leaving = instance.state.name == "shutting-down";
                     let stage = if leaving { Stage::Leaving } else { Stage::Present };
                     return Ok(Vm {
                         created: instance.launch_time,
@@ -370,7 +373,7 @@ impl Provider for Aws {
             next = page.next_token.clone().filter(|token| !token.is_empty());
             let vm = |instance: Instance| {
                 let (name, created) = (instance.name(), instance.launch_time);
-                Listed { kind: Resource::Vm, id: instance.instance_id, name, created }
+                Listed { kind: Resource::Vm, id: instance.id, name, created }
             };
             pages(page.all().map(vm).collect());
             if next.is_none() {

@@ -246,7 +246,7 @@ fn the_operator_is_who_the_settings_the_pod_or_the_node_says() -> Result<()> {
         let metadata = format!("http://{}", aws.relay.address());
         let mut nowhere = none.clone();
         nowhere.config_map.remove("AWS_REGION");
-        let node = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*metadata)];
-        works("the node's role", &nowhere, &node).await
+        let of_node = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*metadata)];
+        works("the node's role", &nowhere, &of_node).await
     })
 }

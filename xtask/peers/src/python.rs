@@ -20,9 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(900);
 pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let pins = fs::read(requirements).with_context(|| format!("reading {}", requirements.display()))?;
     let digest = ring::digest::digest(&ring::digest::SHA256, &pins);
-    let hash: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = u64::from_be_bytes(*digest.as_ref().first_chunk().context("an empty digest")?);
     let name = requirements.parent().and_then(Path::file_name).context("pins without a folder")?;
-    let folder = folders::cache()?.join("python").join(format!("{}-{hash}", name.display()));
+    let folder = folders::cache()?.join("python").join(format!("{}-{hash:016x}", name.display()));
     let env = folder.join("env");
     let (python, whole) = (env.join("bin/python"), folder.join("whole"));
     if whole.exists() {

@@ -115,21 +115,21 @@ impl Peer for Aws {
                 };
                 let answer = |body| Does::Answer { status: 200, headers: Vec::new(), body };
                 self.relay.rule(accepts, answer("<TerminateInstancesResponse/>".to_owned()));
-                let shown = format!(
+                let instance = format!(
                     "<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceId>{}</instanceId>\
                      <instanceState><name>shutting-down</name></instanceState><tagSet><item><key>Name</key><value>{}</value>\
                      </item></tagSet></item></instancesSet></item></reservationSet></DescribeInstancesResponse>",
                     example.id, example.name
                 );
                 let shows = move |seen: &Seen| terminating.load(Relaxed) && action("DescribeInstances")(seen);
-                self.relay.rule(shows, answer(shown));
+                self.relay.rule(shows, answer(instance));
             }
             Behavior::HoldsBelongings => {
                 self.refuse(action("ReleaseAddress"), 400, "DependencyViolation");
                 self.refuse(action("DeleteNetworkInterface"), 400, "DependencyViolation");
             }
             Behavior::NotYetShown => {
-                self.refuse(action("DescribeInstances"), 400, "InvalidInstanceID.NotFound")
+                self.refuse(action("DescribeInstances"), 400, "InvalidInstanceID.NotFound");
             }
             // The instances are listed by then.
             Behavior::CutsListsOff => self.relay.rule(action("DescribeTags"), Does::CutOff),
