@@ -49,6 +49,9 @@ pub static CLOUD: Cloud = Cloud {
     open: Some(open),
 };
 
+/// A custom role with the permissions that deletions need, and no others.
+pub const ROLE: &str = include_str!("role.yaml");
+
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
 

@@ -9,7 +9,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage, gcp::CLOUD, ownership,
+    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage,
+    gcp::{CLOUD, ROLE},
+    ownership,
 };
 use peers::{
     Does, HttpRelay,
@@ -230,6 +232,18 @@ fn findings(cloud: &Value) -> Vec<(String, String)> {
 
 fn outcomes(cloud: &Value) -> Vec<String> {
     findings(cloud).into_iter().map(|(outcome, _)| outcome).collect()
+}
+
+#[test]
+fn the_documented_role_is_what_these_tests_grant() -> Result<()> {
+    let granted: Vec<_> = ROLE.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    assert_eq!(granted, PERMISSIONS);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/providers/gcp.md"))?;
+    ensure!(
+        page.contains(ROLE),
+        "docs/src/providers/gcp.md has another role than src/provider/gcp/role.yaml"
+    );
+    Ok(())
 }
 
 #[test]
