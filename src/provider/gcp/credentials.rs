@@ -189,7 +189,7 @@ impl Credentials {
             ("audience", &account.audience),
             ("scope", CLOUD_PLATFORM),
             ("requested_token_type", "urn:ietf:params:oauth:token-type:access_token"),
-            ("subject_token", subject.expose_secret().trim()),
+            ("subject_token", subject.expose_secret()),
             ("subject_token_type", &account.subject_token_type),
         ];
         let doing = "exchanging the Pod's token for one of Google's";
@@ -290,12 +290,12 @@ fn assertion(account: &ServiceAccount, now: Timestamp) -> Option<SecretString> {
     Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)).into())
 }
 
-/// A file's text. It is read anew each time, as kubelet replaces it.
+/// A file's text without blanks around it. It is read anew each time, as kubelet replaces it.
 async fn read(what: &'static str, path: &str) -> Result<SecretString, Error> {
     let mut text = String::new();
     let read = async { File::open(path).await?.take(LONGEST_FILE).read_to_string(&mut text).await };
     match read.await {
-        Ok(_) => Ok(text.into()),
+        Ok(_) => Ok(text.trim().into()),
         Err(problem) => {
             let public = format!("reading {what} failed ({})", problem.kind());
             let full = format!("{public}: {path}");
