@@ -32,7 +32,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, Options, Pace, Reply, bearer},
+    http::{Call, Client, Options, Pace, Reply, bearer, identity::is_safe},
 };
 use crate::settings::{Schema, Values};
 
@@ -82,7 +82,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
     let (base, project) = address
         .rsplit_once("/projects/")
-        .filter(|(base, project)| settings::is_safe(base) && id::is_project(project))
+        .filter(|(base, project)| is_safe(base) && id::is_project(project))
         .ok_or_else(|| {
             Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
         })?;
