@@ -6,8 +6,6 @@
 //! else                            the metadata server, for the identity of the machine or of the Pod
 //! ```
 
-use std::{env, time::Duration};
-
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{Request, body::Bytes, header};
 use jiff::Timestamp;
@@ -19,13 +17,15 @@ use ring::{
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{fs::File, io::AsyncReadExt as _};
 use tokio_rustls::rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject as _};
 
-use super::{answer::accepted, settings::is_safe};
+use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
-    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer},
+    http::{
+        Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
+        identity::{Token, form, is_safe, read_file, variable},
+    },
 };
 
 /// All that deletions need.
@@ -34,8 +34,6 @@ const COMPUTE: &str = "https://www.googleapis.com/auth/compute";
 const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 const METADATA: &str = "169.254.169.254";
-/// The longest file that holds a document or a token, in bytes.
-const LONGEST_FILE: u64 = 64 << 10;
 
 /// The credentials of one set of settings.
 pub(super) struct Credentials {
@@ -89,12 +87,6 @@ struct Format {
 }
 
 #[derive(Deserialize)]
-struct Token {
-    access_token: SecretString,
-    expires_in: u32,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Impersonated {
     access_token: SecretString,
@@ -104,7 +96,6 @@ struct Impersonated {
 impl Credentials {
     /// Those of this document (`GCP_CREDENTIALS`), else what Google's libraries find by themselves.
     pub(super) fn new(document: Option<SecretString>) -> Result<Self, Error> {
-        let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let source = match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
             (Some(document), _) => Source::Document(document),
             (None, Some(path)) => Source::File(path),
@@ -140,7 +131,7 @@ impl Credentials {
         let json = match &self.source {
             Source::Metadata(host) => return self.of_metadata(host).await,
             Source::Document(json) => json.clone(),
-            Source::File(path) => read("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
+            Source::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
         };
         let document = parse(json.expose_secret()).map_err(|problem| {
             Error::new(
@@ -167,33 +158,33 @@ impl Credentials {
         let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
             Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
         })?;
-        let form = [
+        let fields = [
             ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
             ("assertion", assertion.expose_secret()),
         ];
         Ok(self
-            .post("asking Google for an access token", &account.token_uri, &form, &assertion)
+            .post("asking Google for an access token", &account.token_uri, &fields, &assertion)
             .await?
             .into())
     }
 
     async fn of_federation(&self, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
         let TokenFile { file, format } = &account.credential_source;
-        let mut subject = read("the token file of workload identity federation", file).await?;
+        let mut subject = read_file("the token file of workload identity federation", file).await?;
         if let Some(field) = &format.subject_token_field_name {
             let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
             subject = document[field].as_str().unwrap_or_default().into();
         }
-        let form = [
+        let fields = [
             ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange"),
             ("audience", &account.audience),
             ("scope", CLOUD_PLATFORM),
             ("requested_token_type", "urn:ietf:params:oauth:token-type:access_token"),
-            ("subject_token", subject.expose_secret().trim()),
+            ("subject_token", subject.expose_secret()),
             ("subject_token_type", &account.subject_token_type),
         ];
         let doing = "exchanging the Pod's token for one of Google's";
-        let federated = self.post(doing, &account.token_url, &form, &subject).await?;
+        let federated = self.post(doing, &account.token_url, &fields, &subject).await?;
         let Some(url) = &account.service_account_impersonation_url else { return Ok(federated.into()) };
         let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
         let request = Request::post(url)
@@ -212,14 +203,10 @@ impl Credentials {
         &self,
         doing: &'static str,
         url: &str,
-        form: &[(&str, &str)],
+        fields: &[(&str, &str)],
         secret: &SecretString,
     ) -> Result<Token, Error> {
-        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
-        let request = Request::post(url)
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(body.into());
-        self.send(doing, request, vec![secret.clone()]).await?.json()
+        self.send(doing, form(url, fields), vec![secret.clone()]).await?.json()
     }
 
     async fn send(
@@ -231,13 +218,6 @@ impl Credentials {
         let request = request
             .map_err(|_| Error::new(ErrorClass::Invalid, "the credentials have a URL that cannot be used"))?;
         accepted(self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?, None)
-    }
-}
-
-impl From<Token> for Fresh<SecretString> {
-    fn from(Token { access_token, expires_in }: Token) -> Self {
-        let expires = Timestamp::now() + Duration::from_secs(expires_in.into());
-        Self { value: access_token, expires }
     }
 }
 
@@ -288,20 +268,6 @@ fn assertion(account: &ServiceAccount, now: Timestamp) -> Option<SecretString> {
     let mut signature = vec![0; key.public().modulus_len()];
     key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).ok()?;
     Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)).into())
-}
-
-/// A file's text. It is read anew each time, as kubelet replaces it.
-async fn read(what: &'static str, path: &str) -> Result<SecretString, Error> {
-    let mut text = String::new();
-    let read = async { File::open(path).await?.take(LONGEST_FILE).read_to_string(&mut text).await };
-    match read.await {
-        Ok(_) => Ok(text.into()),
-        Err(problem) => {
-            let public = format!("reading {what} failed ({})", problem.kind());
-            let full = format!("{public}: {path}");
-            Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, Options, Pace, Reply, bearer},
+    http::{Call, Client, Options, Pace, Reply, bearer, identity::is_safe},
 };
 use crate::settings::{Schema, Values};
 
@@ -48,6 +48,9 @@ pub static CLOUD: Cloud = Cloud {
     volumes: &[],
     open: Some(open),
 };
+
+/// A custom role with the permissions that deletions need, and no others.
+pub const ROLE: &str = include_str!("role.yaml");
 
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
@@ -79,7 +82,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
     let (base, project) = address
         .rsplit_once("/projects/")
-        .filter(|(base, project)| settings::is_safe(base) && id::is_project(project))
+        .filter(|(base, project)| is_safe(base) && id::is_project(project))
         .ok_or_else(|| {
             Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
         })?;

@@ -1,10 +1,12 @@
 //! The settings of Google Compute Engine.
 
-use hyper::Uri;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{credentials, id};
-use crate::settings::{Endpoint, Malformed, Values, key::settings};
+use crate::{
+    provider::http::identity::is_safe,
+    settings::{Endpoint, Malformed, Values, key::settings},
+};
 
 /// The settings that deletion reads.
 const PROJECT: &str = "GCP_PROJECT_ID";
@@ -68,15 +70,6 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     if malformed.is_empty() { Ok(Endpoint { setting: PROJECT, address }) } else { Err(malformed) }
 }
 
-/// Whether credentials may be sent to this URL.
-pub(super) fn is_safe(url: &str) -> bool {
-    let Ok(uri) = url.parse::<Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
-    let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
-    is_safe && !host.is_empty() && uri.query().is_none()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,31 +105,5 @@ mod tests {
             endpoint(&[(PROJECT, "a/b"), (BASE, "http://10.0.0.1/"), (CREDENTIALS, "x")]),
             Err(vec![PROJECT, BASE, CREDENTIALS])
         );
-    }
-
-    #[test]
-    fn credentials_go_by_https_or_stay_on_this_machine() {
-        for url in [
-            "https://a",
-            "https://a.b:444/c/",
-            "http://127.0.0.1:80/",
-            "http://127.9.9.9/x",
-            "http://[::1]:80/",
-        ] {
-            assert!(is_safe(url), "{url}");
-        }
-        for url in [
-            "http://a",
-            "http://localhost/",
-            "http://169.254.169.254/",
-            "a",
-            "",
-            "ftp://a",
-            "https://",
-            "https://a/?b",
-            "/a",
-        ] {
-            assert!(!is_safe(url), "{url}");
-        }
     }
 }

@@ -4,7 +4,9 @@ use std::{fs, net::SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage, gcp::CLOUD, ownership,
+    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage,
+    gcp::{CLOUD, ROLE},
+    ownership,
 };
 use peers::{
     Does, HttpRelay,
@@ -195,6 +197,18 @@ fn a_protected_vm_stays_and_its_refusal_says_why() -> Result<()> {
         ensure!(gcp.peer.state(&instance).await?.instance, "it is gone");
         Ok(())
     })
+}
+
+#[test]
+fn the_documented_role_is_what_these_tests_grant() -> Result<()> {
+    let granted: Vec<_> = ROLE.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    assert_eq!(granted, PERMISSIONS);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/providers/gcp.md"))?;
+    ensure!(
+        page.contains(ROLE),
+        "docs/src/providers/gcp.md has another role than src/provider/gcp/role.yaml"
+    );
+    Ok(())
 }
 
 #[test]

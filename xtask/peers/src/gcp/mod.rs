@@ -109,7 +109,12 @@ impl<'a> Instance<'a> {
 }
 
 impl ComputeEngine {
-    /// Starts a server with its log in `dir`, which it has to itself. It is built first if need be, which takes minutes.
+    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    pub async fn install() -> Result<()> {
+        tools::program(&MODULE, PROGRAM).await.map(drop)
+    }
+
+    /// Starts a server with its log in `dir`, which it has to itself. It is built first if need be.
     pub async fn start(dir: &Path) -> Result<Self> {
         let program = tools::program(&MODULE, PROGRAM).await?;
         let file = dir.join("address");
