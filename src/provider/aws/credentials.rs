@@ -3,11 +3,10 @@
 //! The first of these that is there counts: an access key in the folders; a role with a token of the ServiceAccount, in the folders
 //! or as EKS injects it; what EKS' pod identity injects; the role of the node.
 
-use std::{env, net::IpAddr};
+use std::net::IpAddr;
 
 use hyper::{Request, Uri, body::Bytes, header::HeaderValue};
 use jiff::Timestamp;
-use operator_kit::Message;
 use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
@@ -15,11 +14,14 @@ use serde::Deserialize;
 use super::{Settings, metadata::Metadata};
 use crate::provider::{
     Error, ErrorClass,
-    http::{Call, Client, Fresh, Options, Pace},
+    http::{
+        Call, Client, Fresh, Options, Pace,
+        identity::{read_file, variable},
+    },
 };
 
-/// Files with tokens are not longer.
-const LONGEST_TOKEN: u64 = 64 << 10;
+/// What is read from the file with a token, for people.
+const TOKEN: &str = "the token of the ServiceAccount";
 
 /// Where credentials come from.
 #[derive(Debug)]
@@ -51,21 +53,20 @@ impl Source {
             let session = settings.session_token.clone();
             return Ok(Self::Key { id: id.clone(), secret: secret.clone(), session });
         }
-        let injected = |name| env::var(name).ok().filter(|value| !value.is_empty());
-        let role = settings.role_arn.clone().or_else(|| injected("AWS_ROLE_ARN"));
-        let file = settings.token_file.clone().or_else(|| injected("AWS_WEB_IDENTITY_TOKEN_FILE"));
+        let role = settings.role_arn.clone().or_else(|| variable("AWS_ROLE_ARN"));
+        let file = settings.token_file.clone().or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE"));
         if let (Some(role), Some(file)) = (role, file) {
             return Ok(Self::WebIdentity { role, file });
         }
-        let agent = injected("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-        if let (Some(uri), Some(file)) = (agent, injected("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
+        let agent = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+        if let (Some(uri), Some(file)) = (agent, variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
             let uri = agent_uri(&uri).ok_or_else(|| {
                 let message = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
                 Error::new(ErrorClass::Invalid, message)
             })?;
             return Ok(Self::PodIdentity { client: Client::new(Options::metadata())?, uri, file });
         }
-        Metadata::new(injected("AWS_EC2_METADATA_SERVICE_ENDPOINT")).map(Self::Node)
+        Metadata::new(variable("AWS_EC2_METADATA_SERVICE_ENDPOINT")).map(Self::Node)
     }
 
     /// In a few words, for people.
@@ -93,9 +94,9 @@ impl Source {
                 },
                 expires: Timestamp::MAX,
             }),
-            Self::WebIdentity { role, file } => Ok(assume(role, token(file).await?).await?.into()),
+            Self::WebIdentity { role, file } => Ok(assume(role, read_file(TOKEN, file).await?).await?.into()),
             Self::PodIdentity { client, uri, file } => {
-                let token = token(file).await?;
+                let token = read_file(TOKEN, file).await?;
                 let mut header = HeaderValue::from_str(token.expose_secret())
                     .map_err(|_| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
                 header.set_sensitive(true);
@@ -135,20 +136,6 @@ fn agent_uri(text: &str) -> Option<Uri> {
         ip.is_loopback() || ["169.254.170.23", "fd00:ec2::23"].iter().any(|agent| agent.parse() == Ok(ip))
     });
     (local || uri.scheme_str() == Some("https")).then_some(uri)
-}
-
-/// The token in this file, as it is now: whoever projects it replaces it.
-async fn token(file: &str) -> Result<SecretString, Error> {
-    let unreadable = |problem: String| {
-        let public = "the file with the ServiceAccount's token cannot be read";
-        Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {file}: {problem}")))
-    };
-    let length = tokio::fs::metadata(file).await.map_err(|error| unreadable(error.to_string()))?.len();
-    if length > LONGEST_TOKEN {
-        return Err(unreadable(format!("it has {length} bytes")));
-    }
-    let text = tokio::fs::read_to_string(file).await.map_err(|error| unreadable(error.to_string()))?;
-    Ok(text.trim().to_owned().into())
 }
 
 #[cfg(test)]

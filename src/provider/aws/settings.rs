@@ -1,9 +1,10 @@
 //! The settings of Amazon EC2, and where they point.
 
-use std::{env, fmt};
+use std::fmt;
 
 use secrecy::SecretString;
 
+use crate::provider::http::identity::variable;
 use crate::settings::{Endpoint, Malformed, Values, key::settings};
 
 settings! {
@@ -67,8 +68,7 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn of(settings: &Settings) -> Self {
         // Identity webhooks tell the region, too.
-        let region =
-            settings.region.clone().or_else(|| env::var("AWS_REGION").ok().filter(|it| !it.is_empty()));
+        let region = settings.region.clone().or_else(|| variable("AWS_REGION"));
         Self { region, endpoint: settings.endpoint_url.clone() }
     }
 
