@@ -9,8 +9,9 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, names::PLACES};
+use peerpod_operator::{NAMESPACE, names::PLACES, provider::aws};
 use peers::{
+    aws::Moto,
     gcp::{ComputeEngine, Instance, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS},
     libvirt::{Libvirtd, QemuLibvirtd, Relay},
 };
@@ -352,6 +353,43 @@ fn a_vm_in_the_project_before_holds_its_peerpod_until_that_project_is_named_agai
         // Compute Engine gets its time for the deletion.
         wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
         ensure!(!peer.state(&vm).await?.instance, "the VM is there");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_instance_in_the_region_before_holds_its_peerpod_until_that_region_is_named_again() -> Result<()> {
+    let cloud = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+        let moto = Moto::start(&dir.join("aws")).await?;
+        let before = Settings::aws(moto.api(), Some(moto.user(aws::POLICY).await?));
+        let mut here = before.clone();
+        here.config_map.insert("AWS_REGION".into(), "us-east-1".into());
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
+        let _ = cloud.set((moto, before, here));
+        Operator::start(testbed, &options).await
+    };
+    alone_with(start, async |alone| {
+        let (moto, before, here) = cloud.get().context("the cloud was started")?;
+        until_recorded(alone, 1).await?;
+        let pod = alone.scene().pods.run("web").await?;
+        // With an elastic address and an interface of its own.
+        let id = moto.make(&vm_name("web"), "running").await?;
+        let peerpod = alone.scene().caa.record(&pod, "aws", &id).await?.name_any();
+        alone.operator.mount(here)?;
+        alone.operator.reloaded(2, 0).await?;
+        until_recorded(alone, 2).await?;
+
+        alone.scene().pods.delete("web").await?;
+        let held = alone.scene().held(&peerpod, "InvalidSettings").await?;
+        ensure!(held.message.contains("AWS_REGION"), "{}", held.message);
+        alone.scene().shows_none_of(&peerpod, &["eu-west-1", "127.0.0.1", "123456789012"]).await?;
+        ensure!(moto.left(&id).await?.vm, "the VM is gone");
+
+        alone.operator.mount(before)?;
+        wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
+        let left = moto.left(&id).await?;
+        ensure!(!left.vm && left.belongings == 0, "{left:?}");
         Ok(())
     })
 }

@@ -45,6 +45,7 @@ impl Moto {
     pub async fn start(dir: &Path) -> Result<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("aws");
         let python = python::environment(&source.join("requirements.txt")).await?;
+        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let mut command = Command::new(python);
         command.arg("-u").arg(source.join("main.py")).arg(dir);
         let process = Process::start("moto", &command, dir, Lifetime::Owned)?;

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures, and prints what was measured beside its target. It fails where a target is missed.
 
 mod admission;
+mod clouds;
 mod config;
 mod figures;
 mod handover;
@@ -39,6 +40,8 @@ enum What {
     Install,
     /// 20,000 PeerPods: the memory of operators within their limits, on a real node; needs root
     Memory,
+    /// 1,000 deletions on a cloud that takes 20 requests a second, and idle memory with several clouds
+    Clouds,
     /// The operators in examples/: 1,000 Pods of 100 `PodSets`, idle memory, and writes while nothing changes
     Samples,
 }
@@ -50,6 +53,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         What::Config => config::run().await?,
         What::Install => Box::pin(install::run()).await?,
         What::Memory => Box::pin(memory::run()).await?,
+        What::Clouds => Box::pin(clouds::run()).await?,
         What::Samples => Box::pin(samples::run()).await?,
     };
     print!("{}", figures.table());

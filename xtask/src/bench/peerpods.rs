@@ -32,7 +32,7 @@ const LIVING: usize = 4_200;
 /// Starts, of which the median counts.
 const STARTS: usize = 9;
 /// Objects made at the same time.
-const CONCURRENCY: usize = 16;
+pub(super) const CONCURRENCY: usize = 16;
 /// How long nothing may happen, to see that nothing is written.
 const QUIET: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -119,7 +119,7 @@ async fn start(bench: &Bench<'_>, operator: &mut Operator) -> Result<Duration> {
 pub(super) struct Bench<'a> {
     pub(super) testbed: &'a Testbed,
     host: &'a Host,
-    caa: Caa,
+    pub(super) caa: Caa,
     namespace: String,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Pods that no scheduler takes.
-    async fn pods(&self, count: usize) -> Result<Vec<Pod>> {
+    pub(super) async fn pods(&self, count: usize) -> Result<Vec<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client(), &self.namespace);
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "generateName": "bench-" },
@@ -232,7 +232,7 @@ impl<'a> Bench<'a> {
         Ok(stream::iter(made).buffer_unordered(CONCURRENCY).try_collect().await?)
     }
 
-    async fn end(&self, pod: &Pod) -> Result<()> {
+    pub(super) async fn end(&self, pod: &Pod) -> Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client(), &self.namespace);
         let patch = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
         api.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await?;
