@@ -47,7 +47,7 @@
 //! reads them into its own type when a provider is opened, so no other module knows that type.
 
 mod alibabacloud;
-mod aws;
+pub mod aws;
 mod azure;
 mod byom;
 pub mod cloud;
@@ -57,7 +57,6 @@ mod docker;
 mod error;
 mod finding;
 pub mod gcp;
-#[allow(dead_code, unused_imports)]
 mod http;
 mod ibmcloud;
 mod ibmcloud_powervs;
@@ -168,6 +167,10 @@ pub enum Resource {
     Vm,
     /// A disk without a VM.
     Disk,
+    /// A public address.
+    Address,
+    /// A network interface.
+    Interface,
 }
 
 /// Takes one page of a list after another.

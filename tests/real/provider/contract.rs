@@ -31,3 +31,8 @@ fn libvirt_keeps_the_contract() -> Result<()> {
 fn gcp_keeps_the_contract() -> Result<()> {
     keeps_the_contract("gcp", 14)
 }
+
+#[test]
+fn aws_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("aws", 15)
+}

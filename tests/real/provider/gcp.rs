@@ -1,11 +1,6 @@
 //! Compute Engine: what never counts as absence, what is refused, and who the operator may be.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::Path,
-    process::{Output, Stdio},
-};
+use std::{fs, net::SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
@@ -19,10 +14,10 @@ use peers::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testbed::{MountedFolder, Settings, vm_name};
-use tokio::process::Command;
+use testbed::{Settings, vm_name};
 
-use crate::support::{PROGRAM, run};
+use super::check::{check, findings, outcomes};
+use crate::support::run;
 
 const ACCOUNT: &str = "operator@peer-pods.iam.gserviceaccount.com";
 
@@ -202,36 +197,6 @@ fn a_protected_vm_stays_and_its_refusal_says_why() -> Result<()> {
         ensure!(gcp.peer.state(&instance).await?.instance, "it is gone");
         Ok(())
     })
-}
-
-/// What `check` reports, with these settings and this environment: the exit code and the report.
-async fn check(dir: &Path, settings: &Settings, environment: &[(&str, &str)]) -> Result<(Output, Value)> {
-    let dir = tempfile::tempdir_in(dir)?;
-    let [settings, credentials] = [("settings", &settings.config_map), ("credentials", &settings.secret)]
-        .map(|(name, data)| {
-            MountedFolder::create(dir.path().join(name), data).map(|folder| folder.path().to_owned())
-        });
-    let mut command = Command::new(PROGRAM);
-    command.env_clear().envs(environment.iter().copied()).args(["check", "-o", "json", "--settings-dir"]);
-    command.arg(settings?).arg("--credentials-dir").arg(credentials?).stdin(Stdio::null());
-    let output = command.output().await?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    for secret in ["PRIVATE KEY", "ya29."] {
-        ensure!(!printed.contains(secret), "{printed}");
-    }
-    let report: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
-    Ok((output, report["providers"][0]["cloud"].clone()))
-}
-
-/// The outcomes of what was found out, and their texts.
-fn findings(cloud: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let findings = cloud["findings"].as_array().into_iter().flatten();
-    findings.map(|finding| (text(&finding["outcome"]), text(&finding["text"]))).collect()
-}
-
-fn outcomes(cloud: &Value) -> Vec<String> {
-    findings(cloud).into_iter().map(|(outcome, _)| outcome).collect()
 }
 
 #[test]

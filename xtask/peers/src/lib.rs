@@ -4,9 +4,11 @@
 //! which judge each request. Every one gets its state in a folder of its own, so that many run side by side and none touches what
 //! the machine itself has.
 
+pub mod aws;
 pub mod gcp;
 mod http_relay;
 pub mod libvirt;
+mod python;
 pub mod sshd;
 
 pub use http_relay::{Does, HttpRelay, Seen};

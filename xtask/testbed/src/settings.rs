@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
-    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
+    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
     settings::{Raw, Snapshot},
 };
 
@@ -42,15 +42,35 @@ impl Settings {
         }
     }
 
+    /// Settings for a [`Moto`](peers::aws::Moto), or a relay before it. Without identifier and secret of an access key, the
+    /// credentials of the environment count.
+    pub fn aws(address: SocketAddr, key: Option<(String, String)>) -> Self {
+        let endpoint = format!("http://{address}");
+        let config_map =
+            [("CLOUD_PROVIDER", "aws"), ("AWS_REGION", peers::aws::REGION), ("AWS_ENDPOINT_URL", &endpoint)];
+        let secret = key.into_iter().flat_map(|(id, secret)| {
+            [("AWS_ACCESS_KEY_ID".to_owned(), id), ("AWS_SECRET_ACCESS_KEY".to_owned(), secret)]
+        });
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: secret.collect(),
+        }
+    }
+
     /// A provider for these settings, opened as the operator does.
     pub fn open(&self) -> Result<Box<dyn Provider>, Error> {
+        self.open_at(None)
+    }
+
+    /// A provider for these settings at a place that was recorded.
+    pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
         let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
         let snapshot = Snapshot::parse(&raw, CATALOGUE)
             .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
-        Openers::default().open(&snapshot, Opening::new(32))
+        Openers::default().open(&snapshot, Opening { recorded, ..Opening::new(32) })
     }
 
     /// Settings for the libvirt daemon at this URI.

@@ -13,6 +13,7 @@ use peers::{
 };
 use tempfile::TempDir;
 
+use super::failed;
 use crate::{Settings, vm_name};
 
 pub(super) struct Gcp {
@@ -45,10 +46,6 @@ fn instance(example: &Example) -> Instance<'_> {
         return running;
     }
     Instance { project: OTHER_PROJECT, zone: OTHER_ZONE, ..running }
-}
-
-fn failed(error: anyhow::Error) -> Cannot {
-    Cannot::Failed(error.into())
 }
 
 #[async_trait]
