@@ -45,7 +45,7 @@ impl Metadata {
         const ROLE: &str = "/latest/meta-data/iam/security-credentials/";
         let role = self.read(ROLE).await?;
         let role = String::from_utf8_lossy(&role.body).trim().to_owned();
-        self.read(&format!("{ROLE}{role}")).await?.json()
+        self.read(&format!("{ROLE}{role}")).await?.credential()
     }
 
     async fn read(&self, path: &str) -> Result<Reply, Error> {

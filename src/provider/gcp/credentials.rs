@@ -150,7 +150,7 @@ impl Credentials {
         let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
         let reply = self.send("asking the metadata server for an access token", request, Vec::new()).await;
         let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
-        let token: Token = reply.map_err(|error| error.advising(advice))?.json()?;
+        let token: Token = reply.map_err(|error| error.advising(advice))?.credential()?;
         Ok(token.into())
     }
 
@@ -193,9 +193,10 @@ impl Credentials {
             .body(wanted.to_string().into());
         let reply =
             self.send("asking for an access token of the service account", request, Vec::new()).await?;
-        let Impersonated { access_token, expire_time } = reply.json()?;
-        let expires =
-            expire_time.parse().map_err(|_| reply.unreadable("access token", "its end is no time"))?;
+        let Impersonated { access_token, expire_time } = reply.credential()?;
+        let expires = expire_time.parse().map_err(|_| {
+            Error::new(ErrorClass::Transient, "the access token of the service account has no readable end")
+        })?;
         Ok(Fresh { value: access_token, expires })
     }
 
@@ -206,7 +207,7 @@ impl Credentials {
         fields: &[(&str, &str)],
         secret: &SecretString,
     ) -> Result<Token, Error> {
-        self.send(doing, form(url, fields), vec![secret.clone()]).await?.json()
+        self.send(doing, form(url, fields), vec![secret.clone()]).await?.credential()
     }
 
     async fn send(

@@ -58,6 +58,14 @@ impl Reply {
         serde_json::from_slice(&self.body).map_err(|problem| self.unreadable("JSON", &problem.to_string()))
     }
 
+    /// The body, which holds a credential, as this type. An error quotes nothing of it.
+    pub fn credential<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.body).map_err(|_| {
+            let text = format!("{} failed: the cloud's answer holds no credential", self.doing);
+            Error::new(ErrorClass::Transient, Message::public(text))
+        })
+    }
+
     /// The error that the body is not what the cloud should have answered.
     pub fn unreadable(&self, wanted: &str, problem: &str) -> Error {
         let public =

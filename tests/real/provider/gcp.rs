@@ -279,6 +279,24 @@ fn the_operator_is_who_the_document_or_the_machine_says() -> Result<()> {
     })
 }
 
+#[test]
+fn no_access_token_is_quoted_from_an_answer_that_cannot_be_read() -> Result<()> {
+    run(async {
+        let gcp = Gcp::start().await?;
+        for body in
+            [r#"{"access_token":"ya29.secret"}"#, r#"["ya29.secret"]"#, r#"{"access_token":"ya29.secret""#]
+        {
+            gcp.relay.forget_rules();
+            let answer = Does::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
+            gcp.relay.rule(|seen| seen.path == "/token", answer);
+            let error = gcp.describe("podvm-web-1a2b3c4d").await?.err().context("it is described")?;
+            ensure!(error.class == ErrorClass::Transient, "{error:?}");
+            ensure!(!format!("{error:?}").contains("secret"), "{error:?}");
+        }
+        Ok(())
+    })
+}
+
 /// As `gcloud iam workload-identity-pools create-cred-config` writes it.
 fn federation(here: SocketAddr, audience: &str, token: &str) -> Value {
     json!({

@@ -103,6 +103,15 @@ fn a_cloud_that_throttles_and_one_that_is_dead_delay_no_deletion_on_another() ->
             let state = peer.state(&Instance::running(&name)).await?;
             ensure!(!state.instance && !state.disk, "{name}: {state:?}");
         }
+
+        let (owner, name) = (scene.pods.run("normal").await?, vm_name("normal"));
+        peer.make(&Instance::running(&name)).await?;
+        let before = relay.seen().len();
+        let peerpod = scene.caa.record(&owner, "gcp", &name).await?.name_any();
+        scene.pods.delete("normal").await?;
+        wait::gone(&scene.peerpods, &peerpod, 2 * DEADLINE).await?;
+        let requests: Vec<_> = relay.seen()[before..].iter().map(|seen| seen.method.clone()).collect();
+        ensure!(requests.len() <= 4, "a normal deletion takes {requests:?}");
         Ok(())
     })
 }
