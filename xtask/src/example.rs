@@ -2,7 +2,7 @@
 
 use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::{
     named::{self, Up},
@@ -91,7 +91,7 @@ pub(crate) async fn run(task: Task) -> Result<()> {
         }
         Action::Demo => match task.example {
             Example::Podset => demo::podset::run().await,
-            Example::Ptemplate => bail!("ptemplate has no demo: podset has one"),
+            Example::Ptemplate => demo::ptemplate::run().await,
         },
         Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
         Action::Run { arguments } => {

@@ -49,11 +49,21 @@ async fn podset_is_installed_run_and_uninstalled() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_story_of_podset_goes_as_told() -> Result<()> {
-    let played = Command::new(env!("CARGO_BIN_EXE_xtask")).args(["example", "podset", "demo"]).output()?;
+/// Plays a story, and fails unless it tells this.
+fn story(example: &str, end: &str) -> Result<()> {
+    let played = Command::new(env!("CARGO_BIN_EXE_xtask")).args(["example", example, "demo"]).output()?;
     let told = String::from_utf8(played.stdout)?;
     ensure!(played.status.success(), "{told}\n{}", String::from_utf8_lossy(&played.stderr));
-    ensure!(told.contains("The operator created six Pods in all, and none twice"), "{told}");
+    ensure!(told.contains(end), "{told}");
     Ok(())
+}
+
+#[test]
+fn the_story_of_podset_goes_as_told() -> Result<()> {
+    story("podset", "The operator created six Pods in all, and none twice")
+}
+
+#[test]
+fn the_story_of_ptemplate_goes_as_told() -> Result<()> {
+    story("ptemplate", "The garbage collector deleted the Module, the DaemonSet and its Pod")
 }

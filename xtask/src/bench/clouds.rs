@@ -97,7 +97,8 @@ pub(super) async fn run() -> Result<Figures> {
     let refused = limit(&relay);
     let started = Instant::now();
     let api = bench.peerpods();
-    let deleted = peerpods.iter().map(|name| api.delete(name, &DeleteParams::default()));
+    let params = DeleteParams::default();
+    let deleted = peerpods.iter().map(|name| api.delete(name, &params));
     stream::iter(deleted).buffer_unordered(CONCURRENCY).try_for_each(|_| async { Ok(()) }).await?;
     gone(&api).await?;
     let count = f64::from(u32::try_from(DELETIONS)?);

@@ -213,6 +213,8 @@ fn write(request: &Request) -> String {
         ("create", "pods") => "creates a Pod".to_owned(),
         ("delete", "pods") => format!("deletes Pod {name}"),
         ("patch", "podsets/status") => format!("writes the status of PodSet {name}"),
+        ("patch", "ptemplates/status") => format!("writes the status of Ptemplate {name}"),
+        (_, "modules") => format!("{} Module {name}", object_verb(verb)),
         ("create", "peerpods") => format!("creates PeerPod {name}"),
         ("delete", "peerpods") => format!("deletes PeerPod {name}"),
         ("patch", "peerpods/status") => format!("writes the status of PeerPod {name}"),

@@ -2,12 +2,14 @@
 
 mod build;
 mod columns;
+mod example;
 mod fact;
 mod kept;
 mod observers;
 mod operator;
 mod paint;
 pub(crate) mod podset;
+pub(crate) mod ptemplate;
 mod stage;
 mod stories;
 mod summary;
