@@ -57,6 +57,8 @@ mod docker;
 mod error;
 mod finding;
 mod gcp;
+#[allow(dead_code, unused_imports)]
+mod http;
 mod ibmcloud;
 mod ibmcloud_powervs;
 mod instance;

@@ -45,6 +45,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
         let vm = alone.scene().pod_with_vm("web").await?;
         let cluster = alone.testbed.cluster();
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+        until_refused(cluster, "namespace/confidential-containers-system").await?;
 
         let refusal = refused(cluster, LIBVIRT).await?;
         for kept in [
@@ -91,6 +92,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
             (alone.scene().pod_with_vm("stays").await?, alone.scene().pod_with_vm("goes").await?);
         let cluster = alone.testbed.cluster();
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
+        until_refused(cluster, "namespace/confidential-containers-system").await?;
         refused(cluster, LIBVIRT).await?;
         alone.operator.kill().await?;
         // An API server knows a moment later that a policy is gone.
@@ -150,13 +152,7 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", folder]).await?;
         stage.shares(&[Some(5), Some(5)]).await?;
 
-        // An API server may know a definition that was made anew for a while before its policies do.
-        wait::eventually("the operator is kept", DEADLINE, async || {
-            let delete = ["delete", NEEDED[0], "--namespace", NAMESPACE, "--dry-run=server"];
-            ensure!(cluster.kubectl(&delete).await.is_err(), "it may be deleted");
-            Ok(())
-        })
-        .await?;
+        until_refused(cluster, NEEDED[0]).await?;
         let refusal = refused(cluster, folder).await?;
         for kind in [
             "deployments.apps",
@@ -182,6 +178,17 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
         stage.leave().await?;
         alone.testbed.install_objects().await
     })
+}
+
+/// Waits until the API server refuses to delete this. It knows of a new policy, and of a definition that was made anew, only a
+/// moment after it has taken them.
+async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
+    wait::eventually(&format!("{object} is kept"), DEADLINE, async || {
+        let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
+        ensure!(cluster.kubectl(&delete).await.is_err(), "it may be deleted");
+        Ok(())
+    })
+    .await
 }
 
 /// Waits until the API server refuses to delete these of all that is needed, and of another Deployment.

@@ -1,0 +1,118 @@
+//! How a host is reached: directly or by a proxy, with TLS or without.
+
+use std::{
+    error, io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use hyper::Uri;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::{
+        legacy::connect::{HttpConnector, proxy::Tunnel},
+        proxy::matcher::{Intercept, Matcher},
+    },
+    rt::TokioIo,
+};
+use operator_kit::Message;
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::ring, pki_types::CertificateDer};
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::Options;
+use crate::provider::{Error, ErrorClass};
+
+/// Connects, and encrypts what goes to `https:`.
+pub(super) type Connector = TimeoutConnector<HttpsConnector<Route>>;
+
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// A connector with these proxies, authorities and this deadline.
+pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
+    let tls = Arc::new(tls(&options.authorities)?);
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let direct = HttpsConnector::from((tcp.clone(), Arc::clone(&tls)));
+    let route = Route { tcp, to_proxy: direct, proxy: options.proxy.clone() };
+    let mut connector = TimeoutConnector::new(HttpsConnector::from((route, tls)));
+    connector.set_connect_timeout(Some(options.connect));
+    Ok(connector)
+}
+
+/// Trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, as for every Go program.
+fn tls(authorities: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (usable, _) =
+        roots.add_parsable_certificates(found.certs.into_iter().chain(authorities.iter().cloned()));
+    if usable == 0 {
+        let problems: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
+        let public = "no trusted certificates were found to check the cloud's with; \
+                      install ca-certificates, or name a file of them in SSL_CERT_FILE";
+        let full = format!("{public}: {}", problems.join("; "));
+        return Err(Error::new(ErrorClass::Invalid, Message::new(public, full)));
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| {
+        let full = format!("TLS cannot be set up: {error}");
+        Error::new(ErrorClass::Invalid, Message::new("TLS cannot be set up", full))
+    })?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Leads to a host: a connection to it, or a proxy's tunnel.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    tcp: HttpConnector,
+    to_proxy: HttpsConnector<HttpConnector>,
+    proxy: Option<Arc<Matcher>>,
+}
+
+impl Route {
+    fn proxy(&self, to: &Uri) -> Option<Intercept> {
+        let encrypted = to.scheme_str() == Some("https");
+        self.proxy.as_ref().filter(|_| encrypted).and_then(|proxy| proxy.intercept(to))
+    }
+}
+
+impl Service<Uri> for Route {
+    type Response = Stream;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        if let Some(proxy) = self.proxy(&to) {
+            let mut tunnel = Tunnel::new(proxy.uri().clone(), self.to_proxy.clone());
+            if let Some(login) = proxy.basic_auth() {
+                tunnel = tunnel.with_auth(login.clone());
+            }
+            return Box::pin(async move { Ok(tunnel.oneshot(to).await?) });
+        }
+        let tcp = self.tcp.clone();
+        Box::pin(async move { Ok(MaybeHttpsStream::Http(tcp.oneshot(to).await?)) })
+    }
+}
+
+/// What it means that there is no answer, and a text for a status.
+pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+            let public = "the certificate of the cloud's endpoint is not trusted; \
+                          a private authority's belongs into SSL_CERT_FILE";
+            return (ErrorClass::Invalid, public);
+        }
+        // The source of an `io::Error` is that of the error inside, not the error inside.
+        let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = inside.map_or(error.source(), |inside| Some(inside));
+    }
+    (ErrorClass::Transient, "the cloud cannot be reached")
+}

@@ -1,0 +1,218 @@
+//! One client for every cloud that is spoken to by HTTP.
+//!
+//! ```text
+//! mod.rs      Client: one request, one whole answer
+//! connect.rs  how a host is reached: TLS, roots, proxy
+//! reply.rs    Reply: what came back, and the error that it means
+//! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
+//! token.rs    Tokens: a credential that ends, fetched once for all who ask
+//! ```
+//!
+//! A request is sent once. Nothing is repeated here, because controllers back off; and no redirect is followed, because it would
+//! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
+
+mod connect;
+mod pacing;
+mod reply;
+mod token;
+
+use std::{error, sync::Arc, time::Duration};
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Request, Response, body::Bytes, body::Incoming, header::HeaderValue};
+use hyper_util::{
+    client::{legacy, proxy::matcher::Matcher},
+    rt::{TokioExecutor, TokioTimer},
+};
+use operator_kit::Message;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+
+use self::{connect::Connector, pacing::Pacing};
+pub(super) use self::{
+    reply::Reply,
+    token::{Fresh, Tokens},
+};
+use super::{Error, ErrorClass};
+
+/// How long an idle connection is kept. Shorter than what clouds' load balancers do.
+const IDLE: Duration = Duration::from_secs(50);
+
+/// How many idle connections to one host are kept.
+const IDLE_CONNECTIONS: usize = 16;
+
+/// A client for one cloud, account and region. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    http: legacy::Client<Connector, Full<Bytes>>,
+    options: Arc<Options>,
+    pacing: Arc<Pacing>,
+}
+
+/// What holds for all requests of a client.
+#[derive(Debug)]
+pub(super) struct Options {
+    /// How long it may take until a host is connected to, proxy and TLS included.
+    pub connect: Duration,
+    /// How long a request may take, from its turn to its answer's last byte.
+    pub total: Duration,
+    /// The longest body, in bytes.
+    pub body: usize,
+    /// The proxies. None: hosts are reached directly (metadata servers). `http:` is never sent by a proxy.
+    pub proxy: Option<Arc<Matcher>>,
+    /// Authorities that are trusted beside the machine's.
+    pub authorities: Vec<CertificateDer<'static>>,
+}
+
+/// A request, and what the client has to know of it.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// What is being done, for errors: "reading the VM".
+    pub doing: &'static str,
+    /// Which of the cloud's rates it counts for.
+    pub pace: Pace,
+    /// The request, its URI with scheme and host. Headers with a credential are marked sensitive.
+    pub request: Request<Bytes>,
+    /// What must not be quoted, beside sensitive headers.
+    pub secrets: Vec<SecretString>,
+}
+
+/// Clouds count requests that change something apart from those that do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// It changes nothing.
+    Read,
+    /// It may change something.
+    Write,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            total: Duration::from_secs(20),
+            body: 4 << 20,
+            proxy: Some(Arc::new(Matcher::from_env())),
+            authorities: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// For a server of the machine itself, which gives out credentials.
+    pub(super) fn metadata() -> Self {
+        let connect = Duration::from_secs(2);
+        Self { connect, total: 3 * connect, body: 64 << 10, proxy: None, authorities: Vec::new() }
+    }
+}
+
+impl Call {
+    /// A request in whose body there is no credential.
+    pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
+        Self { doing, pace, request, secrets: Vec::new() }
+    }
+}
+
+impl Client {
+    /// A client that connects when it is first used. Fails if this machine has no trusted certificates.
+    pub(super) fn new(options: Options) -> Result<Self, Error> {
+        let connector = connect::connector(&options)?;
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(connector);
+        Ok(Self { http, options: Arc::new(options), pacing: Arc::default() })
+    }
+
+    /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
+    /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) and if the pace asks for a wait that is
+    /// too long ([`ErrorClass::Throttled`]).
+    pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
+        let Call { doing, pace, request, mut secrets } = call;
+        let sensitive = request.headers().values().filter(|value| value.is_sensitive());
+        secrets.extend(sensitive.filter_map(credential));
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        let failed = |class, public: &str, why: &str| {
+            let public = format!("{doing} failed: {public}");
+            let full = format!("{public}: {host}: {}", reply::masked(why, &secrets));
+            Error::new(class, Message::new(public, full))
+        };
+        self.pacing.turn(pace).await.map_err(|retry_after| {
+            let public = format!("{doing} has to wait for its turn: the cloud takes few requests a second");
+            Error::new(ErrorClass::Throttled { retry_after }, Message::public(public))
+        })?;
+        let total = self.options.total;
+        let answer = match timeout(total, self.exchange(request)).await {
+            Err(_) => {
+                let why = format!("no whole answer within {total:?}");
+                return Err(failed(ErrorClass::Transient, "the cloud did not answer in time", &why));
+            }
+            Ok(Err(NoAnswer::TooLong)) => {
+                let why = format!("the body has more than {} bytes", self.options.body);
+                return Err(failed(ErrorClass::Transient, "the cloud's answer is too long", &why));
+            }
+            Ok(Err(NoAnswer::Failed(error))) => {
+                let (class, public) = connect::meaning(&*error);
+                return Err(failed(class, public, &causes(&*error)));
+            }
+            Ok(Ok(answer)) => answer,
+        };
+        if answer.status().is_success() {
+            self.pacing.answered(pace);
+        }
+        Ok(Reply::new(doing, pace, answer, secrets, Arc::clone(&self.pacing)))
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
+        let answer = self
+            .http
+            .request(request.map(Full::new))
+            .await
+            .map_err(|error| NoAnswer::Failed(error.into()))?;
+        let (head, body) = answer.into_parts();
+        Ok(Response::from_parts(head, self.whole(body).await?))
+    }
+
+    async fn whole(&self, body: Incoming) -> Result<Bytes, NoAnswer> {
+        let whole = Limited::new(body, self.options.body).collect().await;
+        whole.map(http_body_util::Collected::to_bytes).map_err(|error| {
+            let too_long = error.is::<http_body_util::LengthLimitError>();
+            if too_long { NoAnswer::TooLong } else { NoAnswer::Failed(error) }
+        })
+    }
+}
+
+enum NoAnswer {
+    TooLong,
+    Failed(Box<dyn error::Error + Send + Sync>),
+}
+
+/// What is secret in a header: `Bearer abc` says so, and `abc`.
+fn credential(header: &HeaderValue) -> Option<SecretString> {
+    let text = header.to_str().ok()?;
+    Some(text.rsplit(' ').next().unwrap_or(text).into())
+}
+
+/// A bearer token for the header `Authorization`. Fails if it has characters that a header cannot have.
+pub(super) fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()))
+        .map_err(|_| Error::new(ErrorClass::Unauthorized, "the access token is malformed"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// An error with what led to it.
+fn causes(error: &(dyn error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! What a cloud answered, and the error that it means.
+
+use std::{sync::Arc, time::Duration};
+
+use hyper::{HeaderMap, Response, StatusCode, body::Bytes, header};
+use jiff::Timestamp;
+use operator_kit::Message;
+use secrecy::{ExposeSecret, SecretString};
+use serde::de::DeserializeOwned;
+
+use super::{Pace, pacing::Pacing};
+use crate::provider::{Error, ErrorClass};
+
+/// How long a cloud is left alone that asks for fewer requests and does not say how long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A cloud is left alone no longer, whatever it says.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
+
+/// As many characters of a cloud's text are quoted.
+const QUOTED: usize = 400;
+
+/// As many characters of a cloud's error code are quoted.
+const CODE: usize = 80;
+
+/// Where clouds put what their support asks for.
+const REQUEST_IDS: [&str; 4] = ["x-amzn-requestid", "x-ms-request-id", "x-request-id", "x-goog-request-id"];
+
+/// A whole answer.
+#[derive(Debug)]
+pub(in crate::provider) struct Reply {
+    doing: &'static str,
+    pace: Pace,
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    secrets: Vec<SecretString>,
+    pacing: Arc<Pacing>,
+}
+
+impl Reply {
+    pub(super) fn new(
+        doing: &'static str,
+        pace: Pace,
+        answer: Response<Bytes>,
+        secrets: Vec<SecretString>,
+        pacing: Arc<Pacing>,
+    ) -> Self {
+        let (head, body) = answer.into_parts();
+        Self { doing, pace, status: head.status, headers: head.headers, body, secrets, pacing }
+    }
+
+    /// The body as this type.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.body).map_err(|problem| self.unreadable("JSON", &problem.to_string()))
+    }
+
+    /// The error that the body is not what the cloud should have answered.
+    pub fn unreadable(&self, wanted: &str, problem: &str) -> Error {
+        let public =
+            format!("{} failed: the cloud's answer is not the {wanted} that was expected", self.doing);
+        let begin = String::from_utf8_lossy(&self.body[..self.body.len().min(QUOTED)]);
+        let full = format!("{public}: {problem}; it begins with {:?}", masked(&begin, &self.secrets));
+        Error::new(ErrorClass::Transient, Message::new(public, full))
+    }
+
+    /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud's
+    /// documents explain; without it the status counts. A status alone never means absence.
+    pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
+        let mut class = class.unwrap_or_else(|| self.class());
+        if let ErrorClass::Throttled { retry_after } = &mut class {
+            self.pacing.refused(self.pace);
+            *retry_after = self.retry_after().unwrap_or(*retry_after).max(RETRY_AFTER);
+        }
+        let code: String = code.chars().filter(char::is_ascii_graphic).take(CODE).collect();
+        let separator = if code.is_empty() { "" } else { " " };
+        let status = self.status.as_u16();
+        let public = format!("{} failed: the cloud answered {status}{separator}{code}", self.doing);
+        let request = self.request_id().map(|id| format!(" (request {id})")).unwrap_or_default();
+        let full = format!("{public}: {}{request}", masked(message, &self.secrets));
+        Error::new(class, Message::new(public, full))
+    }
+
+    /// How long the cloud wants to be left alone, or when it is to be asked again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let text = self.headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+        let time = text.parse().map(Duration::from_secs).ok().or_else(|| {
+            let then = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+            Some(Duration::try_from(then.duration_since(Timestamp::now())).unwrap_or_default())
+        });
+        time.map(|time| time.min(LONGEST_RETRY_AFTER))
+    }
+
+    fn class(&self) -> ErrorClass {
+        match self.status.as_u16() {
+            401 | 403 => ErrorClass::Unauthorized,
+            429 => ErrorClass::Throttled { retry_after: RETRY_AFTER },
+            503 if self.headers.contains_key(header::RETRY_AFTER) => {
+                ErrorClass::Throttled { retry_after: RETRY_AFTER }
+            }
+            408 | 425 | 500..=599 => ErrorClass::Transient,
+            409 | 423 => ErrorClass::Refused,
+            _ => ErrorClass::Invalid,
+        }
+    }
+
+    fn request_id(&self) -> Option<String> {
+        let id = REQUEST_IDS.iter().find_map(|name| self.headers.get(*name))?.to_str().ok()?;
+        Some(id.chars().take(CODE).collect())
+    }
+}
+
+/// `text` on one line, without secrets, and not longer than what a log line bears.
+pub(super) fn masked(text: &str, secrets: &[SecretString]) -> String {
+    let secrets = secrets.iter().map(ExposeSecret::expose_secret).filter(|secret| !secret.is_empty());
+    let text = secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "…"));
+    let line = text.chars().map(|character| if character.is_control() { ' ' } else { character });
+    line.take(QUOTED).collect()
+}

@@ -1,0 +1,177 @@
+//! The client against servers that misbehave.
+
+mod server;
+
+use std::time::Duration;
+
+use hyper::{Request, StatusCode, body::Bytes, header::HeaderValue};
+use hyper_util::client::proxy::matcher::Matcher;
+use secrecy::SecretString;
+
+use self::server::{Answer, Server};
+use super::*;
+
+const QUICK: Duration = Duration::from_millis(300);
+
+fn options() -> Options {
+    Options { connect: QUICK, total: 2 * QUICK, body: 10_000, proxy: None, authorities: Vec::new() }
+}
+
+fn get(uri: &str) -> Call {
+    Call::new("reading the VM", Pace::Read, Request::get(uri).body(Bytes::new()).unwrap())
+}
+
+async fn answer(answer: Answer) -> Result<Reply, Error> {
+    let server = Server::start(answer).await;
+    Client::new(options()).unwrap().send(get(&server.uri("/"))).await
+}
+
+fn whole(status: &str, headers: &str, body: &str) -> Answer {
+    let length = body.len();
+    Answer::Text(format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{headers}\r\n{body}"))
+}
+
+#[tokio::test]
+async fn a_whole_answer_is_given_whatever_its_status() {
+    let reply = answer(whole("418 No", "x-request-id: r-1\r\n", r#"{"a": 1}"#)).await.unwrap();
+    assert_eq!(reply.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(reply.json::<serde_json::Value>().unwrap()["a"], 1);
+    let error = reply.error("Teapot", "short and stout", None);
+    assert_eq!(error.message.for_status(), "reading the VM failed: the cloud answered 418 Teapot");
+    assert_eq!(
+        error.message.for_log(),
+        "reading the VM failed: the cloud answered 418 Teapot: short and stout (request r-1)"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_whole_answer_may_come_later() {
+    let long = "x".repeat(20_000);
+    for broken in [
+        Answer::Silence,
+        Answer::Reset,
+        Answer::Text("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf".into()),
+        Answer::Text("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf".into()),
+        Answer::Text("no HTTP at all\r\n\r\n".into()),
+        Answer::Drops("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n".into()),
+        whole("200 OK", "", &long),
+        Answer::Text(format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}",
+            long.len()
+        )),
+    ] {
+        let error = answer(broken.clone()).await.err().unwrap_or_else(|| panic!("{broken:?} is no answer"));
+        assert_eq!(error.class, ErrorClass::Transient, "{broken:?}");
+        assert!(error.message.for_status().starts_with("reading the VM failed: the cloud"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_another_kind_is_told_with_its_beginning() {
+    let reply = answer(whole("200 OK", "content-type: text/html\r\n", "<html>captive portal")).await.unwrap();
+    let error = reply.json::<serde_json::Value>().unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+    assert!(error.message.for_log().contains("<html>captive portal"), "{error:?}");
+    assert!(!error.message.for_status().contains("captive"), "{error:?}");
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed() {
+    let target = Server::start(whole("200 OK", "", "")).await;
+    let location = format!("location: {}\r\n", target.uri("/"));
+    let reply = answer(whole("307 Elsewhere", &location, "")).await.unwrap();
+    assert_eq!(reply.status, StatusCode::TEMPORARY_REDIRECT);
+    assert_eq!(reply.error("", "", None).class, ErrorClass::Invalid);
+    assert_eq!(target.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_status_has_a_class_and_none_means_absence() {
+    for (status, class) in [
+        (401, ErrorClass::Unauthorized),
+        (403, ErrorClass::Unauthorized),
+        (404, ErrorClass::Invalid),
+        (409, ErrorClass::Refused),
+        (410, ErrorClass::Invalid),
+        (500, ErrorClass::Transient),
+        (503, ErrorClass::Transient),
+        (429, ErrorClass::Throttled { retry_after: Duration::from_secs(1) }),
+    ] {
+        let reply = answer(whole(&format!("{status} x"), "", "")).await.unwrap();
+        assert_eq!(reply.error("", "", None).class, class, "{status}");
+    }
+    for (after, seconds) in [("7", 7), ("100000", 600), ("0", 1), ("Sun, 06 Nov 1994 08:49:37 GMT", 1)] {
+        let reply = answer(whole("503 Busy", &format!("retry-after: {after}\r\n"), "")).await.unwrap();
+        let retry_after = Duration::from_secs(seconds);
+        assert_eq!(reply.error("", "", None).class, ErrorClass::Throttled { retry_after }, "{after}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_secret_is_quoted() {
+    let server = Server::start(whole("400 No", "", "")).await;
+    let mut call = get(&server.uri("/"));
+    let headers = call.request.headers_mut();
+    headers.insert("authorization", bearer(&"a-token".into()).unwrap());
+    let mut key = HeaderValue::from_static("a-key");
+    key.set_sensitive(true);
+    headers.insert("x-key", key);
+    call.secrets.push(SecretString::from("a-password"));
+    let reply = Client::new(options()).unwrap().send(call).await.unwrap();
+    let said = format!("no a-token, no a-key,\nno a-password{}", "!".repeat(2000));
+    let error = reply.error("Code", &said, None);
+    let log = error.message.for_log();
+    assert!(log.contains("no …, no …, no …!"), "{log}");
+    assert!(log.len() < 1000, "{log}");
+}
+
+#[tokio::test]
+async fn only_a_trusted_certificate_is_accepted() {
+    let (server, authority) = Server::encrypted(whole("200 OK", "", "")).await;
+    let error = Client::new(options()).unwrap().send(get(&server.uri("/"))).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Invalid);
+    assert!(error.message.for_status().contains("SSL_CERT_FILE"), "{error:?}");
+    let trusting = Options { authorities: vec![authority], ..options() };
+    assert!(Client::new(trusting).unwrap().send(get(&server.uri("/"))).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_encrypted_goes_by_the_proxy_unless_its_host_is_exempt() {
+    let (server, authority) = Server::encrypted(whole("200 OK", "", "")).await;
+    let proxy = Server::start(Answer::Tunnel).await;
+    let through = |no: &str| {
+        let matcher = Matcher::builder().all(proxy.uri("")).no(no.to_owned()).build();
+        Client::new(Options {
+            proxy: Some(Arc::new(matcher)),
+            authorities: vec![authority.clone()],
+            ..options()
+        })
+        .unwrap()
+    };
+    assert!(through("").send(get(&server.uri("/"))).await.is_ok());
+    assert_eq!(proxy.connections(), 1);
+    assert!(through("127.0.0.1,localhost").send(get(&server.uri("/"))).await.is_ok());
+    let plain = Server::start(whole("200 OK", "", "")).await;
+    assert!(through("").send(get(&plain.uri("/"))).await.is_ok());
+    assert_eq!(proxy.connections(), 1, "neither an exempt host nor plain HTTP takes the proxy");
+}
+
+#[tokio::test]
+async fn a_dead_host_and_a_host_that_never_connects_are_told() {
+    let dead = Server::start(Answer::Silence).await;
+    let uri = dead.uri("/");
+    drop(dead);
+    let error = Client::new(options()).unwrap().send(get(&uri)).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+    assert_eq!(error.message.for_status(), "reading the VM failed: the cloud cannot be reached");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let server = Server::start(whole("200 OK", "", "{}")).await;
+    let client = Client::new(options()).unwrap();
+    for _ in 0..5 {
+        assert_eq!(client.send(get(&server.uri("/"))).await.unwrap().status, StatusCode::OK);
+    }
+    assert_eq!(server.connections(), 1);
+}

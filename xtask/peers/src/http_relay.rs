@@ -1,0 +1,194 @@
+//! A way to an HTTP server on which some requests are answered wrongly, late or not at all.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, future::pending, stream};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::{
+    Request, Response, Uri,
+    body::{Bytes, Frame, Incoming},
+    header,
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+};
+use tokio::{net::TcpListener, task::JoinSet, time::sleep};
+
+/// Passes requests on, save those that a [rule](Self::rule) is for, and remembers all. Dropped, it ends with its connections.
+pub struct HttpRelay {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    _running: JoinSet<()>,
+}
+
+/// A request that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its method, in capitals.
+    pub method: String,
+    /// Its path and its query.
+    pub path: String,
+    /// Its body.
+    pub body: String,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug)]
+pub enum Does {
+    /// The relay answers it.
+    Answer {
+        /// The status.
+        status: u16,
+        /// The headers' names and values.
+        headers: Vec<(&'static str, String)>,
+        /// The body.
+        body: String,
+    },
+    /// Nobody answers it.
+    Hang,
+    /// The connection ends in the middle of the server's answer.
+    CutOff,
+    /// The server's answer comes so much later.
+    Delay(Duration),
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    seen: Vec<Seen>,
+}
+
+struct Rule {
+    is_for: Box<dyn Fn(&Seen) -> bool + Send + Sync>,
+    does: Does,
+}
+
+type Body = BoxBody<Bytes, io::Error>;
+type Upstream = Client<HttpConnector, Full<Bytes>>;
+
+impl HttpRelay {
+    /// A relay before the server at `upstream`, at a port of its own. Must be called within a tokio runtime.
+    pub async fn start(upstream: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listening for a relay")?;
+        let address = listener.local_addr()?;
+        let state = Arc::<Mutex<State>>::default();
+        let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build_http();
+        let mut running = JoinSet::new();
+        let relay = Relay { upstream, client, state: Arc::clone(&state) };
+        running.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let relay = relay.clone();
+                let service = service_fn(move |request| relay.clone().relay(request));
+                // A client may go, and a rule may end the connection.
+                connections.spawn(async move {
+                    drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+                });
+            }
+        });
+        Ok(Self { address, state, _running: running })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on requests of this kind end so. Of several rules for a request the first one counts.
+    pub fn rule(&self, is_for: impl Fn(&Seen) -> bool + Send + Sync + 'static, does: Does) {
+        lock(&self.state).rules.push(Rule { is_for: Box::new(is_for), does });
+    }
+
+    /// From now on all requests are passed on.
+    pub fn forget_rules(&self) {
+        lock(&self.state).rules.clear();
+    }
+
+    /// All requests that came, in their order.
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.state).seen.clone()
+    }
+}
+
+#[derive(Clone)]
+struct Relay {
+    upstream: SocketAddr,
+    client: Upstream,
+    state: Arc<Mutex<State>>,
+}
+
+impl Relay {
+    async fn relay(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        Ok(self
+            .answer(request)
+            .await
+            .unwrap_or_else(|problem| refusal(502, format!("the relay: {problem:#}"))))
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>> {
+        let (mut head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let seen = Seen {
+            method: head.method.to_string(),
+            path: path.to_owned(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+        };
+        head.uri = format!("http://{}{path}", self.upstream).parse::<Uri>()?;
+        let does = {
+            let mut state = lock(&self.state);
+            let does = state.rules.iter().find(|rule| (rule.is_for)(&seen)).map(|rule| rule.does.clone());
+            state.seen.push(seen);
+            does
+        };
+        match &does {
+            Some(Does::Answer { status, headers, body }) => {
+                let mut answer = refusal(*status, body.clone());
+                for (name, value) in headers {
+                    answer.headers_mut().insert(*name, value.parse()?);
+                }
+                return Ok(answer);
+            }
+            Some(Does::Hang) => pending().await,
+            Some(Does::Delay(time)) => sleep(*time).await,
+            Some(Does::CutOff) | None => {}
+        }
+        let answer = self.client.request(Request::from_parts(head, Full::new(body))).await?;
+        let (mut head, body) = answer.into_parts();
+        let body = body.collect().await?.to_bytes();
+        head.headers.remove(header::TRANSFER_ENCODING);
+        head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+        let body = if let Some(Does::CutOff) = does { cut_off(&body) } else { whole(body) };
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+fn refusal(status: u16, text: String) -> Response<Body> {
+    let mut answer = Response::new(whole(text.into()));
+    *answer.status_mut() = status.try_into().unwrap_or_default();
+    answer
+}
+
+fn whole(body: Bytes) -> Body {
+    Full::new(body).map_err(|never| match never {}).boxed()
+}
+
+fn cut_off(body: &Bytes) -> Body {
+    let half = Ok(Frame::data(body.slice(..body.len() / 2)));
+    let end = stream::once(async { Err(io::Error::other("cut off")) });
+    BodyExt::boxed(StreamBody::new(stream::iter([half]).chain(end)))
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
