@@ -27,7 +27,7 @@ func main() {
 		log.Fatal(err)
 	}
 	routes := http.NewServeMux()
-	routes.Handle("/subscriptions/", manager)
+	routes.Handle("/", manager)
 	routes.HandleFunc("POST /{tenant}/oauth2/v2.0/token", cloud.issueToken)
 	routes.HandleFunc("GET /metadata/identity/oauth2/token", cloud.issueIdentityToken)
 	cloud.control(routes)
