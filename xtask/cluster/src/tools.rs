@@ -1,4 +1,4 @@
-//! The programs of a cluster: built from the pinned Go modules in `tools/`, once, and kept outside `target/`.
+//! Programs in Go, such as those of a cluster: built from the pinned modules in `tools/`, once, and kept outside `target/`.
 //!
 //! They land in `~/.cache/peerpod-operator/tools/MODULE-HASH/`, where the hash covers everything that decides what is
 //! built. Builds go to a temporary folder first and are moved in place, under a lock: several processes can ask at once.
@@ -27,9 +27,11 @@ pub(crate) const LDFLAGS: &str = "-s -w";
 pub(crate) const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
     -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36";
 
-/// A Go module in `tools/` whose `tool` directives name programs to build.
-pub(crate) struct Module {
+/// A Go module with programs to build: its own, or those that its `tool` directives name.
+pub struct Module {
     pub(crate) name: &'static str,
+    /// The folder with its `go.mod`, its `go.sum` and its own sources.
+    pub(crate) source: &'static str,
     /// Build tags; none if empty.
     pub(crate) tags: &'static str,
     pub(crate) ldflags: &'static str,
@@ -53,6 +55,7 @@ impl Data {
 
 const ETCD: Module = Module {
     name: "etcd",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/etcd"),
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
@@ -60,6 +63,7 @@ const ETCD: Module = Module {
 };
 const KWOK: Module = Module {
     name: "kwok",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kwok"),
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
@@ -79,6 +83,7 @@ const KWOK_STAGES: Data = Data {
 };
 const KUBERNETES: Module = Module {
     name: "kubernetes",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kubernetes"),
     tags: "",
     ldflags: KUBERNETES_LDFLAGS,
     programs: &[
@@ -92,6 +97,7 @@ const KUBERNETES: Module = Module {
 
 const HELM: Module = Module {
     name: "helm",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/helm"),
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
@@ -99,9 +105,13 @@ const HELM: Module = Module {
 };
 
 impl Module {
-    /// The folder with its `go.mod` and `go.sum`.
-    fn source(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tools").join(self.name)
+    /// A module with these programs, each with its name and its package. `name` names its folder in the cache.
+    pub const fn new(
+        name: &'static str,
+        source: &'static str,
+        programs: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self { name, source, tags: "", ldflags: LDFLAGS, programs, data: None }
     }
 
     fn build_flags(&self) -> Vec<&str> {
@@ -112,11 +122,21 @@ impl Module {
         flags
     }
 
+    /// The files that decide what is built, in a fixed order.
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let listed = fs::read_dir(self.source).with_context(|| format!("reading {}", self.source))?;
+        let mut files = listed.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.retain(|path| {
+            path.extension().is_some_and(|it| ["go", "mod", "sum"].iter().any(|kind| it == *kind))
+        });
+        files.sort();
+        Ok(files)
+    }
+
     /// Stands for everything that decides what is built.
     fn hash(&self) -> Result<String> {
         let mut text = self.build_flags().join(" ").into_bytes();
-        for file in ["go.mod", "go.sum"] {
-            let path = self.source().join(file);
+        for path in self.files()? {
             text.extend(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
         }
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
@@ -127,7 +147,7 @@ impl Module {
     /// A `go` command in its folder, free of settings that would change what comes out.
     fn go(&self, args: &[&str]) -> Command {
         let mut go = Command::new("go");
-        go.args(args).current_dir(self.source());
+        go.args(args).current_dir(self.source);
         go.env("CGO_ENABLED", "0").env("GOFLAGS", "").env("GOWORK", "off");
         go
     }
@@ -139,12 +159,7 @@ impl Module {
              need; install it from https://go.dev/dl and put it on the PATH",
         )?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "go {} in {} failed: {stderr}",
-            args.join(" "),
-            self.source().display()
-        );
+        ensure!(output.status.success(), "go {} in {} failed: {stderr}", args.join(" "), self.source);
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
@@ -189,9 +204,14 @@ impl Tools {
 /// Finds helm, which no cluster needs by itself, and first builds it if it is missing: a minute or two, with progress on
 /// standard error.
 pub async fn helm() -> Result<PathBuf> {
+    program(&HELM, "helm").await
+}
+
+/// Finds a program of this module, and first builds it if it is missing.
+pub async fn program(module: &Module, name: &str) -> Result<PathBuf> {
     let places = Places::from_environment()?;
-    places.build_missing(&[&HELM]).await?;
-    places.program(&HELM, "helm")
+    places.build_missing(&[module]).await?;
+    places.program(module, name)
 }
 
 /// Where programs are looked for.
@@ -339,7 +359,7 @@ mod tests {
         let other_flags = Module { ldflags: "-s", ..ETCD };
         assert_eq!(ETCD.hash()?, ETCD.hash()?);
         assert_ne!(ETCD.hash()?, other_flags.hash()?);
-        assert_ne!(ETCD.hash()?, Module { name: "kwok", ..ETCD }.hash()?, "another go.mod");
+        assert_ne!(ETCD.hash()?, Module { source: KWOK.source, ..ETCD }.hash()?, "another go.mod");
         Ok(())
     }
 

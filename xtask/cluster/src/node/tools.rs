@@ -24,6 +24,7 @@ pub const PAUSE_IMAGE: &str = "peerpod-operator-pause:1";
 
 const KUBERNETES_NODE: Module = Module {
     name: "kubernetes-node",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kubernetes-node"),
     tags: "",
     ldflags: KUBERNETES_LDFLAGS,
     programs: &[
@@ -34,6 +35,7 @@ const KUBERNETES_NODE: Module = Module {
 };
 const CONTAINERD: Module = Module {
     name: "containerd",
+    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/containerd"),
     // The file systems of these need C libraries.
     tags: "no_btrfs no_zfs no_devmapper",
     ldflags: LDFLAGS,
