@@ -25,6 +25,10 @@ func (c *cloud) control(routes *http.ServeMux) {
 			reply(out, http.StatusOK, answer)
 		})
 	}
+	// Sets the URL by which callers reach Resource Manager: tokens are for it.
+	add("address", func(decode func(any) error) (any, error) {
+		return struct{}{}, decode(&c.address)
+	})
 	// Adds or changes a principal.
 	add("principal", func(decode func(any) error) (any, error) {
 		var p principal

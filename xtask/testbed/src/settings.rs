@@ -8,6 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use peerpod_operator::{
+    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
+    settings::{Raw, Snapshot},
+};
+use peers::azure::{CLIENT, GROUP, SECRET, SUBSCRIPTION, TENANT};
 
 /// The content of `peer-pods-cm` and `peer-pods-secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +24,34 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Settings for an [`Azure`](peers::azure::Azure) at this URL, with the secret of its application.
+    pub fn azure(url: &str) -> Self {
+        let config_map = [
+            ("CLOUD_PROVIDER", "azure"),
+            ("AZURE_SUBSCRIPTION_ID", SUBSCRIPTION),
+            ("AZURE_RESOURCE_GROUP", GROUP),
+            ("AZURE_AUTHORITY_HOST", url),
+            ("AZURE_RESOURCE_MANAGER_ENDPOINT", url),
+        ];
+        let secret =
+            [("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", CLIENT), ("AZURE_CLIENT_SECRET", SECRET)];
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: secret.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        }
+    }
+
+    /// A provider for these settings, opened as the operator does.
+    pub fn open(&self) -> Result<Box<dyn Provider>, Error> {
+        let secrets = |data: &BTreeMap<String, String>| {
+            data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
+        };
+        let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
+        let snapshot = Snapshot::parse(&raw, CATALOGUE)
+            .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
+        Openers::default().open(&snapshot, Opening::new(32))
+    }
+
     /// Settings for the libvirt daemon at this URI.
     pub fn libvirt(uri: &str) -> Self {
         let config_map = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri), ("LIBVIRT_POOL", "default")];

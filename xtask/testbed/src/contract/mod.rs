@@ -1,18 +1,20 @@
 //! The clouds that the contract's scenarios run on, each started for itself.
 
+mod azure;
 mod libvirt;
 
 use anyhow::{Result, bail};
 use peerpod_operator::provider::contract::{Cannot, Peer, Tally, memory::Memory, run};
 
 /// Their names. A new cloud adds a line here and in [`start`].
-pub const PROVIDERS: [&str; 2] = ["memory", "libvirt"];
+pub const PROVIDERS: [&str; 3] = ["memory", "libvirt", "azure"];
 
 /// Starts the cloud of this name.
 async fn start(provider: &str) -> Result<Box<dyn Peer>> {
     Ok(match provider {
         "memory" => Box::new(Memory::default()),
         "libvirt" => Box::new(libvirt::Libvirt::start().await?),
+        "azure" => Box::new(azure::Azure::start().await?),
         _ => bail!("there is no contract test for {provider}; there is one for {}", PROVIDERS.join(", ")),
     })
 }
