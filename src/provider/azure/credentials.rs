@@ -20,7 +20,7 @@ use tokio::{fs::File, io::AsyncReadExt as _};
 
 use super::{
     answer::accepted,
-    settings::{Region, Settings, is_safe, region},
+    settings::{Region, Settings, region},
 };
 use crate::{
     provider::{
@@ -101,7 +101,7 @@ pub(super) fn source(
     let client_id = secret(&settings.client_id, CLIENT_ID);
     let proof = settings.client_secret.clone().map(Proof::Secret);
     let Some(proof) = proof.or_else(|| variable(TOKEN_FILE).map(Proof::TokenFile)) else {
-        let url = variable(METADATA_HOST).filter(|url| is_safe(url)).unwrap_or_else(|| METADATA.to_owned());
+        let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
         return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, region));
     };
     let malformed = |key, problem: &str| Malformed { key, problem: problem.to_owned() };

@@ -12,6 +12,9 @@ use crate::provider::{Error, ErrorClass, Finding, POD_VM};
 /// The version of the interface that tells rights.
 const AUTHORIZATION: &str = "2022-04-01";
 
+/// What the question takes.
+const ASK: &str = "Microsoft.Authorization/permissions/read";
+
 /// What deletions need.
 const NEEDED: [&str; 9] = [
     "Microsoft.Compute/virtualMachines/read",
@@ -49,9 +52,10 @@ impl Azure {
             Finding::tried("look up machines", machines),
             match self.roles().await {
                 Ok(roles) => Finding::tried("delete machines", judged(&roles)),
-                Err(unknown) => {
-                    Finding::untried("delete machines", format!("check cannot ask for the rights: {unknown}"))
-                }
+                Err(unknown) => Finding::untried(
+                    "delete machines",
+                    format!("check asks for the rights by {ASK}: {unknown}"),
+                ),
             },
             Finding::untried("locks", "Azure tells only at a deletion that a lock forbids it"),
         ])

@@ -114,7 +114,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
 }
 
 /// Whether credentials may be sent to this URL.
-pub(super) fn is_safe(url: &str) -> bool {
+fn is_safe(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
