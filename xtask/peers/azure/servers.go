@@ -147,7 +147,8 @@ func (c *call) listResources(_ string, options *armresources.ClientListByResourc
 		part = match[1]
 	}
 	expanded := options != nil && options.Expand != nil && strings.Contains(*options.Expand, "createdTime")
-	var found []*armresources.GenericResourceExpanded
+	// Resource Manager writes an empty list, too.
+	found := []*armresources.GenericResourceExpanded{}
 	for _, r := range c.group.resources {
 		named := strings.Contains(strings.ToLower(r.name), strings.ToLower(part))
 		if !named || r.behavior == hidden || !c.principal.may(r.kind+"/read") {

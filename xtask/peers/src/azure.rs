@@ -36,7 +36,7 @@ pub const OTHER_GROUP: &str = "elsewhere";
 /// The application that may delete pod VMs, and its secret.
 pub const CLIENT: &str = "55555555-5555-5555-5555-555555555555";
 /// Its secret.
-pub const SECRET: &str = "the application's secret";
+pub const SECRET: &str = "s3cr3t~of the app";
 /// What an application must be allowed to delete pod VMs.
 pub const ACTIONS: [&str; 9] = [
     "Microsoft.Compute/virtualMachines/read",
