@@ -415,15 +415,23 @@ fn a_vm_on_azure_goes_with_its_pod_wherever_its_identifier_says() -> Result<()> 
         let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
         let data = "data-of-web";
         let mut recorded = Vec::new();
-        for (pod, subscription, data_disk) in
-            [("web", SUBSCRIPTION, Some(data)), ("far", OTHER_SUBSCRIPTION, None)]
-        {
+        let pods = ["web", "far", "left"];
+        for pod in pods {
             let owner = scene.pods.run(pod).await?;
             let name = vm_name(pod);
-            let id = peer.make(&Vm { subscription, data_disk, ..Vm::named(&name) }).await?;
+            let vm = match pod {
+                "web" => Vm { data_disk: Some(data), ..Vm::named(&name) },
+                "far" => Vm { subscription: OTHER_SUBSCRIPTION, ..Vm::named(&name) },
+                _ => Vm { detach: true, ..Vm::named(&name) },
+            };
+            let id = peer.make(&vm).await?;
+            if vm.detach {
+                // Its interface with an address and its disk stay.
+                peer.remove(&id).await?;
+            }
             recorded.push(scene.caa.record(&owner, "azure", &id).await?.name_any());
         }
-        for pod in ["web", "far"] {
+        for pod in pods {
             scene.pods.delete(pod).await?;
         }
         for peerpod in recorded {

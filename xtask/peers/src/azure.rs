@@ -91,6 +91,8 @@ pub struct Vm<'a> {
     pub group: &'a str,
     /// Its name.
     pub name: &'a str,
+    /// Whether its interface has a public address.
+    pub address: bool,
     /// The name of a user's disk that is attached to it.
     pub data_disk: Option<&'a str>,
     /// Whether its interface and its disk stay when it goes.
@@ -115,13 +117,14 @@ pub enum Behavior {
 }
 
 impl<'a> Vm<'a> {
-    /// One in [`SUBSCRIPTION`] and [`GROUP`].
+    /// One in [`SUBSCRIPTION`] and [`GROUP`], with a public address.
     pub fn named(name: &'a str) -> Self {
         Self {
             subscription: SUBSCRIPTION,
             tenant: TENANT,
             group: GROUP,
             name,
+            address: true,
             data_disk: None,
             detach: false,
         }
@@ -202,11 +205,11 @@ impl Azure {
         self.control("group", &wanted).await.map(drop)
     }
 
-    /// Makes a VM with an interface, a public address and a disk, and gives its identifier.
+    /// Makes a VM with an interface and a disk, and gives its identifier.
     pub async fn make(&self, vm: &Vm<'_>) -> Result<String> {
-        let Vm { subscription, tenant, group, name, data_disk, detach } = vm;
+        let Vm { subscription, tenant, group, name, address, data_disk, detach } = vm;
         let wanted = json!({
-            "Subscription": subscription, "Tenant": tenant, "Group": group, "Name": name, "Address": true,
+            "Subscription": subscription, "Tenant": tenant, "Group": group, "Name": name, "Address": address,
             "DataDisk": data_disk.unwrap_or_default(), "Detach": detach,
         });
         let answer = self.control("vm", &wanted).await?;

@@ -64,7 +64,8 @@ impl Peer for Azure {
             Kind::Running | Kind::Stopped | Kind::Foreign => vm,
             Kind::WithUserData => Vm { data_disk: Some(&data), ..vm },
             Kind::InAnotherScope => Vm { subscription: OTHER_SUBSCRIPTION, group: OTHER_GROUP, ..vm },
-            Kind::Remains => Vm { detach: true, ..vm },
+            // An address would take a further deletion, after its interface has gone.
+            Kind::Remains => Vm { detach: true, address: false, ..vm },
         };
         let id = self.peer.make(&vm).await.map_err(failed)?;
         if kind == Kind::Remains {
