@@ -16,13 +16,12 @@ pub(super) struct Retry {
     tell: fn(&str),
     failures: u32,
     told: String,
-    random: fastrand::Rng,
 }
 
 impl Retry {
     /// None yet. `tell` says to people what is waited for.
     pub(super) fn new(tell: fn(&str)) -> Self {
-        Self { tell, failures: 0, told: String::new(), random: fastrand::Rng::new() }
+        Self { tell, failures: 0, told: String::new() }
     }
 
     /// Says why it is tried again, unless that was said last.
@@ -36,7 +35,7 @@ impl Retry {
     /// Waits for the time of the next try, and says why. `false`, at once: that would be too late.
     pub(super) async fn pause(&mut self, problem: &str, deadline: Instant) -> bool {
         self.failures += 1;
-        let next = Instant::now() + delay(PAUSES.0, PAUSES.1, self.failures, &mut self.random);
+        let next = Instant::now() + delay(PAUSES.0, PAUSES.1, self.failures, fastrand::f64());
         if next >= deadline {
             return false;
         }

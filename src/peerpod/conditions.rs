@@ -284,7 +284,7 @@ mod tests {
         let reported = |class: &ErrorClass| !matches!(class, ErrorClass::Unsettled { .. });
         let errors = ErrorClass::ALL.into_iter().filter(reported);
         let errors = errors.map(|class| Decision::Retry(Error::new(class, message())));
-        let id = InstanceId::parse("aws", "i-1").unwrap();
+        let id = InstanceId::scoped("", "i-1");
         let vm = Vm::named(id, "podvm-payroll-1");
         let refusals = [
             Blocked::NotOwn(ownership::verify(vm, "web", NAME_LIMIT).unwrap_err()),

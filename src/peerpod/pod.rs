@@ -287,7 +287,7 @@ mod tests {
                 &json!({ "containerStatuses": containers }),
                 &[("status", written)],
             );
-            let newer = Vm { id: InstanceId::parse("aws", "i-2").unwrap(), ..own_vm() };
+            let newer = Vm { id: InstanceId::scoped("", "i-2"), ..own_vm() };
             let sibling = Sibling { recorded: at(written + recorded_after), vm: VmState::Present(newer) };
             let mut doubted = false;
             for seen in std::iter::once(first).chain(later) {

@@ -66,7 +66,7 @@ impl InstanceId {
 
     /// An identifier in this scope.
     #[cfg(test)]
-    pub(super) fn scoped(scope: &str, rest: &str) -> Self {
+    pub(crate) fn scoped(scope: &str, rest: &str) -> Self {
         Self { canonical: format!("{scope}{rest}").into(), scope: scope.len() }
     }
 

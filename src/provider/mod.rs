@@ -47,7 +47,7 @@
 //! reads them into its own type when a provider is opened, so no other module knows that type.
 
 mod alibabacloud;
-mod aws;
+pub mod aws;
 pub mod azure;
 mod byom;
 pub mod cloud;
@@ -56,8 +56,7 @@ pub mod contract;
 mod docker;
 mod error;
 mod finding;
-mod gcp;
-#[allow(dead_code, unused_imports)]
+pub mod gcp;
 mod http;
 mod ibmcloud;
 mod ibmcloud_powervs;
@@ -168,6 +167,10 @@ pub enum Resource {
     Vm,
     /// A disk without a VM.
     Disk,
+    /// A public address.
+    Address,
+    /// A network interface.
+    Interface,
 }
 
 /// Takes one page of a list after another.

@@ -99,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn vm(name: &str) -> Vm {
-        Vm::named(InstanceId::parse("aws", "i-1").unwrap(), name)
+        Vm::named(InstanceId::scoped("", "i-1"), name)
     }
 
     fn verified(vm: Vm, pod: &str) -> Result<OwnVm, NotOwn> {

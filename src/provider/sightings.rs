@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn id(number: usize) -> InstanceId {
-        InstanceId::parse("aws", &format!("i-{number}")).unwrap()
+        InstanceId::scoped("", &format!("i-{number}"))
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod configuration;
 mod end_to_end;
+mod examples;
 mod fat;
 mod installation;
 mod memory;

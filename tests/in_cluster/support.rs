@@ -31,7 +31,7 @@ use tokio::{
 use crate::installation::Way;
 
 /// The program under test.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
 /// No test takes longer, once it has the cluster, whatever it waits for.
 const LIMIT: Duration = Duration::from_secs(300);

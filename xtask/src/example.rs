@@ -8,6 +8,7 @@ use cluster::{
     named::{self, Up},
     tools::Tools,
 };
+use operator_kit::installation::Operator;
 
 use crate::{demo, repository};
 
@@ -25,7 +26,7 @@ pub(crate) struct Task {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Example {
+pub(crate) enum Example {
     Podset,
     Ptemplate,
 }
@@ -48,11 +49,19 @@ enum Action {
 
 impl Example {
     /// The package, and the folder in `examples/`.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Podset => "podset",
             Self::Ptemplate => "ptemplate",
         }
+    }
+
+    /// What its installation is generated from.
+    pub(crate) fn operator(self) -> Result<Operator> {
+        Ok(match self {
+            Self::Podset => podset::operator(),
+            Self::Ptemplate => ptemplate::operator(),
+        }?)
     }
 
     fn definition(self) -> PathBuf {

@@ -10,10 +10,10 @@ mod fresh;
 mod image;
 mod manifests;
 mod release;
-mod repository;
 mod test;
 
 use clap::Parser;
+use testbed::repository;
 
 /// Works on this repository.
 #[derive(Parser)]
@@ -43,7 +43,7 @@ enum Task {
     Example(example::Task),
     /// Writes the generated files: manifests/, kustomize/, helm/ and docs/src/reference/
     Manifests(manifests::Task),
-    /// Writes the operator's image as an OCI archive, with its bill of materials
+    /// Writes the image of the operator or an example as an OCI archive, with its bill of materials, and pushes it
     Image(image::Task),
     /// Runs all checks: formatting, lints, generated files, tests on a real control plane
     Test,
@@ -68,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
         Task::Cluster(task) => cluster::run(task).await,
         Task::Example(task) => example::run(task).await,
         Task::Manifests(task) => manifests::run(&task),
-        Task::Image(task) => image::run(&task),
+        Task::Image(task) => image::run(&task).await,
         Task::Test => test::run().await,
         Task::Contract(task) => contract::run(&task).await,
         Task::Fresh(task) => fresh::run(&task).await,

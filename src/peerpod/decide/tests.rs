@@ -11,7 +11,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn id(text: &str) -> InstanceId {
-    InstanceId::parse("aws", text).unwrap()
+    InstanceId::scoped("", text)
 }
 
 fn vm(name: &str) -> Vm {

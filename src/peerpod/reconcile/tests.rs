@@ -147,7 +147,7 @@ async fn a_peerpod_that_changed_since_it_was_read_is_reconciled_again() {
 async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
     let facts = dangling();
     let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };
-    let spec = json!({ "cloudProvider": "aws", "instanceID": own.vm().id.as_str() });
+    let spec = json!({ "cloudProvider": "docker", "instanceID": own.vm().id.as_str() });
     let peerpod = PeerPod::new("web", serde_json::from_value(spec).unwrap());
     delete(&peerpod, provider, &own, facts).await
 }

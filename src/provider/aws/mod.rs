@@ -1,22 +1,399 @@
-//! Amazon EC2.
+//! Amazon EC2: a pod VM is an instance whose tag `Name` is the VM's name.
+//!
+//! Requests of one deletion, each line one of them:
+//!
+//! ```text
+//! describe  DescribeInstances
+//! delete    TerminateInstances
+//! describe  DescribeInstances: the instance is terminated
+//!           DescribeTags: nothing bears its identifier
+//! ```
+//!
+//! A look while the instance is being terminated is one request more. An elastic address or an interface of its own, which bear the
+//! instance's identifier in their tag `Name`, are deleted after it: they can still be found then, also after a restart of the
+//! operator. Volumes go with the instance if they were made to (`DeleteOnTermination`); any other is a user's.
+//!
+//! # Which answers mean absence
+//!
+//! | answer | what it means here |
+//! |---|---|
+//! | an instance in the state `terminated`, and nothing with its identifier in a tag `Name` | absence |
+//! | `InvalidInstanceID.NotFound`, and nothing with its identifier in a tag `Name` | absence: the region is recorded with the places, and the credentials are known to be of the account in which the VMs are |
+//! | an answer without the instance and without an error | nothing: the next look tells more |
+//! | any other error | nothing |
 
+mod api;
+mod credentials;
+mod examine;
+mod metadata;
 mod settings;
+#[cfg(test)]
+mod tests;
 
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use self::api::{Api, Failure, Items, Service};
+pub use self::settings::Settings;
 use super::{
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT},
-    instance::verbatim,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm,
+    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    http::Pace::{Read, Write},
 };
-use crate::settings::Schema;
+use crate::settings::{Schema, Values};
 
-/// What differs from other clouds. This version does not delete VMs here.
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "aws", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "aws", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: instance,
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
     volumes: &[],
-    open: None,
+    open: Some(open),
 };
+
+/// An IAM policy with the rights that deletions need.
+pub const POLICY: &str = include_str!("policy.json");
+
+/// How long an instance needs until it is terminated, at least.
+const TERMINATION: Duration = Duration::from_secs(10);
+
+/// How the identifiers of elastic addresses begin.
+const ADDRESS: &str = "eipalloc-";
+
+/// How the identifiers of interfaces begin.
+const INTERFACE: &str = "eni-";
+
+/// How many instances or tags a page of a list may have.
+const PAGE: &str = "500";
+
+/// One region of one account.
+pub struct Aws(Api);
+
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    Ok(Box::new(Aws(Api::new(&Settings::read(values), &opening)?)))
+}
+
+fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
+    let number = raw.strip_prefix("i-").unwrap_or_default();
+    let is_number = (8..=17).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let malformed = IdProblem::Malformed { expected: "an instance's identifier (i-…)", hint: None };
+    if is_number { Ok(ParsedId::unscoped(raw.to_ascii_lowercase())) } else { Err(malformed) }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Instances {
+    #[serde(default)]
+    reservation_set: Items<Reservation>,
+    next_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reservation {
+    #[serde(default)]
+    instances_set: Items<Instance>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Instance {
+    #[serde(rename = "instanceId")]
+    id: String,
+    #[serde(rename = "instanceState")]
+    state: State,
+    launch_time: Option<Timestamp>,
+    #[serde(default)]
+    tag_set: Items<Tag>,
+}
+
+#[derive(Deserialize)]
+struct State {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tags {
+    #[serde(default)]
+    tag_set: Items<Tag>,
+    next_token: Option<String>,
+}
+
+/// A tag of an instance, or one with what it is on.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tag {
+    key: String,
+    #[serde(default)]
+    value: String,
+    #[serde(default)]
+    resource_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Addresses {
+    #[serde(default)]
+    addresses_set: Items<Address>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Address {
+    allocation_id: String,
+    association_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Interfaces {
+    #[serde(default)]
+    network_interface_set: Items<Interface>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Interface {
+    network_interface_id: String,
+}
+
+impl Instances {
+    fn all(self) -> impl Iterator<Item = Instance> {
+        self.reservation_set.item.into_iter().flat_map(|reservation| reservation.instances_set.item)
+    }
+}
+
+impl Instance {
+    fn name(&self) -> String {
+        let tag = self.tag_set.item.iter().find(|tag| tag.key == "Name");
+        tag.map(|tag| tag.value.clone()).unwrap_or_default()
+    }
+}
+
+impl Aws {
+    /// What bears this identifier in its name: elastic addresses and interfaces that cloud-api-adaptor made.
+    async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
+        let (address, interface) = (format!("eip-{id}"), format!("nic-{id}"));
+        let names = [("Filter.2.Value.1", &*address), ("Filter.2.Value.2", &*interface)];
+        let (mut addresses, mut interfaces) = (Vec::new(), Vec::new());
+        let kinds = |tags: Vec<Tag>| {
+            let ids = tags.into_iter().map(|tag| tag.resource_id);
+            let (of_interfaces, of_addresses): (Vec<_>, Vec<_>) =
+                ids.partition(|id| id.starts_with(INTERFACE));
+            interfaces.extend(of_interfaces);
+            addresses.extend(of_addresses);
+        };
+        self.tagged(&names, kinds).await?;
+        // A tag may be listed for a while when what it was on is gone.
+        let mut remains = Vec::new();
+        if !addresses.is_empty() {
+            let found = self.addresses(&addresses).await?;
+            remains.extend(found.into_iter().map(|address| address.allocation_id));
+        }
+        if !interfaces.is_empty() {
+            let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
+            let found: Interfaces = self.filtered(doing, action, "network-interface-id", &interfaces).await?;
+            let found = found.network_interface_set.item.into_iter();
+            remains.extend(found.map(|interface| interface.network_interface_id));
+        }
+        Ok(remains)
+    }
+
+    async fn addresses(&self, ids: &[String]) -> Result<Vec<Address>, Error> {
+        let (doing, action) = ("reading elastic addresses", "DescribeAddresses");
+        let found: Addresses = self.filtered(doing, action, "allocation-id", ids).await?;
+        Ok(found.addresses_set.item)
+    }
+
+    /// What there is of these. A filter, unlike an identifier, makes it no error that one of them is gone.
+    async fn filtered<T: DeserializeOwned>(
+        &self,
+        doing: &'static str,
+        action: &str,
+        filter: &str,
+        ids: &[String],
+    ) -> Result<T, Error> {
+        let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
+        let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
+        let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
+        Ok(self.0.call(Service::Ec2, doing, Read, action, &parameters).await?)
+    }
+
+    /// Calls `pages` with the addresses and interfaces whose tag `Name` is one of these.
+    async fn tagged(
+        &self,
+        names: &[(&str, &str)],
+        mut pages: impl FnMut(Vec<Tag>) + Send,
+    ) -> Result<(), Error> {
+        let doing = "looking for addresses and interfaces";
+        let mut next = None;
+        loop {
+            let mut parameters = vec![
+                ("Filter.1.Name", "key"),
+                ("Filter.1.Value.1", "Name"),
+                ("Filter.2.Name", "value"),
+                ("MaxResults", PAGE),
+            ];
+            parameters.extend(names);
+            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
+            let tags: Tags = self.0.call(Service::Ec2, doing, Read, "DescribeTags", &parameters).await?;
+            next = tags.next_token.filter(|token| !token.is_empty());
+            let deleted =
+                |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
+            pages(tags.tag_set.item.into_iter().filter(deleted).collect());
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn change(
+        &self,
+        doing: &'static str,
+        action: &str,
+        parameter: &str,
+        value: &str,
+    ) -> Result<(), Failure> {
+        self.0.call::<api::Done>(Service::Ec2, doing, Write, action, &[(parameter, value)]).await.map(drop)
+    }
+
+    async fn delete_remains(&self, remains: &str) -> Result<(), Failure> {
+        if remains.starts_with(INTERFACE) {
+            let delete =
+                self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
+            return absent(delete.await);
+        }
+        let release =
+            || self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains);
+        match absent(release().await) {
+            Err(in_use) if in_use.code == "InvalidIPAddress.InUse" => {}
+            released => return released,
+        }
+        let doing = "reading an elastic address";
+        let id = [("AllocationId.1", remains)];
+        let addresses: Addresses = self.0.call(Service::Ec2, doing, Read, "DescribeAddresses", &id).await?;
+        for association in
+            addresses.addresses_set.item.into_iter().filter_map(|address| address.association_id)
+        {
+            let doing = "disassociating an elastic address";
+            absent(self.change(doing, "DisassociateAddress", "AssociationId", &association).await)?;
+        }
+        absent(release().await)
+    }
+}
+
+/// What somebody else deleted meanwhile is deleted.
+fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
+    match answer {
+        Err(Failure { code, .. })
+            if code.ends_with(".NotFound") || code == "InvalidAssociationID.NotFound" =>
+        {
+            Ok(())
+        }
+        answer => answer,
+    }
+}
+
+#[async_trait]
+impl Provider for Aws {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let doing = "reading the instance";
+        let parameters = [("InstanceId.1", id.as_str())];
+        let instances =
+            self.0.call::<Instances>(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await;
+        let gone = match instances {
+            Err(Failure { code, error }) if code == "InvalidInstanceID.NotFound" => error,
+            Err(failure) => return Err(failure.into()),
+            Ok(instances) => match instances.all().find(|instance| instance.id == id.as_str()) {
+                None => {
+                    let message = "EC2 answered without the instance, and did not say that there is none";
+                    return Err(Error::new(ErrorClass::Transient, message));
+                }
+                Some(instance) if instance.state.name != "terminated" => {
+                    let leaving = instance.state.name == "shutting-down";
+                    let stage = if leaving { Stage::Leaving } else { Stage::Present };
+                    return Ok(Vm {
+                        created: instance.launch_time,
+                        stage,
+                        ..Vm::named(id.clone(), instance.name())
+                    });
+                }
+                Some(_) => Error::new(ErrorClass::NotFound, "the instance is terminated"),
+            },
+        };
+        let belongings = self.remains(id).await?;
+        if belongings.is_empty() {
+            return Err(Error { class: ErrorClass::NotFound, ..gone });
+        }
+        Ok(Vm { belongings, stage: Stage::Remains(Bears::Id), ..Vm::named(id.clone(), "") })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let vm = vm.vm();
+        if let Stage::Remains(_) = vm.stage {
+            for remains in &vm.belongings {
+                self.delete_remains(remains).await?;
+            }
+            return Ok(Accepted::default());
+        }
+        let terminate =
+            self.change("terminating the instance", "TerminateInstances", "InstanceId.1", vm.id.as_str());
+        absent(terminate.await)?;
+        Ok(Accepted { look_after: TERMINATION })
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let doing = "listing the instances";
+        let pod_vms = format!("{POD_VM}*");
+        let mut next = None;
+        loop {
+            let mut parameters = vec![
+                ("Filter.1.Name", "tag:Name"),
+                ("Filter.1.Value.1", &*pod_vms),
+                ("Filter.2.Name", "instance-state-name"),
+                ("Filter.2.Value.1", "pending"),
+                ("Filter.2.Value.2", "running"),
+                ("Filter.2.Value.3", "stopping"),
+                ("Filter.2.Value.4", "stopped"),
+                ("MaxResults", PAGE),
+            ];
+            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
+            let page: Instances =
+                self.0.call(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await?;
+            next = page.next_token.clone().filter(|token| !token.is_empty());
+            let vm = |instance: Instance| {
+                let (name, created) = (instance.name(), instance.launch_time);
+                Listed { kind: Resource::Vm, id: instance.id, name, created }
+            };
+            pages(page.all().map(vm).collect());
+            if next.is_none() {
+                break;
+            }
+        }
+        let left = [("Filter.2.Value.1", "eip-i-*"), ("Filter.2.Value.2", "nic-i-*")];
+        let listed = |tag: Tag| {
+            let kind =
+                if tag.resource_id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
+            Listed { kind, id: tag.resource_id, name: tag.value, created: None }
+        };
+        self.tagged(&left, |tags| pages(tags.into_iter().map(listed).collect())).await
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.0.account().await.map(Some)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}

@@ -1,41 +1,124 @@
-//! The settings of Amazon EC2.
+//! The settings of Amazon EC2, and where they point.
 
-use crate::{
-    provider::shared_keys::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
-    settings::Key,
-};
+use std::fmt;
 
-pub(super) const KEYS: &[Key] = &[
-    Key::secret(
-        "AWS_ACCESS_KEY_ID",
-        "Identifier of the access key. Required, together with AWS_SECRET_ACCESS_KEY, unless a role is \
-         assumed (AWS_ROLE_ARN).",
-    ),
-    Key::secret("AWS_SECRET_ACCESS_KEY", "Access key."),
-    Key::secret("AWS_SESSION_TOKEN", "Session token of a temporary access key."),
-    Key::text(
-        "AWS_ROLE_ARN",
-        "Role to assume with a token of the ServiceAccount, instead of an access key. EKS sets it if the \
-         ServiceAccount names a role.",
-    ),
-    Key::text("AWS_WEB_IDENTITY_TOKEN_FILE", "File with the token for AWS_ROLE_ARN."),
-    Key::text("AWS_REGION", "Region of the pod VMs. If empty, from the node's instance metadata."),
-    Key::text("AWS_ENDPOINT_URL", "Endpoint of the API, if it is not Amazon's."),
-    Key::text("PODVM_AMI_ID", "Image (AMI) of pod VMs.").required(),
-    Key::text("PODVM_INSTANCE_TYPE", "Instance type of a pod VM whose Pod asks for no size.")
-        .default("m6a.large"),
-    Key::text(
-        "PODVM_INSTANCE_TYPES",
-        "Instance types, separated by commas. A Pod gets the smallest one that fits its request.",
-    ),
-    Key::text("AWS_SUBNET_ID", "Subnet of the pod VMs. If empty, the node's."),
-    Key::text("AWS_SG_IDS", "Security groups of the pod VMs, separated by commas. If empty, the node's."),
-    Key::text("SSH_KP_NAME", "Key pair for logging in to pod VMs. If empty, the node's."),
-    Key::switch("USE_PODVM_LAUNCHTEMPLATE", "Whether pod VMs are created from a launch template.")
-        .default("false"),
-    Key::text("PODVM_LAUNCHTEMPLATE_NAME", "Name of the launch template.").default("kata"),
-    USE_PUBLIC_IP,
-    Key::text("ROOT_VOLUME_SIZE", "Size of the root volume in GiB.").default("30"),
-    DISABLE_CVM,
-    TAGS,
-];
+use secrecy::SecretString;
+
+use crate::provider::http::identity::variable;
+use crate::settings::{Endpoint, Malformed, Values, key::settings};
+
+settings! {
+    /// Where pod VMs on EC2 are made, of what, and with which rights.
+    pub struct Settings {
+        /// Identifier of the access key. Required, together with AWS_SECRET_ACCESS_KEY, unless a role is assumed
+        /// (AWS_ROLE_ARN).
+        access_key_id: Option<SecretString> = AWS_ACCESS_KEY_ID.concerns_deletion(),
+        /// Access key.
+        secret_access_key: Option<SecretString> = AWS_SECRET_ACCESS_KEY.concerns_deletion(),
+        /// Session token of a temporary access key.
+        session_token: Option<SecretString> = AWS_SESSION_TOKEN.concerns_deletion(),
+        /// Role to assume with a token of the ServiceAccount, instead of an access key. EKS sets it if the ServiceAccount names a
+        /// role.
+        role_arn: Option<String> = AWS_ROLE_ARN.concerns_deletion(),
+        /// File with the token for AWS_ROLE_ARN.
+        token_file: Option<String> = AWS_WEB_IDENTITY_TOKEN_FILE.concerns_deletion(),
+        /// Region of the pod VMs. If empty, from the node's instance metadata.
+        region: Option<String> = AWS_REGION.concerns_deletion(),
+        /// Endpoint of the API, if it is not Amazon's.
+        endpoint_url: Option<String> = AWS_ENDPOINT_URL.concerns_deletion(),
+        /// Image (AMI) of pod VMs.
+        image: Option<String> = PODVM_AMI_ID.required(),
+        /// Instance type of a pod VM whose Pod asks for no size.
+        instance_type: String = PODVM_INSTANCE_TYPE.default("m6a.large"),
+        /// Instance types, separated by commas. A Pod gets the smallest one that fits its request.
+        instance_types: Option<String> = PODVM_INSTANCE_TYPES,
+        /// Subnet of the pod VMs. If empty, the node's.
+        subnet: Option<String> = AWS_SUBNET_ID,
+        /// Security groups of the pod VMs, separated by commas. If empty, the node's.
+        security_groups: Option<String> = AWS_SG_IDS,
+        /// Key pair for logging in to pod VMs. If empty, the node's.
+        key_pair: Option<String> = SSH_KP_NAME,
+        /// Whether pod VMs are created from a launch template.
+        use_launch_template: bool = USE_PODVM_LAUNCHTEMPLATE.default("false"),
+        /// Name of the launch template.
+        launch_template: String = PODVM_LAUNCHTEMPLATE_NAME.default("kata"),
+        /// Whether pod VMs get a public address, which cloud-api-adaptor uses.
+        use_public_ip: bool = USE_PUBLIC_IP.default("false"),
+        /// Size of the root volume in GiB.
+        root_volume_size: String = ROOT_VOLUME_SIZE.default("30"),
+        /// Whether pod VMs are ordinary ones, without confidential computing.
+        disable_cvm: bool = DISABLECVM.default("false"),
+        /// Tags of pod VMs, as in a=b,c=d.
+        tags: Option<String> = TAGS,
+    }
+}
+
+/// The region that is asked for at the instance metadata.
+const OF_THE_NODE: &str = "instance-metadata";
+
+/// Where VMs are: a region of Amazon's cloud, or of one with the same API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The region. None: the one in which this program runs.
+    pub region: Option<String>,
+    /// The endpoint of all services, if it is not Amazon's.
+    pub endpoint: Option<String>,
+}
+
+impl Place {
+    pub(super) fn of(settings: &Settings) -> Self {
+        // Identity webhooks tell the region, too.
+        let region = settings.region.clone().or_else(|| variable("AWS_REGION"));
+        Self { region, endpoint: settings.endpoint_url.clone() }
+    }
+
+    /// Reads what [`Display`](fmt::Display) wrote.
+    pub(super) fn recorded(address: &str) -> Self {
+        let (region, endpoint) =
+            address.split_once(' ').map_or((address, None), |(region, url)| (region, Some(url)));
+        Self {
+            region: Some(region).filter(|region| *region != OF_THE_NODE).map(str::to_owned),
+            endpoint: endpoint.map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.region.as_deref().unwrap_or(OF_THE_NODE))?;
+        self.endpoint.iter().try_for_each(|endpoint| write!(f, " {endpoint}"))
+    }
+}
+
+/// Where these settings look for VMs.
+pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    let settings = Settings::read(values);
+    let place = Place::of(&settings);
+    let mut problems = Vec::new();
+    let mut problem = |key, problem: &str| problems.push(Malformed { key, problem: problem.to_owned() });
+    if settings.access_key_id.is_some() != settings.secret_access_key.is_some() {
+        problem(
+            "AWS_ACCESS_KEY_ID",
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together: set both or none",
+        );
+    }
+    // The region becomes part of a host's name.
+    let is_region = |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if !place.region.as_ref().is_none_or(is_region) {
+        problem("AWS_REGION", "it is no region, such as eu-west-1");
+    }
+    let is_url = |url: &String| {
+        let uri = url.parse::<hyper::Uri>().ok();
+        uri.is_some_and(|uri| {
+            let host = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
+            matches!(uri.scheme_str(), Some("http" | "https")) && host && uri.query().is_none()
+        })
+    };
+    if !place.endpoint.as_ref().is_none_or(is_url) {
+        problem("AWS_ENDPOINT_URL", "it is no address, such as https://ec2.example.org");
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Endpoint { setting: "AWS_REGION", address: place.to_string() })
+}

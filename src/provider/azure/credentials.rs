@@ -8,15 +8,8 @@
 //!
 //! The admission of workload identity sets variables of the environment. A setting overrules the variable of its name.
 
-use std::{env, time::Duration};
-
-use hyper::{Request, body::Bytes, header};
-use jiff::Timestamp;
-use operator_kit::Message;
+use hyper::{Request, body::Bytes};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::Deserialize;
-use serde_json::Value;
-use tokio::{fs::File, io::AsyncReadExt as _};
 
 use super::{
     answer::accepted,
@@ -25,7 +18,10 @@ use super::{
 use crate::{
     provider::{
         Error, ErrorClass,
-        http::{Call, Client, Fresh, Options, Pace, Tokens},
+        http::{
+            Call, Client, Fresh, Options, Pace, Tokens,
+            identity::{Token, form, read_file},
+        },
     },
     settings::Malformed,
 };
@@ -40,9 +36,6 @@ const METADATA_HOST: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
 /// The way in which a federated token is handed over.
 const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-
-/// The longest file that holds a token, in bytes.
-const LONGEST_FILE: u64 = 64 << 10;
 
 /// The credentials of one set of settings.
 pub(super) struct Credentials {
@@ -75,18 +68,6 @@ pub(super) enum Proof {
     Secret(SecretString),
     /// The path of a file with a token of the cluster.
     TokenFile(String),
-}
-
-#[derive(Deserialize)]
-struct Token {
-    access_token: SecretString,
-    /// In seconds: a number, or the same as text.
-    expires_in: Value,
-}
-
-/// A variable of the environment that is not empty.
-pub(super) fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Where tokens come from by these settings and variables, and for which of Azure's clouds.
@@ -150,74 +131,46 @@ impl Credentials {
     async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
         let (doing, advice, request, secrets) = match &self.source {
             Source::Application { url, client_id, proof } => {
-                let mut form = vec![
-                    ("grant_type", "client_credentials".to_owned()),
-                    ("client_id", client_id.expose_secret().to_owned()),
-                    ("scope", format!("{}/.default", self.audience)),
+                let scope = format!("{}/.default", self.audience);
+                let mut fields = vec![
+                    ("grant_type", "client_credentials"),
+                    ("client_id", client_id.expose_secret()),
+                    ("scope", &scope),
                 ];
                 let secret = match proof {
-                    Proof::Secret(secret) => {
-                        form.push(("client_secret", secret.expose_secret().to_owned()));
-                        secret.clone()
-                    }
+                    Proof::Secret(secret) => secret.clone(),
                     Proof::TokenFile(path) => {
-                        let token = read(path).await?;
-                        form.push(("client_assertion_type", JWT_BEARER.to_owned()));
-                        form.push(("client_assertion", token.expose_secret().to_owned()));
-                        token
+                        read_file("the file that AZURE_FEDERATED_TOKEN_FILE names", path).await?
                     }
                 };
-                let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
-                let request =
-                    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+                match proof {
+                    Proof::Secret(_) => fields.push(("client_secret", secret.expose_secret())),
+                    Proof::TokenFile(_) => {
+                        fields.push(("client_assertion_type", JWT_BEARER));
+                        fields.push(("client_assertion", secret.expose_secret()));
+                    }
+                }
+                let request = form(url, &fields);
                 let advice = "see AZURE_TENANT_ID, AZURE_CLIENT_ID and the application's secret or federated credential";
-                (
-                    "asking Microsoft Entra for an access token",
-                    advice,
-                    request.body(body.into()),
-                    vec![secret],
-                )
+                ("asking Microsoft Entra for an access token", advice, request, vec![secret])
             }
             Source::Machine { url, client_id } => {
                 let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));
-                let query = [("api-version", "2018-02-01"), ("resource", &self.audience)]
-                    .into_iter()
-                    .chain(client_id);
-                let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+                let query = [("api-version", "2018-02-01"), ("resource", &self.audience)];
+                let query = form_urlencoded::Serializer::new(String::new())
+                    .extend_pairs(query.into_iter().chain(client_id))
+                    .finish();
                 let url = format!("{url}/metadata/identity/oauth2/token?{query}");
-                let request = Request::get(url).header("Metadata", "true");
+                let request = Request::get(url).header("Metadata", "true").body(Bytes::new());
                 let advice = "set AZURE_CLIENT_SECRET, use workload identity, or give the machine the managed identity AZURE_CLIENT_ID";
-                (
-                    "asking the metadata service for an access token",
-                    advice,
-                    request.body(Bytes::new()),
-                    Vec::new(),
-                )
+                ("asking the metadata service for an access token", advice, request, Vec::new())
             }
         };
         let request =
             request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
         let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
-        let reply = reply.and_then(accepted).map_err(|error| error.advising(advice))?;
-        let Token { access_token, expires_in } = reply.json()?;
-        let seconds = expires_in.as_u64().or_else(|| expires_in.as_str()?.parse().ok());
-        let seconds = seconds.and_then(|it| u32::try_from(it).ok());
-        let seconds = seconds.ok_or_else(|| reply.unreadable("access token", "its end is no time"))?;
-        Ok(Fresh { value: access_token, expires: Timestamp::now() + Duration::from_secs(seconds.into()) })
-    }
-}
-
-/// The token in a file. It is read anew each time, as kubelet replaces it.
-async fn read(path: &str) -> Result<SecretString, Error> {
-    let mut text = String::new();
-    let read = async { File::open(path).await?.take(LONGEST_FILE).read_to_string(&mut text).await };
-    match read.await {
-        Ok(_) => Ok(text.trim().into()),
-        Err(problem) => {
-            let public = format!("reading the file that {TOKEN_FILE} names failed ({})", problem.kind());
-            let full = format!("{public}: {path}");
-            Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
-        }
+        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.json()?;
+        Ok(token.into())
     }
 }
 

@@ -34,7 +34,7 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, Options, Pace, Reply, bearer},
+    http::{Call, Client, Options, Pace, Reply, bearer, identity::variable},
 };
 use crate::settings::{Schema, Values};
 
@@ -85,7 +85,7 @@ struct Azure {
 fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     // Identifiers name their place, so no other one is ever opened.
-    let (source, region) = credentials::source(&settings, &credentials::variable).map_err(|malformed| {
+    let (source, region) = credentials::source(&settings, &variable).map_err(|malformed| {
         Error::new(ErrorClass::Invalid, Message::new("the settings cannot be used", malformed.to_string()))
     })?;
     Ok(Box::new(Azure {

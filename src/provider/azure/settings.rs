@@ -1,12 +1,13 @@
 //! The settings of Azure, and which of its clouds they are for.
 
-use std::net::IpAddr;
-
 use hyper::Uri;
 use secrecy::SecretString;
 
 use super::credentials;
-use crate::settings::{Endpoint, Malformed, Values, key::settings};
+use crate::{
+    provider::http::identity::{is_safe, variable},
+    settings::{Endpoint, Malformed, Values, key::settings},
+};
 
 /// The settings that name a cloud.
 const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
@@ -89,7 +90,8 @@ pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<R
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
     let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);
     for (key, url) in [(AUTHORITY, Some(&*authority)), (MANAGER, manager)] {
-        if !url.is_none_or(is_safe) {
+        let is_bare = |url: &str| url.parse().is_ok_and(|uri: Uri| uri.path() == "/");
+        if !url.is_none_or(|url| is_safe(url) && is_bare(url)) {
             let problem = "it must be an https URL without a path; http is for loopback addresses only";
             return Err(Malformed { key, problem: problem.to_owned() });
         }
@@ -108,18 +110,9 @@ pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<R
 /// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
-    let source = credentials::source(&settings, &credentials::variable);
+    let source = credentials::source(&settings, &variable);
     let endpoint = |(_, region): (_, Region)| Endpoint { setting: AUTHORITY, address: region.manager };
     source.map(endpoint).map_err(|malformed| vec![malformed])
-}
-
-/// Whether credentials may be sent to this URL.
-fn is_safe(url: &str) -> bool {
-    let Ok(uri) = url.parse::<Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
-    is_safe && !host.is_empty() && uri.query().is_none() && uri.path() == "/"
 }
 
 #[cfg(test)]

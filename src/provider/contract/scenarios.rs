@@ -152,7 +152,11 @@ scenarios! {
         let vm = trial.make(Kind::Running, "half").await?;
         let own = trial.prove(&vm, "half").await?;
         trial.behave(Behavior::HoldsBelongings, &vm).await?;
-        trial.kept(&own).await?;
+        if trial.provider.delete(&own).await.is_ok() {
+            // Its belongings go after it.
+            let remains = trial.remains(&vm, "half").await?.ok_or("nothing was held")?;
+            trial.kept(&remains).await?;
+        }
         ensure(trial.describe(&vm).await.is_ok(), || "what is left of it is not found".to_owned())?;
         trial.behave(Behavior::Well, &vm).await?;
         trial.reap(&vm, "half").await
@@ -255,8 +259,28 @@ impl Trial<'_> {
     async fn reap(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
         let own = self.prove(vm, pod).await?;
         self.provider.delete(&own).await?;
-        self.vanishes(vm).await?;
+        if let Some(remains) = self.remains(vm, pod).await? {
+            self.provider.delete(&remains).await?;
+            self.vanishes(vm).await?;
+        }
         self.nothing_is_left(vm).await
+    }
+
+    /// Waits until the VM is gone. Gives what remains of it, if anything does.
+    async fn remains(&self, vm: &Example, pod: &str) -> Result<Option<OwnVm>, Cannot> {
+        let gone = async {
+            loop {
+                match self.settled(vm).await? {
+                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(None),
+                    Err(error) => return Err(Cannot::from(error)),
+                    Ok(Vm { stage: Stage::Present | Stage::Leaving, .. }) => sleep(PAUSE).await,
+                    Ok(remains) => {
+                        return Ok(Some(ownership::verify(remains, pod, self.peer.cloud().name_limit)?));
+                    }
+                }
+            }
+        };
+        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
     }
 
     /// Deletes what earlier deletions may have left.

@@ -1,22 +1,257 @@
-//! Google Compute Engine.
+//! Google Compute Engine: a pod VM is an instance, whose disks Compute Engine deletes with it.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  the instance: by its path, or in all zones of the project by its name
+//! delete    the instance: Compute Engine begins an operation and answers
+//! describe  as before: it is stopping, or there is none
+//! ```
+//!
+//! cloud-api-adaptor records a name without a zone, and its zone may have changed since. So a name is looked for in the whole
+//! project. The instance's status shows how far the operation is, so a restart of the operator forgets nothing.
 
+mod answer;
+mod credentials;
+mod examine;
+mod id;
 mod settings;
 
-use super::{
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT},
-    instance::verbatim,
-};
-use crate::settings::Schema;
+use std::time::Duration;
 
-/// What differs from other clouds. This version does not delete VMs here.
+use async_trait::async_trait;
+use hyper::{Method, Request, body::Bytes, header};
+use operator_kit::Message;
+
+pub use self::settings::Settings;
+use self::{
+    answer::{Instance, Operation, Page, accepted},
+    credentials::Credentials,
+};
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
+    Resource, Stage, Vm,
+    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    http::{Call, Client, Options, Pace, Reply, bearer, identity::is_safe},
+};
+use crate::settings::{Schema, Values};
+
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "gcp", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "gcp", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: id::parse,
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
     volumes: &[],
-    open: None,
+    open: Some(open),
 };
+
+/// A custom role with the permissions that deletions need, and no others.
+pub const ROLE: &str = include_str!("role.yaml");
+
+/// How long Compute Engine usually needs to stop and delete a VM.
+const DELETION: Duration = Duration::from_secs(45);
+
+/// The most pages of one list.
+const MOST_PAGES: usize = 1000;
+
+/// The most VMs of a page where all that it looks at may be in the answer. Their metadata may be long, and a body is limited.
+const ALL: &str = "20";
+
+/// The same where one VM may be in the answer: the API's own limit.
+const ONE: &str = "500";
+
+/// One project.
+struct Gcp {
+    client: Client,
+    credentials: Credentials,
+    /// The API's base URL, without a slash at the end.
+    base: String,
+    project: String,
+}
+
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let unusable = |obstacles: Vec<_>| {
+        let full = obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        Error::new(ErrorClass::Invalid, Message::new("the settings cannot be used", full))
+    };
+    let current = settings::check(values).map_err(unusable)?.address;
+    let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
+    let (base, project) = address
+        .rsplit_once("/projects/")
+        .filter(|(base, project)| is_safe(base) && id::is_project(project))
+        .ok_or_else(|| {
+            Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
+        })?;
+    Ok(Box::new(Gcp {
+        client: Client::new(Options::default())?,
+        credentials: Credentials::new(Settings::read(values).credentials)?,
+        base: base.to_owned(),
+        project: project.to_owned(),
+    }))
+}
+
+/// What keeps pod VMs in a list.
+fn pod_vms() -> String {
+    format!("name eq \"{POD_VM}.*\"")
+}
+
+impl Gcp {
+    async fn call(
+        &self,
+        doing: &'static str,
+        method: Method,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Reply, Error> {
+        let pace = if method == Method::DELETE { Pace::Write } else { Pace::Read };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{path}", self.base))
+            .header(header::AUTHORIZATION, bearer(&self.credentials.token().await?)?)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.into())
+            .map_err(|_| Error::new(ErrorClass::Invalid, "the path of the VM cannot be part of a URL"))?;
+        let reply = self.client.send(Call::new(doing, pace, request)).await?;
+        if reply.status == 401 {
+            self.credentials.forget().await;
+        }
+        Ok(reply)
+    }
+
+    /// Reads a list of all zones page by page.
+    async fn pages(
+        &self,
+        doing: &'static str,
+        filter: &str,
+        size: &str,
+        mut take: impl FnMut(Page),
+    ) -> Result<(), Error> {
+        let mut token = None;
+        for _ in 0..MOST_PAGES {
+            let mut page = self.page(doing, filter, size, token).await?;
+            token = page.next_page_token.take().filter(|token| !token.is_empty());
+            take(page);
+            if token.is_none() {
+                return Ok(());
+            }
+        }
+        let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
+        Err(Error::new(ErrorClass::Transient, Message::public(message)))
+    }
+
+    /// Reads a page of a list of all zones. It has all of the VMs that it should have.
+    async fn page(
+        &self,
+        doing: &'static str,
+        filter: &str,
+        size: &str,
+        token: Option<String>,
+    ) -> Result<Page, Error> {
+        let query = [("maxResults", size.to_owned()), ("filter", filter.to_owned())].into_iter();
+        let query = query.chain(token.map(|token| ("pageToken", token))).filter(|(_, text)| !text.is_empty());
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let path = format!("projects/{}/aggregated/instances?{query}", self.project);
+        let reply = accepted(self.call(doing, Method::GET, &path, "").await?, None)?;
+        let page: Page = reply.json()?;
+        page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))
+    }
+
+    /// The VM and its path. Fails with [`ErrorClass::NotFound`] if there is none.
+    async fn find(&self, id: &InstanceId) -> Result<(String, Instance), Error> {
+        let doing = "looking up the VM";
+        if id.scope().is_some() {
+            let reply = accepted(self.call(doing, Method::GET, id.as_str(), "").await?, Some(id.as_str()))?;
+            return Ok((id.to_string(), reply.json()?));
+        }
+        let mut found = Vec::new();
+        let take = |page: Page| found.extend(page.into_instances().filter(|(_, vm)| vm.name == id.as_str()));
+        self.pages(doing, &format!("name = \"{id}\""), ONE, take).await?;
+        let Some((zone, instance)) = found.pop() else {
+            let message = "the project has no VM of the recorded name in any zone";
+            return Err(Error::new(ErrorClass::NotFound, message));
+        };
+        if let Some((other, _)) = found.pop() {
+            let public =
+                "several zones have a VM of the recorded name: delete by hand those that no Pod uses";
+            let full = format!("{public}: {id} in {zone} and {other}");
+            return Err(Error::new(ErrorClass::Refused, Message::new(public, full)));
+        }
+        Ok((self.path(&zone, id.as_str()), instance))
+    }
+
+    /// The path of a VM in a zone, which is spelled `zones/ZONE`.
+    fn path(&self, zone: &str, name: &str) -> String {
+        format!("projects/{}/{zone}/instances/{name}", self.project)
+    }
+
+    /// The VM's path, by its disks: a zonal disk is in the zone of its VM. Only without one Compute Engine is asked.
+    async fn path_of(&self, vm: &Vm) -> Result<String, Error> {
+        if vm.id.scope().is_some() {
+            return Ok(vm.id.to_string());
+        }
+        let here = format!("projects/{}/", self.project);
+        let zone =
+            |disk: &String| disk.strip_prefix(&here)?.split_once("/disks/").map(|(zone, _)| zone.to_owned());
+        let zone = vm.belongings.iter().filter_map(zone).find(|zone| zone.starts_with("zones/"));
+        match zone {
+            Some(zone) => Ok(self.path(&zone, vm.id.as_str())),
+            None => Ok(self.find(&vm.id).await?.0),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for Gcp {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let (_, instance) = self.find(id).await?;
+        Ok(Vm {
+            id: id.clone(),
+            // Compute Engine has no sign of a pod VM beside its name.
+            marked: true,
+            created: instance.creation_timestamp.parse().ok(),
+            stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
+            belongings: instance.own_disks().collect(),
+            name: instance.name,
+        })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let path = self.path_of(vm.vm()).await?;
+        let reply = self.call("deleting the VM", Method::DELETE, &path, "").await?;
+        let reply = match accepted(reply, Some(&path)) {
+            // It refuses a second deletion while the first one is under way.
+            Err(refused) if refused.class == ErrorClass::Refused => {
+                let (_, instance) = self.find(&vm.vm().id).await?;
+                return if instance.is_leaving() {
+                    Ok(Accepted { look_after: DELETION })
+                } else {
+                    Err(refused)
+                };
+            }
+            reply => reply?,
+        };
+        match reply.json::<Operation>()?.error {
+            None => Ok(Accepted { look_after: DELETION }),
+            Some(error) => Err(reply.error("operation", &error.to_string(), Some(ErrorClass::Refused))),
+        }
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let listed = |(_, vm): (String, Instance)| Listed {
+            kind: Resource::Vm,
+            id: vm.name.clone(),
+            created: vm.creation_timestamp.parse().ok(),
+            name: vm.name,
+        };
+        let take = |page: Page| pages(page.into_instances().map(listed).collect());
+        self.pages("listing the VMs", &pod_vms(), ALL, take).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}

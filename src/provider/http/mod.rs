@@ -6,12 +6,14 @@
 //! reply.rs    Reply: what came back, and the error that it means
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
 //! token.rs    Tokens: a credential that ends, fetched once for all who ask
+//! identity.rs what credentials of several clouds are made of
 //! ```
 //!
 //! A request is sent once. Nothing is repeated here, because controllers back off; and no redirect is followed, because it would
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
 mod connect;
+pub(super) mod identity;
 mod pacing;
 mod reply;
 mod token;

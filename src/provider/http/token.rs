@@ -11,7 +11,7 @@ use crate::provider::Error;
 const MARGIN: Duration = Duration::from_secs(180);
 
 /// After a failure nobody asks again for so long.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// A credential with its end.
 #[derive(Clone, Debug)]

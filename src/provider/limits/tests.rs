@@ -45,7 +45,7 @@ fn within(limits: &Limits, scripted: &Scripted) -> (Arc<dyn Provider>, Registry)
 }
 
 fn id() -> InstanceId {
-    InstanceId::parse("aws", "i-1").unwrap()
+    InstanceId::scoped("", "i-1")
 }
 
 fn scrape(registry: &Registry) -> String {

@@ -55,7 +55,7 @@ fn gone() -> Error {
 }
 
 fn id() -> InstanceId {
-    InstanceId::parse("aws", "i-1").unwrap()
+    InstanceId::scoped("", "i-1")
 }
 
 fn vm() -> Vm {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A cloud that this version does not serve by itself.
-const CLOUD: &str = "aws";
+const CLOUD: &str = "docker";
 
 static SCHEMA: Schema = Schema {
     cloud: CLOUD,
@@ -94,9 +94,9 @@ async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
         assert_eq!(error.class, ErrorClass::NotSupported);
         error.to_string()
     };
-    assert!(refused(&clouds(&Openers::default()), CLOUD).contains("does not delete VMs on aws"));
+    assert!(refused(&clouds(&Openers::default()), CLOUD).contains("does not delete VMs on docker"));
     let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
-    assert!(refused(&served, "gcp").contains("settings are for aws"));
+    assert!(refused(&served, "gcp").contains("settings are for docker"));
     assert!(refused(&served, "openstack").contains("is not a cloud"));
 }
 
@@ -112,18 +112,18 @@ async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their
         let clouds = Clouds::new([Served { settings, places: places() }], &openers, 1, &metrics);
         clouds.provider(cloud).map(|_| ()).unwrap_err().to_string()
     };
-    let [aws, gcp] = ["aws", "gcp"].map(|name| Cloud::named(name).unwrap());
-    let problem = refused(CloudSettings::new(ServedCloud::any_but([aws]), receiver()), "aws");
+    let [docker, gcp] = ["docker", "gcp"].map(|name| Cloud::named(name).unwrap());
+    let problem = refused(CloudSettings::new(ServedCloud::any_but([docker]), receiver()), "docker");
     assert!(problem.contains("which has settings of its own by --provider"), "{problem}");
     let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp");
-    assert!(problem.contains("--provider gcp are for aws"), "{problem}");
+    assert!(problem.contains("--provider gcp are for docker"), "{problem}");
 
     let [first, further] = [
-        CloudSettings::new(ServedCloud::any_but([aws]), receiver()),
-        CloudSettings::new(ServedCloud::only(aws), receiver()),
+        CloudSettings::new(ServedCloud::any_but([docker]), receiver()),
+        CloudSettings::new(ServedCloud::only(docker), receiver()),
     ]
     .map(|settings| Served { settings, places: places() });
-    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("aws").is_ok());
+    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("docker").is_ok());
 }
 
 /// A cloud of cloud-api-adaptor's whose VMs are in memory.

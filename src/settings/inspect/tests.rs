@@ -92,12 +92,12 @@ fn demands_on_tls_are_judged_as_the_webhook_judges_them() {
 #[test]
 fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
     for (provider, verdict) in
-        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("aws", Verdict::Malformed)]
+        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("vsphere", Verdict::Malformed)]
     {
         let inspection =
             inspect(&[("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")], &[]);
         assert!(!inspection.is_right());
-        assert_eq!(inspection.provider, (provider == "aws").then_some("aws"));
+        assert_eq!(inspection.provider, (provider == "vsphere").then_some("vsphere"));
         assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(verdict, true)], "{provider}");
         assert_eq!(remarks(&inspection, "TLS_SKIP_VERIFY"), [(Verdict::Malformed, false)]);
         assert_eq!(remarks(&inspection, "NOBODYS"), [(Verdict::Unknown, false)]);

@@ -176,7 +176,7 @@ fn names() -> impl Strategy<Value = String> {
 }
 
 fn values() -> impl Strategy<Value = SecretString> {
-    prop_oneof!["libvirt|aws|true|1|", ".*"].prop_map(SecretString::from)
+    prop_oneof!["libvirt|vsphere|true|1|", ".*"].prop_map(SecretString::from)
 }
 
 proptest! {

@@ -163,11 +163,11 @@ fn equal_content_and_equal_errors_are_no_news() {
         settings: [("CLOUD_PROVIDER".to_owned(), provider.into())].into(),
         ..Raw::default()
     };
-    assert!(keeper.accept(Ok(raw("aws"))));
-    assert!(!keeper.accept(Ok(raw("aws"))));
+    assert!(keeper.accept(Ok(raw("vsphere"))));
+    assert!(!keeper.accept(Ok(raw("vsphere"))));
     assert!(keeper.accept(Ok(raw("libvirt"))));
     assert!(!keeper.accept(Ok(raw("libvirt"))));
-    assert!(keeper.accept(Ok(raw("aws"))));
+    assert!(keeper.accept(Ok(raw("vsphere"))));
     assert!(keeper.accept(Ok(raw("libvirt"))));
     assert_eq!(keeper.state.generation, 1);
 }
@@ -176,12 +176,12 @@ fn equal_content_and_equal_errors_are_no_news() {
 fn settings_are_usable_when_deletions_can_go_by_them() {
     let mut keeper = Keeper::new(CATALOGUE);
     for (provider, uris, usable) in [
-        ("aws", ["a", "a"], None),
+        ("vsphere", ["a", "a"], None),
         ("opnstack", ["a", "a"], Some(false)),
         ("libvirt", ["test:///default", "test:///default"], Some(true)),
         ("libvirt", ["test:///default", "test:///other"], Some(false)),
         ("libvirt", ["nonsense", "nonsense"], Some(false)),
-        ("aws", ["a", "a"], None),
+        ("vsphere", ["a", "a"], None),
         ("", ["", ""], Some(false)),
     ] {
         let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));

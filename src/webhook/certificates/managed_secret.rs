@@ -95,7 +95,7 @@ pub(super) enum Step {
 /// Why no certificate can be created.
 #[derive(Debug, thiserror::Error)]
 #[error("creating a certificate failed: {0}; check the names in it")]
-pub struct IssueError(#[from] rcgen::Error);
+pub struct IssueError(#[source] rcgen::Error);
 
 impl ManagedSecret {
     /// Reads a Secret. `None` if it is not managed here, or not as it was written.
@@ -175,7 +175,7 @@ impl ManagedSecret {
         let good = |managed: &&Self| now < managed.next.as_ref().unwrap_or(&managed.current).expires;
         let Some(managed) = managed.filter(good) else {
             // The former authorities have expired.
-            let (current, authority) = issue(wanted, now)?;
+            let (current, authority) = issue(wanted, now).map_err(IssueError)?;
             let names = wanted.names.join(",");
             return Ok(Step::Write(Self { current, next: None, authorities: vec![authority], names }));
         };
@@ -194,7 +194,7 @@ impl ManagedSecret {
 
     /// This content with a new next pair. A former next pair was never served and is dropped.
     fn prepared(&self, wanted: &Wanted, now: Timestamp) -> Result<Self, IssueError> {
-        let (next, authority) = issue(wanted, now)?;
+        let (next, authority) = issue(wanted, now).map_err(IssueError)?;
         let in_use = self.current.authority(&self.authorities).cloned();
         let authorities = in_use.into_iter().chain([authority]).collect();
         Ok(Self {
@@ -245,7 +245,7 @@ fn annotation<'a>(secret: &'a Secret, key: &str) -> Option<&'a String> {
 }
 
 /// A new pair, and its authority's certificate.
-fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), IssueError> {
+fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), rcgen::Error> {
     let since_1970 = |at: Timestamp| Duration::from_secs(u64::try_from(at.as_second()).unwrap_or_default());
     let moment = |at: Duration| date_time_ymd(1970, 1, 1) + at;
     let lifetime = SignedDuration::try_from(wanted.lifetime).unwrap_or(SignedDuration::MAX);

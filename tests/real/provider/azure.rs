@@ -1,11 +1,6 @@
 //! Azure: what never counts as absence, what is refused, who the operator may be, and a deletion by the operator.
 
-use std::{
-    cell::OnceCell,
-    fs,
-    path::Path,
-    process::{Output, Stdio},
-};
+use std::{cell::OnceCell, fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::ResourceExt as _;
@@ -22,11 +17,11 @@ use peers::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::{
-    MountedFolder, Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Operator, OperatorOptions, Settings, Testbed, vm_name,
     wait::{self, DEADLINE},
 };
-use tokio::process::Command;
 
+use super::check::{check, findings};
 use crate::support::{PROGRAM, alone_with, run};
 
 const ROLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider/azure/role.json"));
@@ -288,32 +283,6 @@ fn a_token_that_is_refused_is_replaced() -> Result<()> {
         ensure!(describe().await.is_ok());
         Ok(())
     })
-}
-
-/// What `check` reports, with these settings and this environment: the exit code and the report.
-async fn check(dir: &Path, settings: &Settings, environment: &[(&str, &str)]) -> Result<(Output, Value)> {
-    let dir = tempfile::tempdir_in(dir)?;
-    let [settings, credentials] = [("settings", &settings.config_map), ("credentials", &settings.secret)]
-        .map(|(name, data)| {
-            MountedFolder::create(dir.path().join(name), data).map(|folder| folder.path().to_owned())
-        });
-    let mut command = Command::new(PROGRAM);
-    command.env_clear().envs(environment.iter().copied()).args(["check", "-o", "json", "--settings-dir"]);
-    command.arg(settings?).arg("--credentials-dir").arg(credentials?).stdin(Stdio::null());
-    let output = command.output().await?;
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    for secret in ["s3cr3t~", "token-", "eyJ."] {
-        ensure!(!printed.contains(secret), "{printed}");
-    }
-    let report: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
-    Ok((output, report["providers"][0]["cloud"].clone()))
-}
-
-/// The outcomes of what was found out, and their texts.
-fn findings(cloud: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let findings = cloud["findings"].as_array().into_iter().flatten();
-    findings.map(|finding| (text(&finding["outcome"]), text(&finding["text"]))).collect()
 }
 
 /// Fails unless `check` finds nothing wrong.

@@ -23,11 +23,21 @@ fn keeps_the_contract(cloud: &str, scenarios: usize) -> Result<()> {
 }
 
 #[test]
+fn azure_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("azure", 16)
+}
+
+#[test]
 fn libvirt_keeps_the_contract() -> Result<()> {
     keeps_the_contract("libvirt", 11)
 }
 
 #[test]
-fn azure_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("azure", 16)
+fn gcp_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("gcp", 14)
+}
+
+#[test]
+fn aws_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("aws", 15)
 }

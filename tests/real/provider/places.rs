@@ -1,25 +1,28 @@
 //! Places that the settings named before: what is there is not absent, whatever becomes of the operator.
 
-use std::{path::Path, time::Duration};
+use std::{cell::OnceCell, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, names::PLACES};
-use peers::libvirt::{Libvirtd, QemuLibvirtd, Relay};
+use peers::{
+    gcp::{ComputeEngine, Instance, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS},
+    libvirt::{Libvirtd, QemuLibvirtd, Relay},
+};
 use serde_json::{Value, json};
 use testbed::{
-    Request, Settings,
+    Operator, OperatorOptions, Request, Settings, Testbed, vm_name,
     wait::{self, DEADLINE},
 };
 
 use crate::{
     process::leadership::{elected, standby, until_leads},
-    support::{ABANDON, Alone, Scene, alone},
+    support::{ABANDON, Alone, PROGRAM, Scene, alone, alone_with},
 };
 
 fn libvirt(alone: &Alone<'_>) -> Settings {
@@ -312,5 +315,43 @@ fn the_record_holds_no_user_and_no_credential() -> Result<()> {
         // Whatever is in it: without it everything begins anew, with the place that the settings name.
         records(alone).delete(PLACES, &DeleteParams::default()).await?;
         until_recorded(alone, 1).await.map(drop)
+    })
+}
+
+#[test]
+fn a_vm_in_the_project_before_holds_its_peerpod_until_that_project_is_named_again() -> Result<()> {
+    let cloud = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+        let peer = ComputeEngine::start(&dir.join("gcp")).await?;
+        let key = peer.account("operator@peer-pods", &PERMISSIONS, peer.address()).await?;
+        let here = Settings::gcp(peer.address(), Some(key));
+        let mut before = here.clone();
+        before.config_map.insert("GCP_PROJECT_ID".into(), OTHER_PROJECT.into());
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
+        let _ = cloud.set((peer, before, here));
+        Operator::start(testbed, &options).await
+    };
+    alone_with(start, async |alone| {
+        let (peer, before, here) = cloud.get().context("the cloud was started")?;
+        until_recorded(alone, 1).await?;
+        let (pod, name) = (alone.scene().pods.run("web").await?, vm_name("web"));
+        let vm = Instance { project: OTHER_PROJECT, zone: OTHER_ZONE, ..Instance::running(&name) };
+        peer.make(&vm).await?;
+        let peerpod = alone.scene().caa.record(&pod, "gcp", &name).await?.name_any();
+        alone.operator.mount(here)?;
+        alone.operator.reloaded(2, 0).await?;
+        until_recorded(alone, 2).await?;
+
+        alone.scene().pods.delete("web").await?;
+        let held = alone.scene().held(&peerpod, "InvalidSettings").await?;
+        ensure!(held.message.contains("GCP_PROJECT_ID"), "{}", held.message);
+        alone.scene().shows_none_of(&peerpod, &[OTHER_PROJECT, "127.0.0.1"]).await?;
+        ensure!(peer.state(&vm).await?.instance, "the VM is gone");
+
+        alone.operator.mount(before)?;
+        // Compute Engine gets its time for the deletion.
+        wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
+        ensure!(!peer.state(&vm).await?.instance, "the VM is there");
+        Ok(())
     })
 }

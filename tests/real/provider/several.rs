@@ -1,27 +1,37 @@
 //! One operator for several clouds.
 
-use std::path::Path;
+use std::{cell::OnceCell, path::Path};
 
-use anyhow::{Result, ensure};
-use peers::libvirt::Libvirtd;
+use anyhow::{Context as _, Result, ensure};
+use kube::ResourceExt as _;
+use peers::{
+    Does, HttpRelay,
+    gcp::{ComputeEngine, Instance, PERMISSIONS},
+    libvirt::Libvirtd,
+};
 use testbed::{
-    MountedFolder, Operator, OperatorOptions, Settings, Testbed,
+    MountedFolder, Operator, OperatorOptions, Settings, Testbed, vm_name,
     wait::{self, DEADLINE},
 };
 
 use crate::support::{PROGRAM, alone_with};
 
+/// The options of an operator whose second cloud is this libvirt.
+fn beside_libvirt(first: Settings, dir: &Path, libvirtd: &Libvirtd) -> Result<OperatorOptions> {
+    let further = Settings::libvirt(&libvirtd.host().uri().to_string());
+    let settings = MountedFolder::create(dir.join("libvirt-settings"), &further.config_map)?;
+    let credentials = MountedFolder::create(dir.join("libvirt-credentials"), &further.secret)?;
+    let folders = [&settings, &credentials].map(|it| it.path().display().to_string()).join(",");
+    let arguments = vec![format!("--provider=libvirt={folders}")];
+    Ok(OperatorOptions { arguments, ..OperatorOptions::new(PROGRAM, dir.join("operator"), first) })
+}
+
 #[test]
 fn a_further_cloud_has_settings_of_its_own_whatever_those_of_the_first_say() -> Result<()> {
     let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
-        let further = Settings::libvirt(&libvirtd.host().uri().to_string());
-        let settings = MountedFolder::create(dir.join("libvirt-settings"), &further.config_map)?;
-        let credentials = MountedFolder::create(dir.join("libvirt-credentials"), &further.secret)?;
         let mut first = Settings::default();
         first.config_map.insert("CLOUD_PROVIDER".into(), "nonsense".into());
-        let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), first);
-        let folders = [&settings, &credentials].map(|it| it.path().display().to_string()).join(",");
-        options.arguments = vec![format!("--provider=libvirt={folders}")];
+        let options = beside_libvirt(first, dir, libvirtd)?;
         Operator::start(testbed, &options).await
     };
     alone_with(start, async |alone| {
@@ -41,5 +51,58 @@ fn a_further_cloud_has_settings_of_its_own_whatever_those_of_the_first_say() -> 
             Ok(())
         })
         .await
+    })
+}
+
+#[test]
+fn a_cloud_that_throttles_and_one_that_is_dead_delay_no_deletion_on_another() -> Result<()> {
+    const TOO_MANY: &str =
+        r#"{"error":{"code":403,"message":"Quota exceeded","errors":[{"reason":"rateLimitExceeded"}]}}"#;
+    let cloud = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
+        let peer = ComputeEngine::start(&dir.join("gcp")).await?;
+        let relay = HttpRelay::start(peer.address()).await?;
+        let key = peer.account("operator@peer-pods", &PERMISSIONS, relay.address()).await?;
+        let options = beside_libvirt(Settings::gcp(relay.address(), Some(key)), dir, libvirtd)?;
+        let _ = cloud.set((peer, relay));
+        Operator::start(testbed, &options).await
+    };
+    alone_with(start, async |alone| {
+        let (scene, (peer, relay)) = (alone.scene(), cloud.get().context("the cloud was started")?);
+        let throttled = Does::Answer {
+            status: 403,
+            headers: vec![("retry-after", "5".to_owned())],
+            body: TOO_MANY.to_owned(),
+        };
+        let mut waiting = Vec::new();
+        for (pod, trouble) in [("throttled", throttled), ("dead", Does::Hang)] {
+            let owner = scene.pods.run(pod).await?;
+            let (name, before) = (vm_name(pod), relay.seen().len());
+            peer.make(&Instance::running(&name)).await?;
+            let peerpod = scene.caa.record(&owner, "gcp", &name).await?.name_any();
+            relay.forget_rules();
+            relay.rule(|seen| seen.path.starts_with("/compute/"), trouble);
+            scene.pods.delete(pod).await?;
+            wait::eventually("the operator asks Compute Engine", DEADLINE, async || {
+                ensure!(relay.seen().len() > before, "no request came");
+                Ok(())
+            })
+            .await?;
+
+            let beside = scene.pod_with_vm("beside").await?;
+            scene.pods.delete("beside").await?;
+            scene.reaped(&beside).await?;
+            ensure!(peer.state(&Instance::running(&name)).await?.instance, "{name} is gone");
+            ensure!(scene.peerpods.get_opt(&peerpod).await?.is_some(), "{peerpod} is released");
+            waiting.push((peerpod, name));
+        }
+        relay.forget_rules();
+        for (peerpod, name) in waiting {
+            // Compute Engine gets its time for a deletion.
+            wait::gone(&scene.peerpods, &peerpod, 2 * DEADLINE).await?;
+            let state = peer.state(&Instance::running(&name)).await?;
+            ensure!(!state.instance && !state.disk, "{name}: {state:?}");
+        }
+        Ok(())
     })
 }

@@ -14,7 +14,8 @@ use tar::{Builder, EntryType};
 use crate::files::{Files, append};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The media type of a manifest.
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
@@ -66,10 +67,23 @@ pub struct Written {
     pub size: usize,
 }
 
-/// What is known of a blob by its content.
-struct Blob {
-    digest: String,
-    content: Vec<u8>,
+/// An image as registries and archives have it.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// The layer and the configuration.
+    pub blobs: [Blob; 2],
+    /// What names both of them. Its digest is the image's.
+    pub manifest: Blob,
+    index: Value,
+}
+
+/// What is known by its content.
+#[derive(Clone, Debug)]
+pub struct Blob {
+    /// `sha256:…`.
+    pub digest: String,
+    /// Its bytes.
+    pub content: Vec<u8>,
 }
 
 impl Blob {
@@ -93,6 +107,13 @@ impl Blob {
 impl Image {
     /// Writes an OCI archive at `path`, in place of a file that is there.
     pub fn write(&self, path: &Path, compression: Compression) -> Result<Written> {
+        self.pack(compression)?
+            .write(path)
+            .with_context(|| format!("writing the image {} to {}", self.name, path.display()))
+    }
+
+    /// Packs the files into the image's one layer.
+    pub fn pack(&self, compression: Compression) -> Result<Packed> {
         let layer = self.files.tar()?;
         let diff_id = sha256(&layer);
         let (layer, layer_type) = match compression {
@@ -129,23 +150,25 @@ impl Image {
             "org.opencontainers.image.ref.name": self.name,
         });
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]});
+        Ok(Packed { blobs: [layer, config], manifest, index })
+    }
+}
 
-        let written =
-            File::create(path).with_context(|| format!("creating {}", path.display())).and_then(|file| {
-                let mut builder = Builder::new(BufWriter::new(file));
-                let mut add = |path: &str, content: &[u8]| {
-                    append(&mut builder, path, EntryType::Regular, 0o644, content)
-                };
-                add("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-                add("index.json", index.to_string().as_bytes())?;
-                for blob in [&layer, &config, &manifest] {
-                    add(&blob.path(), &blob.content)?;
-                }
-                Ok(builder.into_inner()?.flush()?)
-            });
-        written.with_context(|| format!("writing the image {} to {}", self.name, path.display()))?;
-        let size = [&layer, &config, &manifest].map(|blob| blob.content.len()).iter().sum();
-        Ok(Written { digest: manifest.digest, size })
+impl Packed {
+    /// Writes it as an OCI archive at `path`, in place of a file that is there.
+    pub fn write(&self, path: &Path) -> Result<Written> {
+        let mut builder = Builder::new(BufWriter::new(File::create(path)?));
+        let mut add =
+            |path: &str, content: &[u8]| append(&mut builder, path, EntryType::Regular, 0o644, content);
+        add("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        add("index.json", self.index.to_string().as_bytes())?;
+        let mut size = 0;
+        for blob in self.blobs.iter().chain([&self.manifest]) {
+            add(&blob.path(), &blob.content)?;
+            size += blob.content.len();
+        }
+        builder.into_inner()?.flush()?;
+        Ok(Written { digest: self.manifest.digest.clone(), size })
     }
 }
 

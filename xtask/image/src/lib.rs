@@ -4,7 +4,7 @@
 //! image layout in a tar file) that `ctr images import`, `podman load` and `skopeo copy oci-archive:…` take. The same image
 //! gives the same bytes on every run: entries are sorted, and nothing has a time.
 //!
-//! [`operator`] is the operator's image, [`sbom`] what its program was made of.
+//! [`operator`] is the operator's image, [`example`] that of an operator in `examples/`, [`sbom`] what a program was made of.
 
 mod archive;
 mod closure;
@@ -12,7 +12,7 @@ mod files;
 mod operator;
 pub mod sbom;
 
-pub use archive::{Compression, Config, Image, Written};
+pub use archive::{Blob, Compression, Config, Image, MANIFEST, Packed, Written};
 pub use closure::closure;
 pub use files::Files;
-pub use operator::{USER, operator};
+pub use operator::{USER, example, operator};

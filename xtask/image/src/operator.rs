@@ -1,4 +1,4 @@
-//! The operator's image.
+//! The images of operators.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,16 +36,31 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
         // The C library would ask the name servers first, and hostAliases would come too late.
         .file("/etc/nsswitch.conf", NAME_SERVICES)
         .folder(HOME);
-    let mut all = labels.clone();
-    for (key, value) in [("title", "peerpod-operator"), ("licenses", "Apache-2.0")] {
-        all.insert(format!("org.opencontainers.image.{key}"), value.to_owned());
-    }
-    let config = Config {
-        entrypoint: vec![PROGRAM.to_owned()],
-        user: format!("{USER}:{USER}"),
-        env: vec!["HOME=/root".to_owned(), "PATH=/usr/bin".to_owned()],
-        stop_signal: None,
-        labels: all,
-    };
+    let env = vec!["HOME=/root".to_owned(), "PATH=/usr/bin".to_owned()];
+    let config = Config { env, ..config(PROGRAM, "peerpod-operator", labels) };
     Ok(Image { name: name.to_owned(), files, config })
+}
+
+/// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program, and the C
+/// library it is linked with. `labels` are as in [`operator`].
+pub fn example(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
+    let title = program.file_name().and_then(|it| it.to_str()).context("a program has a name")?;
+    let path = format!("/usr/bin/{title}");
+    let mut files = Files::new();
+    files.install(program, &path)?;
+    Ok(Image { name: name.to_owned(), files, config: config(&path, title, labels) })
+}
+
+/// Runs a program as [`USER`].
+fn config(program: &str, title: &str, labels: &BTreeMap<String, String>) -> Config {
+    let mut labels = labels.clone();
+    for (key, value) in [("title", title), ("licenses", "Apache-2.0")] {
+        labels.insert(format!("org.opencontainers.image.{key}"), value.to_owned());
+    }
+    Config {
+        entrypoint: vec![program.to_owned()],
+        user: format!("{USER}:{USER}"),
+        labels,
+        ..Config::default()
+    }
 }

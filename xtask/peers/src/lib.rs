@@ -1,11 +1,15 @@
 //! The clouds that tests and the demo run against, and how each is started.
 //!
-//! None of them is written here: each is the cloud's own software, or its maker's stand-in for it. Every one gets its
-//! state in a folder of its own, so that many run side by side and none touches what the machine itself has.
+//! Each is the cloud's own software or its maker's stand-in for it, or, where there is none, a server on its maker's own types,
+//! which judge each request. Every one gets its state in a folder of its own, so that many run side by side and none touches what
+//! the machine itself has.
 
+pub mod aws;
 pub mod azure;
+pub mod gcp;
 mod http_relay;
 pub mod libvirt;
+mod python;
 pub mod sshd;
 
 pub use http_relay::{Does, HttpRelay, Seen};

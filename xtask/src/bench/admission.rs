@@ -14,6 +14,7 @@ use cluster::{
     progress::Progress,
 };
 use futures::future::try_join_all;
+use peerpod_operator::install;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::json;
 use tokio::{
@@ -44,7 +45,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(2);
     progress.step("building the operator (release)");
-    let program = release::build(&["--quiet"])?;
+    let program = release::build(install::NAME, &["--quiet"])?;
     let dir = tempfile::tempdir()?;
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([ADDRESS.to_string()])?;
     std::fs::write(dir.path().join("tls.crt"), cert.pem())?;

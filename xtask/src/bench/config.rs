@@ -11,6 +11,7 @@ use kube::{Api, api::PostParams};
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{PeerPodConfig, RUNTIME_CLASS},
+    install,
 };
 use peers::libvirt::Libvirtd;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ const BOTH: &str = "--controllers=peerpod,peerpodconfig";
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(9);
     progress.step("building the operator (release)");
-    let program = release::build(&["--quiet"])?;
+    let program = release::build(install::NAME, &["--quiet"])?;
     let mut figures = Figures::default();
     objects::measure(&program, &mut progress, &mut figures).await?;
     nodes::measure(&program, &mut progress, &mut figures).await?;

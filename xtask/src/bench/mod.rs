@@ -8,6 +8,7 @@ mod install;
 mod memory;
 mod peerpods;
 mod real_node;
+mod samples;
 mod slow;
 mod usage;
 
@@ -38,6 +39,8 @@ enum What {
     Install,
     /// 20,000 PeerPods: the memory of operators within their limits, on a real node; needs root
     Memory,
+    /// The operators in examples/: 1,000 Pods of 100 `PodSets`, idle memory, and writes while nothing changes
+    Samples,
 }
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
@@ -47,6 +50,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         What::Config => config::run().await?,
         What::Install => Box::pin(install::run()).await?,
         What::Memory => Box::pin(memory::run()).await?,
+        What::Samples => Box::pin(samples::run()).await?,
     };
     print!("{}", figures.table());
     if let Some(path) = &task.json {

@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
-use peerpod_operator::api::v1alpha1::PeerPod;
+use peerpod_operator::{api::v1alpha1::PeerPod, install};
 use peers::libvirt::{Host, Libvirtd, PodVm};
 use serde_json::json;
 use testbed::{Caa, Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
@@ -40,7 +40,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(8);
     progress.step("building the operator (release)");
-    let program = release::build(&["--quiet"])?;
+    let program = release::build(install::NAME, &["--quiet"])?;
     progress.step("starting the control plane and libvirtd");
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use cluster::{process::Lifetime, progress::Progress};
+use peerpod_operator::install;
 use testbed::{RealNode, Shell};
 
 use crate::release;
@@ -15,7 +16,7 @@ pub(super) const STEPS: usize = 2;
 /// shell for documented commands. Nothing is installed.
 pub(super) async fn start(dir: &Path, progress: &mut Progress) -> Result<(RealNode, Shell)> {
     progress.step("building the operator (release)");
-    let program = release::build(&["--quiet"])?;
+    let program = release::build(install::NAME, &["--quiet"])?;
     progress.step("starting a cluster with a real node, and libvirtd");
     let node = RealNode::start(dir, &program, Lifetime::Owned).await?;
     let shell = Shell::new(dir.join("user"), node.testbed.cluster(), node.uri.clone()).await?;

@@ -13,10 +13,7 @@ use crate::repository;
 
 /// Builds an operator, of the package of the same name, in the profile of this program, whose libraries it shares; gives the program.
 pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<PathBuf> {
-    // With both packages named their dependencies have the same features, so that none is built twice.
-    let arguments = ["build", "--package=xtask", "--package", name, "--bin", name];
-    let mut cargo = Command::from(repository::cargo())
-        .args(arguments)
+    let mut cargo = Command::from(repository::build(name))
         .stderr(Stdio::piped())
         .spawn()
         .context("running cargo build")?;

@@ -10,6 +10,7 @@ use cluster::{
     tools::{self, Tools},
 };
 use peerpod_operator::install::NAME;
+use peers::gcp::ComputeEngine;
 
 use crate::repository;
 
@@ -27,9 +28,10 @@ pub(crate) async fn run() -> Result<()> {
     let mut progress = Progress::new(6);
     progress.step("formatting");
     cargo(&["fmt", "--all", "--check"])?;
-    progress.step("programs of the control plane and the node, and helm");
+    progress.step("programs of the control plane, the node and the clouds, and helm");
     Tools::ensure().await?;
     tools::helm().await?;
+    ComputeEngine::install().await?;
     if node::obstacle().is_none() {
         node::install().await?;
     }

@@ -172,6 +172,11 @@ impl Stage {
         Ok(requests)
     }
 
+    /// The process of the operator.
+    pub async fn operator_pid(&self) -> i32 {
+        self.operator.lock().await.identity().pid
+    }
+
     /// What the operator's `/metrics` says.
     pub async fn metrics(&self) -> Result<Metrics> {
         let address = SocketAddr::from((self.address, METRICS_PORT));

@@ -11,6 +11,7 @@
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
 //! - [`contract`]: the clouds that the contract's scenarios run on.
+//! - [`repository`]: its folder, and cargo in it.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
@@ -27,6 +28,7 @@ mod operator_pods;
 mod pod_runner;
 mod pods;
 mod real_node;
+pub mod repository;
 mod settings;
 mod shell;
 pub mod stand_in;

@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    net::SocketAddr,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
-    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
+    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
     settings::{Raw, Snapshot},
 };
 use peers::azure::{CLIENT, GROUP, SECRET, SUBSCRIPTION, TENANT};
@@ -24,6 +25,39 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Settings for a [`ComputeEngine`](peers::gcp::ComputeEngine), or a relay before it. Without `credentials`, which are a JSON
+    /// document, those of the environment count.
+    pub fn gcp(address: SocketAddr, credentials: Option<String>) -> Self {
+        let base = format!("http://{address}/compute/v1/");
+        let config_map = [
+            ("CLOUD_PROVIDER", "gcp"),
+            ("GCP_PROJECT_ID", peers::gcp::PROJECT),
+            ("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", &base),
+        ];
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: credentials
+                .map(|document| ("GCP_CREDENTIALS".to_owned(), document))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// Settings for a [`Moto`](peers::aws::Moto), or a relay before it. Without identifier and secret of an access key, the
+    /// credentials of the environment count.
+    pub fn aws(address: SocketAddr, key: Option<(String, String)>) -> Self {
+        let endpoint = format!("http://{address}");
+        let config_map =
+            [("CLOUD_PROVIDER", "aws"), ("AWS_REGION", peers::aws::REGION), ("AWS_ENDPOINT_URL", &endpoint)];
+        let secret = key.into_iter().flat_map(|(id, secret)| {
+            [("AWS_ACCESS_KEY_ID".to_owned(), id), ("AWS_SECRET_ACCESS_KEY".to_owned(), secret)]
+        });
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: secret.collect(),
+        }
+    }
+
     /// Settings for an [`Azure`](peers::azure::Azure) at this URL, with the secret of its application.
     pub fn azure(url: &str) -> Self {
         let config_map = [
@@ -43,13 +77,18 @@ impl Settings {
 
     /// A provider for these settings, opened as the operator does.
     pub fn open(&self) -> Result<Box<dyn Provider>, Error> {
+        self.open_at(None)
+    }
+
+    /// A provider for these settings at a place that was recorded.
+    pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
         let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
         let snapshot = Snapshot::parse(&raw, CATALOGUE)
             .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
-        Openers::default().open(&snapshot, Opening::new(32))
+        Openers::default().open(&snapshot, Opening { recorded, ..Opening::new(32) })
     }
 
     /// Settings for the libvirt daemon at this URI.

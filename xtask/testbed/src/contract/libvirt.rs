@@ -14,6 +14,7 @@ use peers::libvirt::{Libvirtd, POOL, Relay};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::failed;
 use crate::vm_name;
 
 /// libvirt's procedures.
@@ -49,10 +50,6 @@ impl Libvirt {
 /// The name of the volume with a user's data that is attached to this VM.
 fn user_data(vm: &str) -> String {
     format!("data-of-{vm}.qcow2")
-}
-
-fn failed(error: anyhow::Error) -> Cannot {
-    Cannot::Failed(error.into())
 }
 
 #[async_trait]

@@ -1,4 +1,6 @@
-//! `cargo xtask image`: the operator's image, without a container engine.
+//! `cargo xtask image`: the image of the operator or of an example, without a container engine.
+
+mod push;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +8,7 @@ use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::image::{Compression, Files, operator, sbom::sbom};
+use ::image::{Compression, Files, example, operator, sbom::sbom};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use peerpod_operator::{
@@ -15,7 +17,7 @@ use peerpod_operator::{
     names::DEFAULT_IMAGE,
 };
 
-use crate::{release, repository};
+use crate::{example::Example, release, repository};
 
 /// How the image is to be.
 #[derive(Args)]
@@ -23,34 +25,81 @@ pub(crate) struct Task {
     /// The folder for the archive and the bill of materials
     #[arg(long, default_value = "target/image")]
     output: PathBuf,
-    /// The image's name
-    #[arg(long, default_value = DEFAULT_IMAGE)]
-    name: String,
+    /// The image of an operator in examples/
+    #[arg(long, value_enum)]
+    example: Option<Example>,
+    /// The image's name; without it, that in the installation
+    #[arg(long)]
+    name: Option<String>,
     /// A program that is already built, instead of a new build
     #[arg(long)]
     program: Option<PathBuf>,
+    /// Also pushes it to this registry, with the credentials of `docker login`; NAME is its name there, without its tag
+    #[arg(long, value_name = "REGISTRY[/NAME]")]
+    push: Option<String>,
+    /// Pushes without TLS
+    #[arg(long, requires = "push")]
+    plain_http: bool,
 }
 
-pub(crate) fn run(task: &Task) -> Result<()> {
+/// What the image is of.
+struct Subject {
+    /// The package, and its program.
+    package: &'static str,
+    /// What the files are named after.
+    name: &'static str,
+    about: &'static str,
+    /// The image's name in the installation.
+    image: String,
+}
+
+impl Subject {
+    fn of(task: &Task) -> Result<Self> {
+        let Some(example) = task.example else {
+            let about = "Deletes the VMs of peer pods that no longer exist";
+            return Ok(Self { package: NAME, name: NAME, about, image: DEFAULT_IMAGE.to_owned() });
+        };
+        let operator = example.operator()?;
+        let image = format!("{}:{}", operator.name, operator.version);
+        Ok(Self { package: example.name(), name: operator.name, about: operator.about, image })
+    }
+}
+
+pub(crate) async fn run(task: &Task) -> Result<()> {
+    let subject = Subject::of(task)?;
+    let name = task.name.as_ref().unwrap_or(&subject.image);
+    // What is wrong with it is better said before the build.
+    let reference = task.push.as_ref().map(|push| push::reference(push, name)).transpose()?;
     let program = match &task.program {
         Some(program) => program.clone(),
-        None => release::build(&["--locked"])?,
+        None => release::build(subject.package, &["--locked"])?,
     };
     fs::create_dir_all(&task.output).with_context(|| format!("creating {}", task.output.display()))?;
     let [archive, bill] =
-        ["oci.tar", "cdx.json"].map(|extension| task.output.join(format!("{NAME}.{extension}")));
-    let mut image = operator(&program, &task.name, &labels())?;
-    document(&mut image.files)?;
-    let written = image.write(&archive, Compression::Gzip)?;
-    let text = format!("{:#}\n", sbom(&repository::root(), NAME)?);
+        ["oci.tar", "cdx.json"].map(|extension| task.output.join(format!("{}.{extension}", subject.name)));
+    let labels = labels(subject.about);
+    let image = if task.example.is_some() {
+        example(&program, name, &labels)?
+    } else {
+        let mut image = operator(&program, name, &labels)?;
+        document(&mut image.files)?;
+        image
+    };
+    let packed = image.pack(Compression::Gzip)?;
+    let written = packed.write(&archive).with_context(|| format!("writing {}", archive.display()))?;
+    let text = format!("{:#}\n", sbom(&repository::root(), subject.package)?);
     fs::write(&bill, text).with_context(|| format!("writing {}", bill.display()))?;
     let size = f64::from(u32::try_from(written.size)?) / f64::from(1 << 20);
-    let mut out = stdout().lock();
-    writeln!(out, "image    {}", task.name)?;
+    let mut out = stdout();
+    writeln!(out, "image    {name}")?;
     writeln!(out, "digest   {}", written.digest)?;
     writeln!(out, "size     {size:.1} MiB compressed")?;
     writeln!(out, "archive  {}", archive.display())?;
     writeln!(out, "made of  {}", bill.display())?;
+    if let Some(reference) = reference {
+        push::push(&packed, &reference, task.plain_http).await?;
+        writeln!(out, "pushed   {reference}")?;
+    }
     Ok(())
 }
 
@@ -74,11 +123,11 @@ fn document(files: &mut Files) -> Result<()> {
 }
 
 /// What tells this image from those before it. Sources that are no git repository have no revision.
-fn labels() -> BTreeMap<String, String> {
+fn labels(about: &str) -> BTreeMap<String, String> {
     let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
     let mut labels = BTreeMap::from([
         label("version", env!("CARGO_PKG_VERSION").to_owned()),
-        label("description", "Deletes the VMs of peer pods that no longer exist".to_owned()),
+        label("description", about.to_owned()),
     ]);
     let root = repository::root();
     let revision = git(&root, &["rev-parse", "HEAD"]).zip(git(&root, &["status", "--porcelain"]));

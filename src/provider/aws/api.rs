@@ -1,0 +1,356 @@
+//! EC2's Query API: a signed form, answered by XML.
+
+use std::sync::Arc;
+
+use form_urlencoded::Serializer;
+use hyper::{
+    Request, Uri,
+    body::Bytes,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use operator_kit::Message;
+use reqsign_aws_v4::{Credential, RequestSigner};
+use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::sync::{Notify, OnceCell};
+
+use super::{
+    Settings,
+    credentials::{Expiring, Source},
+    metadata::Metadata,
+    settings::Place,
+};
+use crate::provider::{
+    Error, ErrorClass,
+    cloud::Opening,
+    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens},
+};
+
+/// The Query API of one region, with credentials of one account.
+pub(super) struct Api {
+    client: Client,
+    place: Place,
+    region: OnceCell<String>,
+    pub(super) source: Source,
+    identity: Tokens<Arc<Identity>>,
+    /// The account in which the VMs are.
+    account: Option<String>,
+    /// Told where the credentials are of another account.
+    moved: Option<Arc<Notify>>,
+}
+
+/// Credentials, and whose they are.
+#[derive(Debug)]
+struct Identity {
+    credential: Credential,
+    account: String,
+}
+
+/// A service of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Instances, and what they have.
+    Ec2,
+    /// Identities.
+    Sts,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// EC2's own word for it; empty where EC2 did not say it.
+    pub code: String,
+    /// What it means.
+    pub error: Error,
+}
+
+/// A list in XML.
+#[derive(Deserialize)]
+pub(super) struct Items<T> {
+    #[serde(default = "Vec::new", alias = "member")]
+    pub item: Vec<T>,
+}
+
+/// An answer of which nothing is read.
+#[derive(Deserialize)]
+pub(super) struct Done {}
+
+#[derive(Deserialize)]
+struct CallerIdentity {
+    #[serde(rename = "GetCallerIdentityResult")]
+    result: Account,
+}
+
+#[derive(Deserialize)]
+struct Account {
+    #[serde(rename = "Account")]
+    account: String,
+}
+
+#[derive(Deserialize)]
+struct Assumed {
+    #[serde(rename = "AssumeRoleWithWebIdentityResult")]
+    result: AssumedRole,
+}
+
+#[derive(Deserialize)]
+struct AssumedRole {
+    #[serde(rename = "Credentials")]
+    credentials: Expiring,
+}
+
+/// The errors of EC2 and of the token service, in one.
+#[derive(Default, Deserialize)]
+struct Problems {
+    #[serde(rename = "Errors")]
+    errors: Option<Box<Problems>>,
+    #[serde(rename = "Error")]
+    error: Option<Problem>,
+    #[serde(rename = "RequestID", alias = "RequestId")]
+    request: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Problem {
+    #[serde(rename = "Code", default)]
+    code: String,
+    #[serde(rename = "Message", default)]
+    message: String,
+}
+
+impl<T> Default for Items<T> {
+    fn default() -> Self {
+        Self { item: Vec::new() }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: String::new(), error }
+    }
+}
+
+impl Api {
+    pub(super) fn new(settings: &Settings, opening: &Opening<'_>) -> Result<Self, Error> {
+        let recorded = opening.recorded.as_ref();
+        Ok(Self {
+            client: Client::new(Options::default())?,
+            place: recorded.map_or_else(|| Place::of(settings), |recorded| Place::recorded(recorded.address)),
+            region: OnceCell::new(),
+            source: Source::of(settings)?,
+            identity: Tokens::default(),
+            account: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+            moved: recorded.and_then(|recorded| recorded.moved.clone()),
+        })
+    }
+
+    /// The account that the credentials are of.
+    pub(super) async fn account(&self) -> Result<String, Error> {
+        Ok(self.identity().await?.account.clone())
+    }
+
+    /// The region in which VMs are.
+    pub(super) async fn region(&self) -> Result<&str, Error> {
+        if let Some(region) = &self.place.region {
+            return Ok(region);
+        }
+        let region = self.region.get_or_try_init(async || match &self.source {
+            Source::Node(metadata) => metadata.region().await,
+            _ => Metadata::new(None)?.region().await,
+        });
+        region.await.map(String::as_str)
+    }
+
+    /// Does `action` in the account in which the VMs are, and reads the answer.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        doing: &'static str,
+        pace: Pace,
+        action: &str,
+        parameters: &[(&str, &str)],
+    ) -> Result<T, Failure> {
+        let identity = self.identity().await?;
+        let answer =
+            self.ask(service, doing, pace, action, parameters, Some(&identity.credential), None).await;
+        if let Err(Failure { code, .. }) = &answer
+            && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
+        {
+            self.identity.forget().await;
+        }
+        answer
+    }
+
+    /// Credentials that are of the account in which the VMs are: to another one, none of them exists.
+    async fn identity(&self) -> Result<Arc<Identity>, Error> {
+        let identity = self.identity.get(async || {
+            let Fresh { value: credential, expires } =
+                self.source.fetch(async |role, token| self.assume(role, token).await).await?;
+            let doing = "asking whose the credentials are";
+            let caller =
+                self.ask(Service::Sts, doing, Pace::Read, "GetCallerIdentity", &[], Some(&credential), None);
+            let account = caller.await.map(|caller: CallerIdentity| caller.result.account)?;
+            Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
+        });
+        let identity = identity.await?;
+        match &self.account {
+            Some(expected) if *expected != identity.account => {
+                self.moved.iter().for_each(|moved| moved.notify_one());
+                let public = "the operator's credentials are of another AWS account than before";
+                let full = format!("{public}: {} instead of {expected}", identity.account);
+                Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
+            }
+            _ => Ok(identity),
+        }
+    }
+
+    async fn assume(&self, role: &str, token: SecretString) -> Result<Expiring, Error> {
+        let parameters = [
+            ("RoleArn", role),
+            ("RoleSessionName", "peerpod-operator"),
+            ("WebIdentityToken", token.expose_secret()),
+        ];
+        let (doing, action) = ("assuming the role AWS_ROLE_ARN", "AssumeRoleWithWebIdentity");
+        let assumed =
+            self.ask(Service::Sts, doing, Pace::Read, action, &parameters, None, Some(token.clone())).await;
+        Ok(assumed.map(|assumed: Assumed| assumed.result.credentials)?)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a request has as many parts")]
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        doing: &'static str,
+        pace: Pace,
+        action: &str,
+        parameters: &[(&str, &str)],
+        credential: Option<&Credential>,
+        secret: Option<SecretString>,
+    ) -> Result<T, Failure> {
+        let region = self.region().await?;
+        let uri = endpoint(service, region, self.place.endpoint.as_deref())?;
+        let body = Serializer::new(String::new())
+            .extend_pairs([("Action", action), ("Version", service.version())])
+            .extend_pairs(parameters)
+            .finish();
+        let mut request = Request::post(uri).body(Bytes::from(body)).map_err(|_| malformed())?;
+        request
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        if let Some(credential) = credential {
+            request = signed(request, service, region, credential).await?;
+        }
+        let call = Call { doing, pace, request, secrets: secret.into_iter().collect() };
+        let reply = self.client.send(call).await?;
+        let text = std::str::from_utf8(&reply.body)
+            .map_err(|problem| reply.unreadable("XML", &problem.to_string()))?;
+        if !reply.status.is_success() {
+            return Err(failure(&reply, text));
+        }
+        quick_xml::de::from_str(text).map_err(|problem| reply.unreadable("XML", &problem.to_string()).into())
+    }
+}
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Sts => "sts",
+        }
+    }
+
+    fn version(self) -> &'static str {
+        match self {
+            Self::Ec2 => "2016-11-15",
+            Self::Sts => "2011-06-15",
+        }
+    }
+}
+
+/// Where a service is.
+fn endpoint(service: Service, region: &str, url: Option<&str>) -> Result<Uri, Error> {
+    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+    let amazons = || format!("https://{}.{region}.amazonaws.com{suffix}/", service.name());
+    url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/'))).parse().map_err(|_| malformed())
+}
+
+fn malformed() -> Error {
+    Error::new(ErrorClass::Invalid, "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL")
+}
+
+/// The request with a signature of version 4.
+async fn signed(
+    request: Request<Bytes>,
+    service: Service,
+    region: &str,
+    credential: &Credential,
+) -> Result<Request<Bytes>, Error> {
+    let (mut head, body) = request.into_parts();
+    let hash = hex_sha256(&body);
+    head.headers.insert("x-amz-content-sha256", HeaderValue::try_from(hash).map_err(|_| malformed())?);
+    let signer = RequestSigner::new(service.name(), region);
+    signer.sign_request(&Context::new(), &mut head, Some(credential), None).await.map_err(|problem| {
+        let public = "a request cannot be signed with these credentials";
+        Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {:?}", problem.kind())))
+    })?;
+    for name in ["authorization", "x-amz-security-token"] {
+        if let Some(value) = head.headers.get_mut(name) {
+            value.set_sensitive(true);
+        }
+    }
+    Ok(Request::from_parts(head, body))
+}
+
+fn failure(reply: &Reply, text: &str) -> Failure {
+    let mut problems: Problems = quick_xml::de::from_str(text).unwrap_or_default();
+    let request = problems.request.take();
+    let inner = problems.errors.take().map_or(problems, |errors| *errors);
+    let Problem { code, message } = inner.error.unwrap_or_default();
+    let message = request.map_or_else(|| message.clone(), |id| format!("{message} (request {id})"));
+    let error = reply.error(&code, &message, class(&code));
+    Failure { code, error }
+}
+
+/// What EC2's documents say of a code. The status counts for all others. None means absence by itself.
+fn class(code: &str) -> Option<ErrorClass> {
+    Some(match code {
+        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "EC2ThrottledException" => {
+            ErrorClass::Throttled { retry_after: std::time::Duration::ZERO }
+        }
+        "AccessDenied"
+        | "AuthFailure"
+        | "Blocked"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "IDPRejectedClaim"
+        | "InvalidClientTokenId"
+        | "InvalidIdentityToken"
+        | "MissingAuthenticationToken"
+        | "OptInRequired"
+        | "PendingVerification"
+        | "RequestExpired"
+        | "SignatureDoesNotMatch"
+        | "UnauthorizedOperation" => ErrorClass::Unauthorized,
+        "DependencyViolation"
+        | "IncorrectInstanceState"
+        | "IncorrectState"
+        | "InvalidIPAddress.InUse"
+        | "InvalidNetworkInterface.InUse"
+        | "InvalidParameterValue"
+        | "OperationNotPermitted" => ErrorClass::Refused,
+        "IDPCommunicationError"
+        | "InternalError"
+        | "InternalFailure"
+        | "RequestTimeout"
+        | "ServiceUnavailable"
+        | "Unavailable" => ErrorClass::Transient,
+        _ => return None,
+    })
+}

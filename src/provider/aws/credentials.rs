@@ -1,0 +1,161 @@
+//! Who the operator is to EC2.
+//!
+//! The first of these that is there counts: an access key in the folders; a role with a token of the ServiceAccount, in the folders
+//! or as EKS injects it; what EKS' pod identity injects; the role of the node.
+
+use std::net::IpAddr;
+
+use hyper::{Request, Uri, body::Bytes, header::HeaderValue};
+use jiff::Timestamp;
+use reqsign_aws_v4::Credential;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+
+use super::{Settings, metadata::Metadata};
+use crate::provider::{
+    Error, ErrorClass,
+    http::{
+        Call, Client, Fresh, Options, Pace,
+        identity::{read_file, variable},
+    },
+};
+
+/// What is read from the file with a token, for people.
+const TOKEN: &str = "the token of the ServiceAccount";
+
+/// Where credentials come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// An access key.
+    Key { id: SecretString, secret: SecretString, session: Option<SecretString> },
+    /// A role that is assumed with the token in a file.
+    WebIdentity { role: String, file: String },
+    /// An agent on the node, with the token in a file.
+    PodIdentity { client: Client, uri: Uri, file: String },
+    /// The node's role.
+    Node(Metadata),
+}
+
+/// Credentials as agents and metadata give them.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Expiring {
+    access_key_id: SecretString,
+    secret_access_key: SecretString,
+    #[serde(alias = "SessionToken")]
+    token: SecretString,
+    expiration: Timestamp,
+}
+
+impl Source {
+    pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
+        if let (Some(id), Some(secret)) = (&settings.access_key_id, &settings.secret_access_key) {
+            let session = settings.session_token.clone();
+            return Ok(Self::Key { id: id.clone(), secret: secret.clone(), session });
+        }
+        let role = settings.role_arn.clone().or_else(|| variable("AWS_ROLE_ARN"));
+        let file = settings.token_file.clone().or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE"));
+        if let (Some(role), Some(file)) = (role, file) {
+            return Ok(Self::WebIdentity { role, file });
+        }
+        let agent = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+        if let (Some(uri), Some(file)) = (agent, variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
+            let uri = agent_uri(&uri).ok_or_else(|| {
+                let message = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
+                Error::new(ErrorClass::Invalid, message)
+            })?;
+            return Ok(Self::PodIdentity { client: Client::new(Options::metadata())?, uri, file });
+        }
+        Metadata::new(variable("AWS_EC2_METADATA_SERVICE_ENDPOINT")).map(Self::Node)
+    }
+
+    /// In a few words, for people.
+    pub(super) fn as_str(&self) -> &'static str {
+        match self {
+            Self::Key { .. } => "an access key",
+            Self::WebIdentity { .. } => "a role by a token of the ServiceAccount",
+            Self::PodIdentity { .. } => "EKS pod identity",
+            Self::Node(_) => "the node's role",
+        }
+    }
+
+    /// Fetches credentials. `assume` asks the token service for those of a role, with a token.
+    pub(super) async fn fetch(
+        &self,
+        assume: impl AsyncFnOnce(&str, SecretString) -> Result<Expiring, Error>,
+    ) -> Result<Fresh<Credential>, Error> {
+        match self {
+            Self::Key { id, secret, session } => Ok(Fresh {
+                value: Credential {
+                    access_key_id: id.expose_secret().to_owned(),
+                    secret_access_key: secret.expose_secret().to_owned(),
+                    session_token: session.as_ref().map(|session| session.expose_secret().to_owned()),
+                    expires_in: None,
+                },
+                expires: Timestamp::MAX,
+            }),
+            Self::WebIdentity { role, file } => Ok(assume(role, read_file(TOKEN, file).await?).await?.into()),
+            Self::PodIdentity { client, uri, file } => {
+                let token = read_file(TOKEN, file).await?;
+                let mut header = HeaderValue::from_str(token.expose_secret())
+                    .map_err(|_| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
+                header.set_sensitive(true);
+                let mut request = Request::new(Bytes::new());
+                *request.uri_mut() = uri.clone();
+                request.headers_mut().insert("authorization", header);
+                let call =
+                    Call::new("asking the agent of EKS pod identity for credentials", Pace::Read, request);
+                let reply = client.send(call).await?;
+                if !reply.status.is_success() {
+                    return Err(reply.error("", &String::from_utf8_lossy(&reply.body), None));
+                }
+                Ok(reply.json::<Expiring>()?.into())
+            }
+            Self::Node(metadata) => Ok(metadata.credentials().await?.into()),
+        }
+    }
+}
+
+impl From<Expiring> for Fresh<Credential> {
+    fn from(expiring: Expiring) -> Self {
+        let value = Credential {
+            access_key_id: expiring.access_key_id.expose_secret().to_owned(),
+            secret_access_key: expiring.secret_access_key.expose_secret().to_owned(),
+            session_token: Some(expiring.token.expose_secret().to_owned()).filter(|it| !it.is_empty()),
+            expires_in: None,
+        };
+        Self { value, expires: expiring.expiration }
+    }
+}
+
+/// An agent is on the node, or its connection is encrypted. The Pod's token goes nowhere else.
+fn agent_uri(text: &str) -> Option<Uri> {
+    let uri: Uri = text.parse().ok()?;
+    let host = uri.host()?.trim_matches(['[', ']']);
+    let local = host.parse::<IpAddr>().is_ok_and(|ip| {
+        ip.is_loopback() || ["169.254.170.23", "fd00:ec2::23"].iter().any(|agent| agent.parse() == Ok(ip))
+    });
+    (local || uri.scheme_str() == Some("https")).then_some(uri)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_token_goes_to_an_agent_on_the_node_alone() {
+        for local in [
+            "http://169.254.170.23/v1/credentials",
+            "http://[fd00:ec2::23]/v1",
+            "http://127.0.0.1:8080/",
+            "https://any.example/",
+        ] {
+            assert!(agent_uri(local).is_some(), "{local}");
+        }
+        for foreign in
+            ["http://example.org/", "http://169.254.170.24/", "/v1", "http://169.254.170.23.example.org/"]
+        {
+            assert!(agent_uri(foreign).is_none(), "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+use super::*;
+
+#[test]
+fn an_identifier_is_an_instances() {
+    for (raw, canonical) in [
+        ("i-0123456789abcdef0", "i-0123456789abcdef0"),
+        ("i-0123ABCD", "i-0123abcd"),
+        ("i-01234567", "i-01234567"),
+    ] {
+        assert_eq!(instance(raw), Ok(ParsedId::unscoped(canonical)));
+    }
+    for raw in
+        ["", "i-", "i-0123", "i-0123456789abcdef01", "i-0123456g", "vol-0123456789abcdef0", "i-01234567&a=b"]
+    {
+        assert!(instance(raw).is_err(), "{raw}");
+    }
+}
+
+#[test]
+fn the_documented_policy_is_the_one_that_is_tested() {
+    let page = include_str!("../../../docs/src/providers/aws.md");
+    assert!(
+        page.contains(POLICY),
+        "docs/src/providers/aws.md has another policy than src/provider/aws/policy.json"
+    );
+}
+
+#[test]
+fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
+    use crate::settings::{Raw, Snapshot};
+
+    let parse = |pairs: &[(&str, &str)]| {
+        let mut raw = Raw::default();
+        raw.settings.insert("CLOUD_PROVIDER".into(), "aws".into());
+        raw.settings.extend(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
+        Snapshot::parse(&raw, crate::provider::CATALOGUE)
+    };
+    for (pairs, address) in [
+        (&[("AWS_REGION", "eu-west-1")][..], "eu-west-1"),
+        (&[("AWS_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", "http://a:1")], "eu-west-1 http://a:1"),
+    ] {
+        let snapshot = parse(pairs).unwrap();
+        assert_eq!(snapshot.endpoint().unwrap().address, address);
+        let place = settings::Place::recorded(address);
+        assert_eq!(place.to_string(), address);
+    }
+    for wrong in [
+        ("AWS_REGION", "eu-west-1.example.org/"),
+        ("AWS_ENDPOINT_URL", "ftp://a"),
+        ("AWS_ENDPOINT_URL", "https://user@a"),
+        ("AWS_ACCESS_KEY_ID", "alone"),
+    ] {
+        assert!(parse(&[wrong]).is_err(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,155 @@
+//! What Compute Engine answers, and what it means *(no client)*.
+//!
+//! | answer | meaning |
+//! |---|---|
+//! | 404 `notFound` that names the very VM | it does not exist |
+//! | 404 that names the project or the zone, or nothing | the project or the zone is unknown, or the credentials may not see it |
+//! | 403 `accessNotConfigured` | the API is off in the project |
+//! | 403 `rateLimitExceeded` | too many requests |
+//! | a whole list without the VM | it does not exist in the project |
+//! | a list with a warning other than `NO_RESULTS_ON_PAGE` | part of the project is missing in it |
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::provider::{Error, ErrorClass, http::Reply};
+
+/// The least time to leave Compute Engine alone. Its quotas are by the minute.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// A VM.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Instance {
+    pub(super) name: String,
+    pub(super) status: String,
+    pub(super) creation_timestamp: String,
+    disks: Vec<Disk>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+struct Disk {
+    auto_delete: bool,
+    source: String,
+}
+
+/// A page of a list of all zones. `kind` tells it from any other JSON, which would be a list of nothing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Page {
+    kind: String,
+    #[serde(default)]
+    items: BTreeMap<String, Scoped>,
+    #[serde(default)]
+    unreachables: Vec<String>,
+    warning: Option<Warning>,
+    pub(super) next_page_token: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Scoped {
+    #[serde(default)]
+    instances: Vec<Instance>,
+    warning: Option<Warning>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Warning {
+    code: String,
+}
+
+/// What is said of an operation that was begun.
+#[derive(Debug, Deserialize)]
+pub(super) struct Operation {
+    pub(super) error: Option<Value>,
+}
+
+/// The rights that a caller has of those that were asked about.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Permissions {
+    pub(super) permissions: Vec<String>,
+}
+
+impl Instance {
+    /// Whether it is being stopped, which is how its deletion begins.
+    pub(super) fn is_leaving(&self) -> bool {
+        ["STOPPING", "DEPROVISIONING", "PENDING_STOP"].contains(&self.status.as_str())
+    }
+
+    /// The paths of the disks that Compute Engine deletes with it.
+    pub(super) fn own_disks(&self) -> impl Iterator<Item = String> {
+        let own = self.disks.iter().filter(|disk| disk.auto_delete);
+        own.filter_map(|Disk { source, .. }| Some(source[source.find("projects/")?..].to_owned()))
+    }
+}
+
+impl Page {
+    /// Why this page may lack VMs, if so.
+    pub(super) fn gap(&self) -> Option<String> {
+        if self.kind != "compute#instanceAggregatedList" {
+            return Some(format!("it is a {:?}", self.kind));
+        }
+        let scoped = self.items.iter().filter_map(|(scope, it)| Some((scope.as_str(), it.warning.as_ref()?)));
+        let warnings = self.warning.iter().map(|warning| ("all zones", warning)).chain(scoped);
+        let mut gaps = warnings.filter(|(_, warning)| warning.code != "NO_RESULTS_ON_PAGE");
+        let gap = gaps.next().map(|(scope, warning)| format!("{} in {scope}", warning.code));
+        gap.or_else(|| self.unreachables.first().map(|scope| format!("{scope} is unreachable")))
+    }
+
+    /// Its VMs, each with the zone as `zones/ZONE`.
+    pub(super) fn into_instances(self) -> impl Iterator<Item = (String, Instance)> {
+        let scopes = self.items.into_iter();
+        scopes.flat_map(|(zone, it)| it.instances.into_iter().map(move |vm| (zone.clone(), vm)))
+    }
+}
+
+/// The reply if it is a success, else what it means. A reply that says that the VM at `path` does not exist is
+/// [`ErrorClass::NotFound`].
+pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let text = |pointer| body.pointer(pointer).and_then(Value::as_str);
+    // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
+    let code = text("/error/errors/0/reason").or(text("/error/status")).or(text("/error"));
+    let message = text("/error/message").or(text("/error_description")).unwrap_or_default();
+    let (code, status) = (code.unwrap_or_default(), reply.status.as_u16());
+    let error = reply.error(code, message, class(status, code, message, path));
+    Err(match (status, code) {
+        (404, "notFound") if error.class != ErrorClass::NotFound => {
+            error.advising("the project or the zone is unknown, or the credentials may not see it")
+        }
+        (403, "accessNotConfigured") => error.advising("enable the Compute Engine API in the project"),
+        (400, "invalidResourceUsage") => error.advising("the VM may be protected against deletion"),
+        _ => error,
+    })
+}
+
+/// None: the status says it.
+fn class(status: u16, code: &str, message: &str, path: Option<&str>) -> Option<ErrorClass> {
+    let names = |path: &str| message.contains(&format!("'{path}'"));
+    Some(match (status, code) {
+        (404, "notFound") if path.is_some_and(names) => ErrorClass::NotFound,
+        (403, "rateLimitExceeded" | "userRateLimitExceeded") => {
+            ErrorClass::Throttled { retry_after: RETRY_AFTER }
+        }
+        (403, "accessNotConfigured") => ErrorClass::Invalid,
+        (400, "resourceNotReady" | "resourceInUseByAnotherResource" | "invalidResourceUsage") | (412, _) => {
+            ErrorClass::Refused
+        }
+        // What token endpoints answer.
+        (
+            400,
+            "invalid_grant" | "invalid_client" | "unauthorized_client" | "invalid_target" | "access_denied",
+        ) => ErrorClass::Unauthorized,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

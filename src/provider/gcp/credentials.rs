@@ -1,0 +1,274 @@
+//! Who the operator is to Google: access tokens, and where they come from.
+//!
+//! ```text
+//! GCP_CREDENTIALS                 a JSON document: service account or workload identity federation
+//! GOOGLE_APPLICATION_CREDENTIALS  the file of such a document
+//! else                            the metadata server, for the identity of the machine or of the Pod
+//! ```
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use hyper::{Request, body::Bytes, header};
+use jiff::Timestamp;
+use operator_kit::Message;
+use ring::{
+    rand::SystemRandom,
+    signature::{RSA_PKCS1_SHA256, RsaKeyPair},
+};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_rustls::rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject as _};
+
+use super::answer::accepted;
+use crate::provider::{
+    Error, ErrorClass,
+    http::{
+        Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
+        identity::{Token, form, is_safe, read_file, variable},
+    },
+};
+
+/// All that deletions need.
+const COMPUTE: &str = "https://www.googleapis.com/auth/compute";
+/// What the exchange of a foreign token takes. The rights of the service account limit it.
+const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
+
+const METADATA: &str = "169.254.169.254";
+
+/// The credentials of one set of settings.
+pub(super) struct Credentials {
+    source: Source,
+    client: Client,
+    tokens: Tokens<SecretString>,
+}
+
+enum Source {
+    Document(SecretString),
+    File(String),
+    Metadata(String),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Document {
+    ServiceAccount(ServiceAccount),
+    ExternalAccount(ExternalAccount),
+}
+
+#[derive(Deserialize)]
+struct ServiceAccount {
+    client_email: String,
+    private_key: SecretString,
+    #[serde(default)]
+    private_key_id: String,
+    token_uri: String,
+}
+
+#[derive(Deserialize)]
+struct ExternalAccount {
+    audience: String,
+    subject_token_type: String,
+    token_url: String,
+    service_account_impersonation_url: Option<String>,
+    credential_source: TokenFile,
+}
+
+#[derive(Deserialize)]
+struct TokenFile {
+    file: String,
+    #[serde(default)]
+    format: Format,
+}
+
+/// How the file holds the token: as it is, or in a field of a JSON document.
+#[derive(Default, Deserialize)]
+struct Format {
+    subject_token_field_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Impersonated {
+    access_token: SecretString,
+    expire_time: String,
+}
+
+impl Credentials {
+    /// Those of this document (`GCP_CREDENTIALS`), else what Google's libraries find by themselves.
+    pub(super) fn new(document: Option<SecretString>) -> Result<Self, Error> {
+        let source = match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
+            (Some(document), _) => Source::Document(document),
+            (None, Some(path)) => Source::File(path),
+            (None, None) => {
+                Source::Metadata(variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned()))
+            }
+        };
+        let is_metadata = matches!(source, Source::Metadata(_));
+        let options = if is_metadata { Options::metadata() } else { Options::default() };
+        Ok(Self { source, client: Client::new(options)?, tokens: Tokens::default() })
+    }
+
+    /// Where they come from, for people.
+    pub(super) fn origin(&self) -> &'static str {
+        match self.source {
+            Source::Document(_) => "GCP_CREDENTIALS",
+            Source::File(_) => "the file that GOOGLE_APPLICATION_CREDENTIALS names",
+            Source::Metadata(_) => "the metadata server",
+        }
+    }
+
+    /// A valid access token.
+    pub(super) async fn token(&self) -> Result<SecretString, Error> {
+        self.tokens.get(async || self.fetch().await).await
+    }
+
+    /// The API refuses the token.
+    pub(super) async fn forget(&self) {
+        self.tokens.forget().await;
+    }
+
+    async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
+        let json = match &self.source {
+            Source::Metadata(host) => return self.of_metadata(host).await,
+            Source::Document(json) => json.clone(),
+            Source::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
+        };
+        let document = parse(json.expose_secret()).map_err(|problem| {
+            Error::new(
+                ErrorClass::Invalid,
+                Message::public(format!("{} cannot be used: {problem}", self.origin())),
+            )
+        })?;
+        match document {
+            Document::ServiceAccount(account) => self.of_key(&account).await,
+            Document::ExternalAccount(account) => self.of_federation(&account).await,
+        }
+    }
+
+    async fn of_metadata(&self, host: &str) -> Result<Fresh<SecretString>, Error> {
+        let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
+        let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
+        let reply = self.send("asking the metadata server for an access token", request, Vec::new()).await;
+        let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
+        let token: Token = reply.map_err(|error| error.advising(advice))?.json()?;
+        Ok(token.into())
+    }
+
+    async fn of_key(&self, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
+        let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
+            Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
+        })?;
+        let fields = [
+            ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
+            ("assertion", assertion.expose_secret()),
+        ];
+        Ok(self
+            .post("asking Google for an access token", &account.token_uri, &fields, &assertion)
+            .await?
+            .into())
+    }
+
+    async fn of_federation(&self, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
+        let TokenFile { file, format } = &account.credential_source;
+        let mut subject = read_file("the token file of workload identity federation", file).await?;
+        if let Some(field) = &format.subject_token_field_name {
+            let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
+            subject = document[field].as_str().unwrap_or_default().into();
+        }
+        let fields = [
+            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange"),
+            ("audience", &account.audience),
+            ("scope", CLOUD_PLATFORM),
+            ("requested_token_type", "urn:ietf:params:oauth:token-type:access_token"),
+            ("subject_token", subject.expose_secret()),
+            ("subject_token_type", &account.subject_token_type),
+        ];
+        let doing = "exchanging the Pod's token for one of Google's";
+        let federated = self.post(doing, &account.token_url, &fields, &subject).await?;
+        let Some(url) = &account.service_account_impersonation_url else { return Ok(federated.into()) };
+        let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
+        let request = Request::post(url)
+            .header(header::AUTHORIZATION, bearer(&federated.access_token)?)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(wanted.to_string().into());
+        let reply =
+            self.send("asking for an access token of the service account", request, Vec::new()).await?;
+        let Impersonated { access_token, expire_time } = reply.json()?;
+        let expires =
+            expire_time.parse().map_err(|_| reply.unreadable("access token", "its end is no time"))?;
+        Ok(Fresh { value: access_token, expires })
+    }
+
+    async fn post(
+        &self,
+        doing: &'static str,
+        url: &str,
+        fields: &[(&str, &str)],
+        secret: &SecretString,
+    ) -> Result<Token, Error> {
+        self.send(doing, form(url, fields), vec![secret.clone()]).await?.json()
+    }
+
+    async fn send(
+        &self,
+        doing: &'static str,
+        request: Result<Request<Bytes>, hyper::http::Error>,
+        secrets: Vec<SecretString>,
+    ) -> Result<Reply, Error> {
+        let request = request
+            .map_err(|_| Error::new(ErrorClass::Invalid, "the credentials have a URL that cannot be used"))?;
+        accepted(self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?, None)
+    }
+}
+
+/// What is wrong with a document, without any of its values.
+pub(super) fn check(json: &str) -> Result<(), String> {
+    parse(json).map(drop)
+}
+
+fn parse(json: &str) -> Result<Document, String> {
+    let document = serde_json::from_str(json).map_err(|_| {
+        "it must be the JSON document of a service account's key (service_account), or of workload identity federation with \
+         a token in a file (external_account)"
+            .to_owned()
+    })?;
+    let urls = match &document {
+        Document::ServiceAccount(account) => {
+            signing_key(account)
+                .ok_or("its private_key must be an RSA key in PKCS #8, as Google writes it")?;
+            vec![&account.token_uri]
+        }
+        Document::ExternalAccount(account) => {
+            [&account.token_url].into_iter().chain(&account.service_account_impersonation_url).collect()
+        }
+    };
+    let is_safe = urls.into_iter().all(|url| is_safe(url));
+    if is_safe { Ok(document) } else { Err("its URLs must be https".to_owned()) }
+}
+
+fn signing_key(account: &ServiceAccount) -> Option<RsaKeyPair> {
+    let key = PrivatePkcs8KeyDer::from_pem_slice(account.private_key.expose_secret().as_bytes()).ok()?;
+    RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).ok()
+}
+
+/// What proves to Google that the caller has the account's key.
+fn assertion(account: &ServiceAccount, now: Timestamp) -> Option<SecretString> {
+    let issued = now.as_second();
+    let part = |json: Value| BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
+    let head = part(json!({ "alg": "RS256", "typ": "JWT", "kid": account.private_key_id }));
+    let claims = part(json!({
+        "iss": account.client_email,
+        "scope": COMPUTE,
+        "aud": account.token_uri,
+        "iat": issued,
+        "exp": issued + 3600,
+    }));
+    let signed = format!("{head}.{claims}");
+    let key = signing_key(account)?;
+    let mut signature = vec![0; key.public().modulus_len()];
+    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).ok()?;
+    Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)).into())
+}
+
+#[cfg(test)]
+mod tests;

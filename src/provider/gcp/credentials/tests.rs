@@ -1,0 +1,60 @@
+use super::*;
+
+fn federation() -> Value {
+    json!({
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/k",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": "https://sts.googleapis.com/v1/token",
+        "credential_source": { "file": "/var/run/secrets/tokens/gcp" },
+        "universe_domain": "googleapis.com",
+    })
+}
+
+fn problem(document: &Value) -> String {
+    check(&document.to_string()).unwrap_err()
+}
+
+#[test]
+fn a_document_of_federation_is_read() {
+    assert_eq!(check(&federation().to_string()), Ok(()));
+}
+
+#[test]
+fn what_is_wrong_with_a_document_is_said_without_its_values() {
+    let key = json!({
+        "type": "service_account",
+        "client_email": "operator@peer-pods",
+        "private_key": "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n",
+        "token_uri": "https://oauth2.googleapis.com/token",
+    });
+    let mut by_program = federation();
+    by_program["credential_source"] = json!({ "executable": { "command": "/bin/secret" } });
+    let user = json!({ "type": "authorized_user", "refresh_token": "secret" });
+    for (document, word) in [
+        (key, "private_key"),
+        (by_program, "external_account"),
+        (user, "service_account"),
+        (json!("c2VjcmV0"), "JSON"),
+        (json!({}), "JSON"),
+    ] {
+        let problem = problem(&document);
+        assert!(
+            problem.contains(word) && !problem.contains("secret") && !problem.contains("c2Vj"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn a_credential_is_sent_to_https_alone() {
+    for (name, url) in [
+        ("token_url", "http://sts.googleapis.com/v1/token"),
+        ("token_url", "ftp://sts.googleapis.com"),
+        ("service_account_impersonation_url", "http://iamcredentials.googleapis.com/x"),
+    ] {
+        let mut document = federation();
+        document[name] = url.into();
+        assert!(problem(&document).contains("https"), "{url}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What credentials of several clouds are made of.
+
+use std::{env, io, net::IpAddr, time::Duration};
+
+use hyper::{Request, Uri, body::Bytes, header};
+use jiff::Timestamp;
+use operator_kit::Message;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{fs::File, io::AsyncReadExt as _};
+
+use super::Fresh;
+use crate::provider::{Error, ErrorClass};
+
+/// The longest file that holds a credential, in bytes.
+const LONGEST_FILE: u64 = 64 << 10;
+
+/// What an OAuth token endpoint answers.
+#[derive(Deserialize)]
+pub(in crate::provider) struct Token {
+    /// The access token.
+    pub access_token: SecretString,
+    /// In seconds: a number, or the same as text.
+    expires_in: Value,
+}
+
+impl From<Token> for Fresh<SecretString> {
+    /// A token without a readable end counts as ended: it serves one request.
+    fn from(Token { access_token, expires_in }: Token) -> Self {
+        let seconds = expires_in.as_u64().or_else(|| expires_in.as_str()?.parse().ok()).unwrap_or_default();
+        let lasts = Duration::from_secs(seconds.min(24 * 3600));
+        Self { value: access_token, expires: Timestamp::now() + lasts }
+    }
+}
+
+/// A variable of the environment that is not empty.
+pub(in crate::provider) fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Whether credentials may be sent to this URL: by https, or to a loopback address.
+pub(in crate::provider) fn is_safe(url: &str) -> bool {
+    let Ok(uri) = url.parse::<Uri>() else { return false };
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
+    is_safe && !host.is_empty() && uri.query().is_none()
+}
+
+/// A file's text without blanks around it. Kubelet replaces such files, so it is read each time.
+pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Result<SecretString, Error> {
+    let read = async {
+        let mut text = String::new();
+        File::open(path).await?.take(LONGEST_FILE).read_to_string(&mut text).await?;
+        Ok(text.trim().into())
+    };
+    read.await.map_err(|problem: io::Error| {
+        let public = format!("reading {what} failed ({})", problem.kind());
+        let full = format!("{public}: {path}");
+        Error::new(ErrorClass::Invalid, Message::new(public, full))
+    })
+}
+
+/// A POST of these fields to a token endpoint.
+pub(in crate::provider) fn form(
+    url: &str,
+    fields: &[(&str, &str)],
+) -> Result<Request<Bytes>, hyper::http::Error> {
+    let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn credentials_go_by_https_or_stay_on_this_machine() {
+        for url in [
+            "https://a",
+            "https://a.b:444/c/",
+            "http://127.0.0.1:80/",
+            "http://127.9.9.9/x",
+            "http://[::1]:80/",
+        ] {
+            assert!(is_safe(url), "{url}");
+        }
+        let plain = ["http://a", "http://localhost/", "http://169.254.169.254/", "http://127.0.0.1.example/"];
+        for url in plain.into_iter().chain(["a", "", "ftp://a", "https://", "https://a/?b", "/a"]) {
+            assert!(!is_safe(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_token_lasts_as_long_as_its_endpoint_says_and_no_longer_than_a_day() {
+        let lasts = |expires_in: Value| {
+            let token = json!({ "access_token": "a", "expires_in": expires_in });
+            let fresh = Fresh::from(serde_json::from_value::<Token>(token).unwrap());
+            (fresh.expires.as_second() - Timestamp::now().as_second() + 30) / 60
+        };
+        assert_eq!([lasts(json!(3600)), lasts(json!("3600"))], [60, 60]);
+        assert_eq!([lasts(json!(-1)), lasts(json!("soon")), lasts(json!(u64::MAX))], [0, 0, 24 * 60]);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_to_a_limit_and_its_path_is_for_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        std::fs::write(&path, "\n abc \n").unwrap();
+        let path = path.display().to_string();
+        let text = read_file("the token", &path).await.unwrap();
+        assert_eq!(secrecy::ExposeSecret::expose_secret(&text), "abc");
+        let missing = read_file("the token", &format!("{path}-2")).await.unwrap_err();
+        assert_eq!(missing.class, ErrorClass::Invalid);
+        assert!(
+            !missing.to_string().contains(&path) && missing.message.for_log().contains(&path),
+            "{missing}"
+        );
+    }
+}

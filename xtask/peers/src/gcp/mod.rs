@@ -1,0 +1,194 @@
+//! Google Compute Engine: a server on Google's own types, private to whoever starts it.
+//!
+//! Google has no Compute Engine to run. The server in `xtask/peers/gcp/` has paths, parameters and messages of Google's client
+//! library (`cloud.google.com/go/compute`): that library's types decode each request and encode each answer, and what they do not
+//! know is refused. The places that give access tokens are on the same server: one for service accounts, one for workload
+//! identity federation, and the metadata server.
+
+use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{
+    process::{Lifetime, Process},
+    tools::{self, Module},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, body::Bytes};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+/// The project of the pod VMs.
+pub const PROJECT: &str = "peer-pods";
+/// Another one.
+pub const OTHER_PROJECT: &str = "elsewhere-1";
+/// A zone of either.
+pub const ZONE: &str = "europe-west4-a";
+/// A zone in another region.
+pub const OTHER_ZONE: &str = "us-central1-a";
+/// What a service account must be allowed to delete pod VMs.
+pub const PERMISSIONS: [&str; 3] =
+    ["compute.instances.delete", "compute.instances.get", "compute.instances.list"];
+/// The service account of the machine that asks the metadata server.
+pub const NODE_ACCOUNT: &str = "node@peer-pods.iam.gserviceaccount.com";
+
+const PROGRAM: &str = "compute-engine";
+const MODULE: Module =
+    Module::new("gcp", concat!(env!("CARGO_MANIFEST_DIR"), "/gcp"), &[(PROGRAM, "peers/gcp")]);
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The server.
+#[derive(Debug)]
+pub struct ComputeEngine {
+    address: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+    _process: Process,
+}
+
+/// An instance to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance<'a> {
+    /// Its project.
+    pub project: &'a str,
+    /// Its zone.
+    pub zone: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its status, such as RUNNING.
+    pub status: &'a str,
+    /// Whether a disk is attached to it that stays when it goes.
+    pub user_disk: bool,
+    /// Whether it is protected against deletion.
+    pub protected: bool,
+}
+
+/// What is there of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The instance itself.
+    pub instance: bool,
+    /// Its own disk.
+    pub disk: bool,
+    /// The disk that stays.
+    pub user_disk: bool,
+}
+
+/// How the server behaves. Lists are by name.
+#[derive(Clone, Debug, Default)]
+pub struct Behavior<'a> {
+    /// Operations stay under way.
+    pub hold_operations: bool,
+    /// Instances of this name are not shown.
+    pub hidden: Option<&'a str>,
+    /// This zone does not answer: a list says so.
+    pub unreachable: Option<&'a str>,
+    /// A list has so many instances on a page, those included that its filter leaves out.
+    pub page_size: Option<u32>,
+    /// The API is off in this project.
+    pub disabled: Option<&'a str>,
+    /// The code of a warning that a whole list has.
+    pub warning: Option<&'a str>,
+}
+
+impl<'a> Instance<'a> {
+    /// A running one in [`PROJECT`] and [`ZONE`].
+    pub fn running(name: &'a str) -> Self {
+        Self { project: PROJECT, zone: ZONE, name, status: "RUNNING", user_disk: false, protected: false }
+    }
+
+    /// Its full path.
+    pub fn path(&self) -> String {
+        format!("projects/{}/zones/{}/instances/{}", self.project, self.zone, self.name)
+    }
+
+    fn place(&self) -> Value {
+        json!({ "Project": self.project, "Zone": self.zone, "Name": self.name })
+    }
+}
+
+impl ComputeEngine {
+    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    pub async fn install() -> Result<()> {
+        tools::program(&MODULE, PROGRAM).await.map(drop)
+    }
+
+    /// Starts a server with its log in `dir`, which it has to itself. It is built first if need be.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        let program = tools::program(&MODULE, PROGRAM).await?;
+        let file = dir.join("address");
+        let mut command = Command::new(program);
+        command.arg("-address-file").arg(&file);
+        let process = Process::start(PROGRAM, &command, dir, Lifetime::Owned)?;
+        let listens = || async { fs::read_to_string(&file).context("it does not listen yet") };
+        let address = process.wait_until("it listens", START_DEADLINE, listens).await?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Ok(Self { address: address.parse()?, client, _process: process })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Makes a service account with these permissions, or changes them. Gives the JSON document of its key, which is used at
+    /// `through`: this server, or a relay before it.
+    pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
+        let token_uri = format!("http://{through}/token");
+        let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
+        Ok(self.control("accounts", &wanted).await?.to_string())
+    }
+
+    /// Makes a workload identity pool's provider with this audience. Gives a token that a Pod of this subject has.
+    pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
+        let answer = self.control("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
+        Ok(answer["token"].as_str().context("the server gave no token")?.to_owned())
+    }
+
+    /// Makes an instance with a disk of its own.
+    pub async fn make(&self, instance: &Instance<'_>) -> Result<()> {
+        let mut wanted = instance.place();
+        wanted["Status"] = instance.status.into();
+        wanted["UserDisk"] = instance.user_disk.into();
+        wanted["Protected"] = instance.protected.into();
+        self.control("instances", &wanted).await.map(drop)
+    }
+
+    /// Removes an instance with the disk of its own at once.
+    pub async fn remove(&self, instance: &Instance<'_>) -> Result<()> {
+        self.control("remove", &instance.place()).await.map(drop)
+    }
+
+    /// What is there of an instance.
+    pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
+        let answer = self.control("state", &instance.place()).await?;
+        let is =
+            |name: &str| answer[name].as_bool().with_context(|| format!("the server did not say {name}"));
+        Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("userDisk")? })
+    }
+
+    /// From now on it behaves so.
+    pub async fn behave(&self, behavior: &Behavior<'_>) -> Result<()> {
+        let list = |entry: Option<&str>| entry.map_or_else(Vec::new, |entry| vec![entry.to_owned()]);
+        let wanted = json!({
+            "HoldOperations": behavior.hold_operations,
+            "Hidden": list(behavior.hidden),
+            "Unreachable": list(behavior.unreachable),
+            "PageSize": behavior.page_size.unwrap_or_default(),
+            "Disabled": list(behavior.disabled),
+            "Warning": behavior.warning.unwrap_or_default(),
+        });
+        self.control("behavior", &wanted).await.map(drop)
+    }
+
+    async fn control(&self, what: &str, wanted: &Value) -> Result<Value> {
+        let uri = format!("http://{}/_control/{what}", self.address);
+        let request = Request::post(uri).body(Full::new(wanted.to_string().into()))?;
+        let answer = self.client.request(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{what}: {status}: {}", String::from_utf8_lossy(&body));
+        Ok(serde_json::from_slice(&body)?)
+    }
+}

@@ -1,0 +1,143 @@
+//! The operators in `examples/`: how soon 100 `PodSets` have their Pods, and what either operator takes while nothing happens.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::progress::Progress;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{ObjectMeta, PostParams},
+};
+use podset::{
+    api::{PodSet, PodSetSpec},
+    plan,
+};
+use stage::{Plan, Stage};
+use testbed::{
+    repository,
+    wait::{self, DEADLINE},
+};
+use tokio::time::sleep;
+
+use super::{figures::Figures, usage};
+use crate::{example::Example, release};
+
+const PODSETS: usize = 100;
+/// Pods of each.
+const REPLICAS: i32 = 10;
+const PODS: usize = 1_000;
+/// How often either way is measured. They take turns.
+const ROUNDS: u32 = 3;
+/// Requests at the same time of the client that the operator is compared with: the operator creates the Pods of eight `PodSets`.
+const CONCURRENCY: usize = 80;
+/// How long nothing happens.
+const QUIET: Duration = Duration::from_secs(60);
+
+pub(super) async fn run() -> Result<Figures> {
+    let (mut progress, mut figures) = (Progress::new(5), Figures::default());
+    progress.step("building podset (release)");
+    let stage = set(Example::Podset, &mut progress).await?;
+    figures.add("PodSet: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
+    progress.step(format!("{PODS} Pods by one client, and by {PODSETS} PodSets: {ROUNDS} times in turn"));
+    let (mut client, mut operator) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..ROUNDS {
+        client += by_client(&stage).await?;
+        operator += by_operator(&stage).await?;
+    }
+    let [client, operator] = [client, operator].map(|sum| sum.as_secs_f64() / f64::from(ROUNDS));
+    figures.tell("1,000 Pods by one client", client, "s");
+    figures.tell("PodSet: 0 to 10 Pods of 100 PodSets", operator, "s");
+    figures.add("PodSet: the same, by the client's time", operator / client, "", 1.2);
+    figures.tell("PodSet: resident memory, after 6,000 Pods", memory(&stage).await?, "MiB");
+    drop(stage);
+
+    progress.step("building ptemplate (release)");
+    let stage = set(Example::Ptemplate, &mut progress).await?;
+    figures.add("Ptemplate: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
+    progress.step("a Ptemplate that does not change");
+    figures.add_count("Ptemplate: writes in 60 s without a change", quiet(&stage).await?, 0.0);
+    progress.finish();
+    Ok(figures)
+}
+
+/// A control plane with this example.
+async fn set(example: Example, progress: &mut Progress) -> Result<Stage> {
+    let program = release::build(example.name(), &["--quiet"])?;
+    progress.detail("starting a control plane");
+    let manifests = repository::root().join("examples").join(example.name()).join("manifests");
+    Stage::set(&Plan { operator: example.operator()?, manifests, program }).await
+}
+
+/// The operator's resident memory, in MiB.
+async fn memory(stage: &Stage) -> Result<f64> {
+    Ok(usage::memory(stage.operator_pid().await)?.0)
+}
+
+/// How long one client takes to create the Pods.
+async fn by_client(stage: &Stage) -> Result<Duration> {
+    let namespace = stage.namespace().await?;
+    let api: Api<Pod> = Api::namespaced(stage.client(), &namespace);
+    let pod = plan::pod(&PodSet::new("client", PodSetSpec { replicas: REPLICAS }));
+    let start = Instant::now();
+    let created = (0..PODS).map(|_| {
+        let (api, pod) = (&api, &pod);
+        async move { api.create(&PostParams::default(), pod).await }
+    });
+    stream::iter(created).buffer_unordered(CONCURRENCY).try_for_each(async |_| Ok(())).await?;
+    let took = start.elapsed();
+    clean(stage, &namespace).await?;
+    Ok(took)
+}
+
+/// How long the operator takes, from the first of the `PodSets` until the API server has created the last Pod.
+async fn by_operator(stage: &Stage) -> Result<Duration> {
+    let namespace = stage.namespace().await?;
+    let api: Api<PodSet> = Api::namespaced(stage.client(), &namespace);
+    let start = Timestamp::now();
+    let created = (0..PODSETS).map(|index| {
+        let metadata = ObjectMeta { name: Some(format!("podset-{index}")), ..ObjectMeta::default() };
+        let podset = PodSet { metadata, spec: PodSetSpec { replicas: REPLICAS }, status: None };
+        let api = &api;
+        async move { api.create(&PostParams::default(), &podset).await }
+    });
+    stream::iter(created).buffer_unordered(CONCURRENCY).try_for_each(async |_| Ok(())).await?;
+    let last = wait::eventually("all Pods are created", DEADLINE, async || {
+        let mut writes = stage.writes(&namespace)?;
+        writes.retain(|it| it.verb == "create" && it.resource == "pods" && it.code == 201);
+        ensure!(writes.len() == PODS, "there are {}", writes.len());
+        writes.iter().map(|it| it.answered).max().context("there are some")
+    });
+    let took = last.await?.duration_since(start);
+    clean(stage, &namespace).await?;
+    Ok(took.try_into()?)
+}
+
+/// Deletes what was made in a namespace; `PodSets` first, which else would replace their Pods.
+async fn clean(stage: &Stage, namespace: &str) -> Result<()> {
+    let own = format!("--namespace={namespace}");
+    stage.kubectl(&["delete", "podsets", "--all", &own, "--cascade=foreground", "--timeout=120s"]).await?;
+    stage.kubectl(&["delete", "namespace", namespace, "--timeout=120s"]).await.map(drop)
+}
+
+/// How often Ptemplate's operator writes while nothing happens to the sample.
+async fn quiet(stage: &Stage) -> Result<f64> {
+    let folder = repository::root().join("examples/ptemplate");
+    let file = |path: &str| format!("--filename={}", folder.join(path).display());
+    stage.kubectl(&["apply", "--server-side", &file("tests/cluster/kmm.yaml")]).await?;
+    stage.kubectl(&["label", "nodes", "--all", "node-role.kubernetes.io/worker=worker"]).await?;
+    let namespace = stage.namespace().await?;
+    let own = format!("--namespace={namespace}");
+    stage.kubectl(&["apply", &file("manifests/sample.yaml"), &own]).await?;
+    for condition in
+        ["condition=ModuleApplied", "condition=ConsumerApplied", "jsonpath={.status.consumers[0]}"]
+    {
+        let reached = format!("--for={condition}");
+        stage.kubectl(&["wait", &reached, "ptemplate/ptemplate-sample", &own, "--timeout=60s"]).await?;
+    }
+    let before = stage.writes(&namespace)?.len();
+    sleep(QUIET).await;
+    Ok(f64::from(u32::try_from(stage.writes(&namespace)?.len() - before)?))
+}
