@@ -48,7 +48,7 @@
 
 mod alibabacloud;
 pub mod aws;
-mod azure;
+pub mod azure;
 mod byom;
 pub mod cloud;
 mod cloud_settings;

@@ -1,22 +1,267 @@
-//! Azure.
+//! Azure: a pod VM, whose disk, interface and public address Azure deletes with it.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  the VM
+//! delete    the VM: Resource Manager begins an operation and answers
+//! describe  the VM: it is being deleted, or there is none
+//!           where there is none, all of the group that has the VM's name in its own
+//! ```
+//!
+//! The recorded identifier says in which subscription and group the VM is; the settings do not matter for that. The VM itself shows
+//! that it is being deleted, so a restart of the operator forgets nothing.
 
+mod answer;
+mod credentials;
+mod examine;
+mod id;
 mod settings;
 
-use super::{
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT},
-    instance::verbatim,
-};
-use crate::settings::Schema;
+use std::time::Duration;
 
-/// What differs from other clouds. This version does not delete VMs here.
+use async_trait::async_trait;
+use futures::future::join_all;
+use hyper::{Method, Request, body::Bytes, header};
+use operator_kit::Message;
+
+pub use self::settings::Settings;
+use self::{
+    answer::{Machine, Page, Thing, accepted, is_absent},
+    credentials::Credentials,
+};
+use super::{
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
+    Resource, Stage, Vm,
+    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    http::{Call, Client, Options, Pace, Reply, bearer, identity::variable},
+};
+use crate::settings::{Schema, Values};
+
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "azure", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "azure", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: id::parse,
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
-    open: None,
+    open: Some(open),
 };
+
+/// Versions of Azure's interfaces.
+const COMPUTE: &str = "2025-04-01";
+const DISKS: &str = "2025-01-02";
+const NETWORK: &str = "2025-03-01";
+const RESOURCES: &str = "2021-04-01";
+
+const VM: &str = "microsoft.compute/virtualmachines";
+const DISK: &str = "microsoft.compute/disks";
+const INTERFACE: &str = "microsoft.network/networkinterfaces";
+const ADDRESS: &str = "microsoft.network/publicipaddresses";
+
+/// What cloud-api-adaptor has made with a VM, in the order of deletion: type, end of the name after the VM's, and version.
+const BELONGINGS: [(&str, &str, &str); 3] =
+    [(INTERFACE, "-net", NETWORK), (DISK, "-disk", DISKS), (ADDRESS, "-net", NETWORK)];
+
+/// When to look again after a deletion, where Azure does not say so.
+const DELETION: Duration = Duration::from_secs(10);
+
+/// The most pages of one list.
+const MOST_PAGES: usize = 1000;
+
+/// One of Azure's clouds.
+struct Azure {
+    client: Client,
+    credentials: Credentials,
+    /// Resource Manager's URL, without a slash at the end.
+    manager: String,
+    /// The resource group that the settings name, if they can.
+    group: Option<String>,
+}
+
+fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let settings = Settings::read(values);
+    // Identifiers name their place, so no other one is ever opened.
+    let (source, region) = credentials::source(&settings, &variable).map_err(|malformed| {
+        Error::new(ErrorClass::Invalid, Message::new("the settings cannot be used", malformed.to_string()))
+    })?;
+    Ok(Box::new(Azure {
+        client: Client::new(Options::default())?,
+        credentials: Credentials::new(source, region.audience)?,
+        manager: region.manager,
+        group: id::scope(&settings.subscription, &settings.group),
+    }))
+}
+
+impl Azure {
+    /// Asks for something about the resource or the group with this identifier. `query` is encoded.
+    async fn call(&self, doing: &'static str, method: Method, id: &str, query: &str) -> Result<Reply, Error> {
+        self.send(doing, method, format!("{}{}?{query}", self.manager, id::path(id))).await
+    }
+
+    async fn send(&self, doing: &'static str, method: Method, url: String) -> Result<Reply, Error> {
+        let pace = if method == Method::DELETE { Pace::Write } else { Pace::Read };
+        let request = Request::builder()
+            .method(method)
+            .uri(url)
+            .header(header::AUTHORIZATION, bearer(&self.credentials.token().await?)?)
+            .body(Bytes::new())
+            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
+        let reply = self.client.send(Call::new(doing, pace, request)).await?;
+        if reply.status == 401 {
+            self.credentials.forget().await;
+        }
+        Ok(reply)
+    }
+
+    /// Reads, page by page, all that is in this group and has `part` in its name.
+    async fn things(
+        &self,
+        doing: &'static str,
+        group: &str,
+        part: &str,
+        mut take: impl FnMut(Vec<Thing>),
+    ) -> Result<(), Error> {
+        let filter = format!("substringof('{part}',name)");
+        let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", "createdTime")];
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(group));
+        for _ in 0..MOST_PAGES {
+            let reply = accepted(self.send(doing, Method::GET, url).await?)?;
+            let page: Page = reply.json()?;
+            take(page.value);
+            let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
+            // The token is for no other host.
+            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
+                return Err(reply.unreadable("list", "its next page is at another host"));
+            }
+            url = next;
+        }
+        let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
+        Err(Error::new(ErrorClass::Transient, Message::public(message)))
+    }
+
+    /// What is left of a VM that does not exist.
+    async fn remains(&self, id: &InstanceId) -> Result<Vm, Error> {
+        let name = id::name(id.as_str());
+        let mut belongings = Vec::new();
+        let take = |things: Vec<Thing>| {
+            let own = things.into_iter().filter(|thing| belongs_to(thing, name));
+            belongings.extend(own.map(|thing| thing.id.to_lowercase()));
+        };
+        self.things("looking for what is left of the VM", id.scope().unwrap_or_default(), name, take).await?;
+        if belongings.is_empty() {
+            let message = "Azure has no such VM, and nothing that came with it";
+            return Err(Error::new(ErrorClass::NotFound, message));
+        }
+        Ok(Vm { stage: Stage::Remains(Bears::Name), belongings, ..Vm::named(id.clone(), name) })
+    }
+
+    /// Deletes what is left of a VM. An address cannot go before its interface has gone.
+    async fn delete_remains(&self, belongings: &[String]) -> Result<Accepted, Error> {
+        let has_interface = belongings.iter().any(|id| is_a(id, INTERFACE));
+        let due = belongings.iter().filter(|id| !(has_interface && is_a(id, ADDRESS)));
+        let versions = due.filter_map(|id| {
+            let (_, _, version) = BELONGINGS.iter().find(|(kind, ..)| is_a(id, kind))?;
+            Some((id, *version))
+        });
+        let doing = "deleting what is left of the VM";
+        let deletions = versions.map(async |(id, version)| self.delete_one(doing, id, version).await);
+        let accepted: Result<Vec<_>, _> = join_all(deletions).await.into_iter().collect();
+        let longest = accepted?.into_iter().max().unwrap_or_default();
+        Ok(Accepted { look_after: longest })
+    }
+
+    /// Begins a deletion, and says when to look again.
+    async fn delete_one(&self, doing: &'static str, id: &str, version: &str) -> Result<Duration, Error> {
+        let reply = self.call(doing, Method::DELETE, id, &format!("api-version={version}")).await?;
+        if is_absent(&reply) {
+            return Ok(Duration::ZERO);
+        }
+        let reply = accepted(reply)?;
+        let is_under_way = reply.status == 202;
+        Ok(if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO })
+    }
+
+    /// The group that the settings name.
+    fn group(&self) -> Result<&str, Error> {
+        self.group.as_deref().ok_or_else(|| {
+            let message = "AZURE_SUBSCRIPTION_ID and AZURE_RESOURCE_GROUP must name a subscription by its ID, and a group";
+            Error::new(ErrorClass::Invalid, Message::public(message))
+        })
+    }
+}
+
+/// Whether the resource with this identifier, which is in lower case, has this type.
+fn is_a(id: &str, kind: &str) -> bool {
+    id.rsplit_once('/').is_some_and(|(path, _)| path.ends_with(kind))
+}
+
+/// Whether cloud-api-adaptor made this with the VM of that name.
+fn belongs_to(thing: &Thing, vm: &str) -> bool {
+    let (kind, name) = (thing.kind.to_lowercase(), thing.name.to_lowercase());
+    BELONGINGS.iter().any(|(of, end, _)| kind == *of && name.strip_prefix(vm) == Some(end))
+}
+
+#[async_trait]
+impl Provider for Azure {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let query = format!("api-version={COMPUTE}");
+        let reply = self.call("looking up the VM", Method::GET, id.as_str(), &query).await?;
+        if is_absent(&reply) {
+            return self.remains(id).await;
+        }
+        let reply = accepted(reply)?;
+        let machine: Machine = reply.json()?;
+        if machine.id.to_lowercase() != id.as_str() {
+            return Err(reply.unreadable("VM", "it has another identifier"));
+        }
+        let is_leaving = machine.properties.provisioning_state == "Deleting";
+        Ok(Vm {
+            id: id.clone(),
+            name: machine.name,
+            // Azure has no sign of a pod VM beside its name.
+            marked: true,
+            created: machine.properties.time_created,
+            stage: if is_leaving { Stage::Leaving } else { Stage::Present },
+            belongings: machine.properties.belongings(),
+        })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let vm = vm.vm();
+        if matches!(vm.stage, Stage::Remains(_)) {
+            return self.delete_remains(&vm.belongings).await;
+        }
+        let look_after = self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await?;
+        Ok(Accepted { look_after })
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let take = |things: Vec<Thing>| pages(things.into_iter().filter_map(listed).collect());
+        self.things("listing the VMs", self.group()?, POD_VM, take).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}
+
+/// A pod VM, or the disk of one that nothing uses.
+fn listed(thing: Thing) -> Option<Listed> {
+    let kind = match thing.kind.to_lowercase() {
+        kind if kind == VM => Resource::Vm,
+        kind if kind == DISK && thing.managed_by.is_none() && thing.name.ends_with("-disk") => Resource::Disk,
+        _ => return None,
+    };
+    let is_pod_vms = thing.name.starts_with(POD_VM);
+    is_pod_vms.then(|| Listed {
+        kind,
+        id: thing.id.to_lowercase(),
+        name: thing.name,
+        created: thing.created_time,
+    })
+}

@@ -1,33 +1,158 @@
-//! The settings of Azure.
+//! The settings of Azure, and which of its clouds they are for.
 
+use hyper::Uri;
+use secrecy::SecretString;
+
+use super::credentials;
 use crate::{
-    provider::shared_keys::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
-    settings::Key,
+    provider::http::identity::{is_safe, variable},
+    settings::{Endpoint, Malformed, Values, key::settings},
 };
 
-pub(super) const KEYS: &[Key] = &[
-    Key::secret("AZURE_CLIENT_ID", "Identifier of the application (client) or the managed identity.")
-        .required(),
-    Key::secret("AZURE_CLIENT_SECRET", "The application's secret. Empty with workload identity."),
-    Key::secret("AZURE_TENANT_ID", "Directory (tenant) of the application.").required(),
-    Key::text("AZURE_SUBSCRIPTION_ID", "Subscription that pays for the pod VMs.").required(),
-    Key::text("AZURE_RESOURCE_GROUP", "Resource group of the pod VMs, their disks and interfaces.")
-        .required(),
-    Key::text("AZURE_REGION", "Region of the pod VMs, such as eastus.").required(),
-    Key::text("AZURE_SUBNET_ID", "Subnet of the pod VMs: its full resource identifier.").required(),
-    Key::text("AZURE_IMAGE_ID", "Image of pod VMs: its full resource identifier.").required(),
-    Key::text("AZURE_INSTANCE_SIZE", "Size of a pod VM whose Pod asks for no size.")
-        .default("Standard_DC2as_v5"),
-    Key::text(
-        "AZURE_INSTANCE_SIZES",
-        "Sizes, separated by commas. A Pod gets the smallest one that fits its request.",
-    ),
-    Key::text("AZURE_NSG_ID", "Network security group of the pod VMs: its full resource identifier."),
-    Key::text("AZURE_AUTHORITY_HOST", "Endpoint for tokens, in clouds other than the public one."),
-    Key::text("SSH_USERNAME", "User for logging in to pod VMs.").default("peerpod"),
-    Key::switch("ENABLE_SECURE_BOOT", "Whether pod VMs start with secure boot.").default("false"),
-    USE_PUBLIC_IP,
-    Key::text("ROOT_VOLUME_SIZE", "Size of the root disk in GB; 0 means the image's size.").default("0"),
-    DISABLE_CVM,
-    TAGS,
+/// The settings that name a cloud.
+const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
+const MANAGER: &str = "AZURE_RESOURCE_MANAGER_ENDPOINT";
+
+settings! {
+    /// Where pod VMs on Azure are made, of what, and where they are found again.
+    pub struct Settings {
+        /// Identifier of the application (client) or the managed identity.
+        client_id: Option<SecretString> = AZURE_CLIENT_ID.required().concerns_deletion(),
+        /// The application's secret. Empty with workload identity.
+        client_secret: Option<SecretString> = AZURE_CLIENT_SECRET.concerns_deletion(),
+        /// Directory (tenant) of the application.
+        tenant: Option<SecretString> = AZURE_TENANT_ID.required().concerns_deletion(),
+        /// Subscription that pays for the pod VMs.
+        subscription: String = AZURE_SUBSCRIPTION_ID.required(),
+        /// Resource group of the pod VMs, their disks and interfaces.
+        group: String = AZURE_RESOURCE_GROUP.required(),
+        /// Region of the pod VMs, such as eastus.
+        region: String = AZURE_REGION.required(),
+        /// Subnet of the pod VMs: its full resource identifier.
+        subnet: String = AZURE_SUBNET_ID.required(),
+        /// Image of pod VMs: its full resource identifier.
+        image: String = AZURE_IMAGE_ID.required(),
+        /// Size of a pod VM whose Pod asks for no size.
+        size: String = AZURE_INSTANCE_SIZE.default("Standard_DC2as_v5"),
+        /// Sizes, separated by commas. A Pod gets the smallest one that fits its request.
+        sizes: Option<String> = AZURE_INSTANCE_SIZES,
+        /// Network security group of the pod VMs: its full resource identifier.
+        security_group: Option<String> = AZURE_NSG_ID,
+        /// Endpoint for tokens, in clouds other than the public one.
+        authority: Option<String> = AZURE_AUTHORITY_HOST.concerns_deletion(),
+        /// Endpoint of Resource Manager, in private clouds. The operator alone reads it.
+        manager: Option<String> = AZURE_RESOURCE_MANAGER_ENDPOINT.concerns_deletion(),
+        /// User for logging in to pod VMs.
+        ssh_user: String = SSH_USERNAME.default("peerpod"),
+        /// Whether pod VMs start with secure boot.
+        secure_boot: bool = ENABLE_SECURE_BOOT.default("false"),
+        /// Whether pod VMs get a public address, which cloud-api-adaptor uses.
+        use_public_ip: bool = USE_PUBLIC_IP.default("false"),
+        /// Size of the root disk in GB; 0 means the image's size.
+        root_volume_size: String = ROOT_VOLUME_SIZE.default("0"),
+        /// Whether pod VMs are ordinary ones, without confidential computing.
+        disable_cvm: bool = DISABLECVM.default("false"),
+        /// Tags of pod VMs, as in a=b,c=d.
+        tags: Option<String> = TAGS,
+    }
+}
+
+/// One of Azure's clouds: where it gives out tokens, where Resource Manager is, and for whom the tokens are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) authority: String,
+    pub(super) manager: String,
+    pub(super) audience: String,
+}
+
+/// Microsoft's own clouds: authority, Resource Manager, audience.
+const CLOUDS: [[&str; 3]; 4] = [
+    ["https://login.microsoftonline.com", "https://management.azure.com", "https://management.azure.com"],
+    [
+        "https://login.microsoftonline.us",
+        "https://management.usgovcloudapi.net",
+        "https://management.core.usgovcloudapi.net",
+    ],
+    [
+        "https://login.chinacloudapi.cn",
+        "https://management.chinacloudapi.cn",
+        "https://management.core.chinacloudapi.cn",
+    ],
+    [
+        "https://login.partner.microsoftonline.cn",
+        "https://management.chinacloudapi.cn",
+        "https://management.core.chinacloudapi.cn",
+    ],
 ];
+
+/// The cloud of this authority, the public one without any, and of this Resource Manager, if it is another one's.
+pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<Region, Malformed> {
+    let bare = |url: &str| url.trim_end_matches('/').to_owned();
+    let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);
+    for (key, url) in [(AUTHORITY, Some(&*authority)), (MANAGER, manager)] {
+        let is_bare = |url: &str| url.parse().is_ok_and(|uri: Uri| uri.path() == "/");
+        if !url.is_none_or(|url| is_safe(url) && is_bare(url)) {
+            let problem = "it must be an https URL without a path; http is for loopback addresses only";
+            return Err(Malformed { key, problem: problem.to_owned() });
+        }
+    }
+    if let Some(manager) = manager.map(bare) {
+        return Ok(Region { authority, audience: manager.clone(), manager });
+    }
+    let known = CLOUDS.iter().find(|[known, ..]| known.eq_ignore_ascii_case(&authority));
+    let [_, manager, audience] = known.ok_or_else(|| {
+        let problem = format!("it is none of Microsoft's own; set {MANAGER}, too");
+        Malformed { key: AUTHORITY, problem }
+    })?;
+    Ok(Region { authority, manager: (*manager).to_owned(), audience: (*audience).to_owned() })
+}
+
+/// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
+pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    let settings = Settings::read(values);
+    let source = credentials::source(&settings, &variable);
+    let endpoint = |(_, region): (_, Region)| Endpoint { setting: AUTHORITY, address: region.manager };
+    source.map(endpoint).map_err(|malformed| vec![malformed])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_leads_to_the_resource_manager_of_its_cloud() {
+        for [authority, manager, audience] in CLOUDS {
+            for spelling in [
+                authority.to_owned(),
+                format!("{authority}/"),
+                authority.to_uppercase().replace("HTTPS", "https"),
+            ] {
+                let region = region(Some(&spelling), None).unwrap();
+                assert_eq!((&*region.manager, &*region.audience), (manager, audience), "{spelling}");
+            }
+        }
+        assert_eq!(region(None, None), region(Some(CLOUDS[0][0]), None));
+        let private = region(Some("https://login.example"), Some("https://management.example/")).unwrap();
+        assert_eq!(
+            (&*private.manager, &*private.audience),
+            ("https://management.example", "https://management.example")
+        );
+    }
+
+    #[test]
+    fn credentials_go_by_https_or_stay_on_this_machine() {
+        for (authority, manager, key) in [
+            ("http://login.microsoftonline.com", None, AUTHORITY),
+            ("https://login.example", None, AUTHORITY),
+            ("login.microsoftonline.com", None, AUTHORITY),
+            ("https://login.example/tenant", Some("https://a"), AUTHORITY),
+            ("https://login.example", Some("http://10.0.0.1"), MANAGER),
+            ("https://login.example", Some("http://localhost"), MANAGER),
+            ("https://login.example", Some("https://a/?b"), MANAGER),
+        ] {
+            let malformed = region(Some(authority), manager).unwrap_err();
+            assert_eq!(malformed.key, key, "{authority} {manager:?}");
+        }
+        assert!(region(Some("http://127.0.0.1:80"), Some("http://[::1]:80/")).is_ok());
+    }
+}

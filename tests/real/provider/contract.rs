@@ -23,6 +23,11 @@ fn keeps_the_contract(cloud: &str, scenarios: usize) -> Result<()> {
 }
 
 #[test]
+fn azure_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("azure", 16)
+}
+
+#[test]
 fn libvirt_keeps_the_contract() -> Result<()> {
     keeps_the_contract("libvirt", 11)
 }

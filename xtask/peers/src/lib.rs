@@ -5,6 +5,7 @@
 //! the machine itself has.
 
 pub mod aws;
+pub mod azure;
 pub mod gcp;
 mod http_relay;
 pub mod libvirt;

@@ -13,6 +13,7 @@ use peerpod_operator::{
     provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
     settings::{Raw, Snapshot},
 };
+use peers::azure::{CLIENT, GROUP, SECRET, SUBSCRIPTION, TENANT};
 
 /// The content of `peer-pods-cm` and `peer-pods-secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +55,23 @@ impl Settings {
         Self {
             config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             secret: secret.collect(),
+        }
+    }
+
+    /// Settings for an [`Azure`](peers::azure::Azure) at this URL, with the secret of its application.
+    pub fn azure(url: &str) -> Self {
+        let config_map = [
+            ("CLOUD_PROVIDER", "azure"),
+            ("AZURE_SUBSCRIPTION_ID", SUBSCRIPTION),
+            ("AZURE_RESOURCE_GROUP", GROUP),
+            ("AZURE_AUTHORITY_HOST", url),
+            ("AZURE_RESOURCE_MANAGER_ENDPOINT", url),
+        ];
+        let secret =
+            [("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", CLIENT), ("AZURE_CLIENT_SECRET", SECRET)];
+        Self {
+            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            secret: secret.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         }
     }
 

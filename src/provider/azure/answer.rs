@@ -1,0 +1,202 @@
+//! What Azure answers, and what it means *(no client)*.
+//!
+//! | answer | meaning |
+//! |---|---|
+//! | 404 `ResourceNotFound` for the VM | it does not exist |
+//! | 404 `ResourceGroupNotFound` | the group was deleted, with the VM or after the VM was moved |
+//! | 404 `SubscriptionNotFound` | the credentials are another tenant's, or the cloud is another one |
+//! | 404 `AuthorizationFailed` | a right is missing |
+//! | any other 404 | nobody knows |
+//! | 400 that something is in use | the order in which things go is not kept yet |
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    provider::{Error, ErrorClass, http::Reply},
+};
+
+/// A VM.
+#[derive(Debug, Deserialize)]
+pub(super) struct Machine {
+    pub(super) id: String,
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) properties: Properties,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Properties {
+    pub(super) provisioning_state: String,
+    pub(super) time_created: Option<Timestamp>,
+    storage_profile: Storage,
+    network_profile: Network,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Storage {
+    os_disk: Disk,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Disk {
+    managed_disk: Reference,
+    delete_option: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Network {
+    network_interfaces: Vec<Reference>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Reference {
+    id: String,
+    properties: Options,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Options {
+    delete_option: String,
+}
+
+impl Properties {
+    /// What Azure deletes with the VM: its own disk and its interfaces, whose addresses go with them.
+    pub(super) fn belongings(&self) -> Vec<String> {
+        let Disk { managed_disk, delete_option } = &self.storage_profile.os_disk;
+        let interfaces = self.network_profile.network_interfaces.iter();
+        interfaces
+            .map(|interface| (interface, &interface.properties.delete_option))
+            .chain([(managed_disk, delete_option)])
+            .filter(|(thing, option)| *option == "Delete" && !thing.id.is_empty())
+            .map(|(thing, _)| thing.id.to_lowercase())
+            .collect()
+    }
+}
+
+/// A page of the list of all that is in a group. `value` tells it from any other JSON, which would be a list of nothing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Page {
+    pub(super) value: Vec<Thing>,
+    pub(super) next_link: Option<String>,
+}
+
+/// A resource of any type.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Thing {
+    pub(super) id: String,
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) managed_by: Option<String>,
+    pub(super) created_time: Option<Timestamp>,
+}
+
+/// The rights of the caller.
+#[derive(Debug, Deserialize)]
+pub(super) struct Permissions {
+    pub(super) value: Vec<Permission>,
+}
+
+/// What one role allows.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Permission {
+    actions: Vec<String>,
+    not_actions: Vec<String>,
+}
+
+impl Permission {
+    /// Whether the role has this right.
+    pub(super) fn allows(&self, action: &str) -> bool {
+        let action = action.to_lowercase();
+        let has = |patterns: &[String]| patterns.iter().any(|it| matches(&it.to_lowercase(), &action));
+        has(&self.actions) && !has(&self.not_actions)
+    }
+}
+
+/// Whether the text is the pattern, in which a star stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(start) else { return false };
+    (0..=text.len()).any(|at| text.get(at..).is_some_and(|text| matches(rest, text)))
+}
+
+/// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].
+pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let (code, message) = failure(&reply.body);
+    let error = reply.error(&code, &message, class(reply.status.as_u16(), &code));
+    Err(match &*code {
+        "ResourceGroupNotFound" => {
+            let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
+            Error { message: error.message.map(|text| format!("{text}; {advice}")), ..error }
+        }
+        "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
+            "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another cloud \
+             (AZURE_AUTHORITY_HOST)",
+        ),
+        _ => error,
+    })
+}
+
+/// Whether Resource Manager says that the resource that it was asked for does not exist.
+pub(super) fn is_absent(reply: &Reply) -> bool {
+    is_absence(reply.status.as_u16(), &reply.body)
+}
+
+fn is_absence(status: u16, body: &[u8]) -> bool {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    status == 404 && body["error"]["code"] == "ResourceNotFound"
+}
+
+/// The code and the text of an error: Resource Manager's, or one of the places that give tokens.
+fn failure(body: &[u8]) -> (String, String) {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    if let Some(error) = body["error"].as_object() {
+        let part = |name| error.get(name).map(text).unwrap_or_default();
+        return (part("code"), part("message"));
+    }
+    // The description begins with a code that says more than `error`.
+    let description = text(&body["error_description"]);
+    let code = description.split(':').next().filter(|code| code.starts_with("AADSTS"));
+    (code.map_or_else(|| text(&body["error"]), str::to_owned), description)
+}
+
+/// What a code means, where that is not what the status means.
+fn class(status: u16, code: &str) -> Option<ErrorClass> {
+    match (status, code) {
+        (404, "SubscriptionNotFound" | "AuthorizationFailed") => Some(ErrorClass::Unauthorized),
+        (
+            400,
+            "NicInUse"
+            | "NicReservedForAnotherVm"
+            | "PublicIPAddressCannotBeDeleted"
+            | "PublicIPAddressInUse"
+            | "InUseNetworkInterfaceCannotBeDeleted",
+        ) => Some(ErrorClass::Refused),
+        (400, "RetryableError") => Some(ErrorClass::Transient),
+        // Those who give tokens.
+        (400, "invalid_request" | "invalid_client" | "unauthorized_client" | "invalid_grant") => {
+            Some(ErrorClass::Unauthorized)
+        }
+        (400, code) if code.starts_with("AADSTS") => Some(ErrorClass::Unauthorized),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

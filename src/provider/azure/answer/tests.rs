@@ -1,0 +1,122 @@
+use serde_json::json;
+
+use super::*;
+
+fn resource_manager(code: &str) -> Vec<u8> {
+    json!({ "error": { "code": code, "message": "no" } }).to_string().into_bytes()
+}
+
+#[test]
+fn only_resource_not_found_is_absence() {
+    assert!(is_absence(404, &resource_manager("ResourceNotFound")));
+    for code in [
+        "ResourceGroupNotFound",
+        "SubscriptionNotFound",
+        "AuthorizationFailed",
+        "InvalidResourceType",
+        "InvalidAuthenticationTokenTenant",
+        "NotFound",
+        "ParentResourceNotFound",
+        "resourcenotfound",
+        "",
+    ] {
+        assert!(!is_absence(404, &resource_manager(code)), "{code}");
+    }
+    for status in [200, 204, 400, 401, 403, 409, 410, 500] {
+        assert!(!is_absence(status, &resource_manager("ResourceNotFound")), "{status}");
+    }
+    for body in
+        ["", "ResourceNotFound", "<html>ResourceNotFound", "{}", "[]", r#"{"error":"ResourceNotFound"}"#]
+    {
+        assert!(!is_absence(404, body.as_bytes()), "{body}");
+    }
+}
+
+#[test]
+fn codes_that_say_more_than_their_status_have_a_class() {
+    for (status, code, expected) in [
+        (404, "SubscriptionNotFound", Some(ErrorClass::Unauthorized)),
+        (404, "AuthorizationFailed", Some(ErrorClass::Unauthorized)),
+        (404, "ResourceGroupNotFound", None),
+        (404, "ResourceNotFound", None),
+        (401, "InvalidAuthenticationTokenTenant", None),
+        (403, "AuthorizationFailed", None),
+        (400, "NicInUse", Some(ErrorClass::Refused)),
+        (400, "NicReservedForAnotherVm", Some(ErrorClass::Refused)),
+        (400, "PublicIPAddressCannotBeDeleted", Some(ErrorClass::Refused)),
+        (400, "RetryableError", Some(ErrorClass::Transient)),
+        (400, "InvalidApiVersionParameter", None),
+        (409, "ScopeLocked", None),
+        (409, "OperationNotAllowed", None),
+        (429, "TooManyRequests", None),
+        (400, "AADSTS90002", Some(ErrorClass::Unauthorized)),
+        (400, "invalid_request", Some(ErrorClass::Unauthorized)),
+        (503, "temporarily_unavailable", None),
+    ] {
+        assert_eq!(class(status, code), expected, "{status} {code}");
+    }
+}
+
+#[test]
+fn the_errors_of_all_who_answer_have_a_code() {
+    let entra =
+        json!({ "error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret." });
+    let metadata = json!({ "error": "invalid_request", "error_description": "Identity not found" });
+    let code = |body: &Value| failure(body.to_string().as_bytes()).0;
+    assert_eq!([code(&entra), code(&metadata)], ["AADSTS7000215", "invalid_request"]);
+    assert_eq!(failure(&resource_manager("ScopeLocked")), ("ScopeLocked".to_owned(), "no".to_owned()));
+    assert_eq!(failure(b"<html>"), Default::default());
+}
+
+#[test]
+fn a_vms_belongings_are_what_azure_deletes_with_it() {
+    let option = |option: &str| json!({ "deleteOption": option });
+    let machine: Machine = serde_json::from_value(json!({
+        "id": "/X",
+        "name": "a",
+        "properties": {
+            "timeCreated": "2026-11-22T23:32:56.808885875+00:00",
+            "networkProfile": { "networkInterfaces": [
+                { "id": "/NET", "properties": option("Delete") },
+                { "id": "/detached", "properties": option("Detach") },
+                { "id": "/unknown" },
+            ] },
+            "storageProfile": {
+                "osDisk": { "managedDisk": { "id": "/Disk" }, "deleteOption": "Delete" },
+                "dataDisks": [{ "managedDisk": { "id": "/data" }, "deleteOption": "Delete" }],
+            },
+        },
+    }))
+    .unwrap();
+    assert_eq!(machine.properties.belongings(), ["/net", "/disk"]);
+    assert!(machine.properties.time_created.is_some());
+    let bare: Machine = serde_json::from_value(json!({ "id": "/x", "name": "a" })).unwrap();
+    assert!(bare.properties.belongings().is_empty());
+}
+
+#[test]
+fn a_page_that_is_no_list_is_not_empty() {
+    assert!(serde_json::from_value::<Page>(json!({})).is_err());
+    assert!(serde_json::from_value::<Page>(json!({ "value": [{ "name": "a" }] })).is_err());
+    assert!(serde_json::from_value::<Page>(json!({ "value": [] })).is_ok());
+}
+
+#[test]
+fn a_role_allows_what_its_patterns_do_and_not_what_it_excepts() {
+    let allows = |actions: &[&str], except: &[&str]| {
+        let role = json!({ "actions": actions, "notActions": except });
+        serde_json::from_value::<Permission>(role).unwrap().allows("Microsoft.Compute/disks/delete")
+    };
+    for actions in
+        ["*", "microsoft.compute/DISKS/delete", "Microsoft.Compute/*", "*/delete", "Microsoft.*/disks/*"]
+    {
+        assert!(allows(&[actions], &[]), "{actions}");
+        assert!(!allows(&["*"], &[actions]), "{actions}");
+    }
+    for actions in
+        ["", "*/read", "Microsoft.Compute/disks", "Microsoft.Compute/disks/delete/action", "*/deletes"]
+    {
+        assert!(!allows(&[actions], &[]), "{actions}");
+    }
+    assert!(allows(&["*"], &["*/write"]));
+}

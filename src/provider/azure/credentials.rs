@@ -1,0 +1,178 @@
+//! Who the operator is to Azure: access tokens, and where they come from.
+//!
+//! ```text
+//! AZURE_CLIENT_SECRET         the secret of an application
+//! AZURE_FEDERATED_TOKEN_FILE  workload identity: a token of the cluster stands for an application
+//! else                        the metadata service, for the managed identity of the machine
+//! ```
+//!
+//! The admission of workload identity sets variables of the environment. A setting overrules the variable of its name.
+
+use hyper::{Request, body::Bytes};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::{
+    answer::accepted,
+    settings::{Region, Settings, region},
+};
+use crate::{
+    provider::{
+        Error, ErrorClass,
+        http::{
+            Call, Client, Fresh, Options, Pace, Tokens,
+            identity::{Token, form, read_file},
+        },
+    },
+    settings::Malformed,
+};
+
+const CLIENT_ID: &str = "AZURE_CLIENT_ID";
+const TENANT: &str = "AZURE_TENANT_ID";
+const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+
+/// The metadata service, and the variable by which Microsoft's libraries find another one.
+const METADATA: &str = "http://169.254.169.254";
+const METADATA_HOST: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
+
+/// The way in which a federated token is handed over.
+const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+
+/// The credentials of one set of settings.
+pub(super) struct Credentials {
+    source: Source,
+    audience: String,
+    client: Client,
+    tokens: Tokens<SecretString>,
+}
+
+/// Where tokens come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The endpoint for tokens, for an application.
+    Application {
+        /// Its URL.
+        url: String,
+        /// The application.
+        client_id: SecretString,
+        /// What proves it.
+        proof: Proof,
+    },
+    /// The metadata service at this URL, for this identity or the only one.
+    Machine { url: String, client_id: Option<SecretString> },
+}
+
+/// What proves to be an application.
+#[derive(Debug)]
+pub(super) enum Proof {
+    /// Its secret.
+    Secret(SecretString),
+    /// The path of a file with a token of the cluster.
+    TokenFile(String),
+}
+
+/// Where tokens come from by these settings and variables, and for which of Azure's clouds.
+pub(super) fn source(
+    settings: &Settings,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Source, Region), Malformed> {
+    let authority = settings.authority.clone().or_else(|| variable("AZURE_AUTHORITY_HOST"));
+    let region = region(authority.as_deref(), settings.manager.as_deref())?;
+    let secret =
+        |setting: &Option<SecretString>, name| setting.clone().or_else(|| variable(name).map(Into::into));
+    let client_id = secret(&settings.client_id, CLIENT_ID);
+    let proof = settings.client_secret.clone().map(Proof::Secret);
+    let Some(proof) = proof.or_else(|| variable(TOKEN_FILE).map(Proof::TokenFile)) else {
+        let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
+        return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, region));
+    };
+    let malformed = |key, problem: &str| Malformed { key, problem: problem.to_owned() };
+    let client_id = client_id
+        .ok_or_else(|| malformed(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
+    let tenant = secret(&settings.tenant, TENANT);
+    let is_tenant = |tenant: &&SecretString| {
+        tenant.expose_secret().chars().all(|it| it.is_ascii_alphanumeric() || "-.".contains(it))
+    };
+    let tenant = tenant.as_ref().filter(is_tenant);
+    let tenant =
+        tenant.ok_or_else(|| malformed(TENANT, "it must be the ID of a tenant or one of its domains"))?;
+    let url = format!("{}/{}/oauth2/v2.0/token", region.authority, tenant.expose_secret());
+    Ok((Source::Application { url, client_id, proof }, region))
+}
+
+impl Credentials {
+    /// Those of this source, for this audience.
+    pub(super) fn new(source: Source, audience: String) -> Result<Self, Error> {
+        let is_machine = matches!(source, Source::Machine { .. });
+        let options = if is_machine { Options::metadata() } else { Options::default() };
+        Ok(Self { source, audience, client: Client::new(options)?, tokens: Tokens::default() })
+    }
+
+    /// Where they come from, for people.
+    pub(super) fn origin(&self) -> &'static str {
+        match self.source {
+            Source::Application { proof: Proof::Secret(_), .. } => {
+                "the application's secret (AZURE_CLIENT_SECRET)"
+            }
+            Source::Application { .. } => "workload identity (AZURE_FEDERATED_TOKEN_FILE)",
+            Source::Machine { .. } => "the managed identity of the machine",
+        }
+    }
+
+    /// A valid access token.
+    pub(super) async fn token(&self) -> Result<SecretString, Error> {
+        self.tokens.get(async || self.fetch().await).await
+    }
+
+    /// Resource Manager refuses the token.
+    pub(super) async fn forget(&self) {
+        self.tokens.forget().await;
+    }
+
+    async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
+        let (doing, advice, request, secrets) = match &self.source {
+            Source::Application { url, client_id, proof } => {
+                let scope = format!("{}/.default", self.audience);
+                let mut fields = vec![
+                    ("grant_type", "client_credentials"),
+                    ("client_id", client_id.expose_secret()),
+                    ("scope", &scope),
+                ];
+                let secret = match proof {
+                    Proof::Secret(secret) => secret.clone(),
+                    Proof::TokenFile(path) => {
+                        read_file("the file that AZURE_FEDERATED_TOKEN_FILE names", path).await?
+                    }
+                };
+                match proof {
+                    Proof::Secret(_) => fields.push(("client_secret", secret.expose_secret())),
+                    Proof::TokenFile(_) => {
+                        fields.push(("client_assertion_type", JWT_BEARER));
+                        fields.push(("client_assertion", secret.expose_secret()));
+                    }
+                }
+                let request = form(url, &fields);
+                let advice = "see AZURE_TENANT_ID, AZURE_CLIENT_ID and the application's secret or federated credential";
+                ("asking Microsoft Entra for an access token", advice, request, vec![secret])
+            }
+            Source::Machine { url, client_id } => {
+                let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));
+                let query = [("api-version", "2018-02-01"), ("resource", &self.audience)];
+                let query = form_urlencoded::Serializer::new(String::new())
+                    .extend_pairs(query.into_iter().chain(client_id))
+                    .finish();
+                let url = format!("{url}/metadata/identity/oauth2/token?{query}");
+                let request = Request::get(url).header("Metadata", "true").body(Bytes::new());
+                let advice = "set AZURE_CLIENT_SECRET, use workload identity, or give the machine the managed identity AZURE_CLIENT_ID";
+                ("asking the metadata service for an access token", advice, request, Vec::new())
+            }
+        };
+        let request =
+            request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
+        let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
+        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.json()?;
+        Ok(token.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

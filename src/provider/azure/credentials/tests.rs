@@ -1,0 +1,61 @@
+use super::*;
+
+fn settings(secret: Option<&str>, client_id: Option<&str>, tenant: Option<&str>) -> Settings {
+    let settings = Settings::read(&crate::settings::Values::default());
+    let of = |text: Option<&str>| text.map(SecretString::from);
+    Settings { client_secret: of(secret), client_id: of(client_id), tenant: of(tenant), ..settings }
+}
+
+fn found(settings: &Settings, variables: &[(&str, &str)]) -> Result<Source, &'static str> {
+    let variable =
+        |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    source(settings, &variable).map(|(source, _)| source).map_err(|malformed| malformed.key)
+}
+
+/// What the admission of workload identity sets.
+const INJECTED: [(&str, &str); 4] = [
+    (CLIENT_ID, "injected"),
+    (TENANT, "their-tenant"),
+    (TOKEN_FILE, "/token"),
+    ("AZURE_AUTHORITY_HOST", "https://login.microsoftonline.us/"),
+];
+
+#[test]
+fn a_secret_goes_before_workload_identity_and_that_before_the_machines_own() {
+    let secret = found(&settings(Some("s"), Some("app"), Some("t.example")), &INJECTED).unwrap();
+    let Source::Application { url, client_id, proof: Proof::Secret(_) } = secret else {
+        panic!("{secret:?}")
+    };
+    assert_eq!(url, "https://login.microsoftonline.us/t.example/oauth2/v2.0/token");
+    assert_eq!(client_id.expose_secret(), "app");
+
+    let federated = found(&settings(None, None, None), &INJECTED).unwrap();
+    let Source::Application { url, client_id, proof: Proof::TokenFile(file) } = federated else {
+        panic!("{federated:?}")
+    };
+    assert_eq!(url, "https://login.microsoftonline.us/their-tenant/oauth2/v2.0/token");
+    assert_eq!((client_id.expose_secret(), &*file), ("injected", "/token"));
+
+    for (variables, host) in
+        [(vec![], METADATA), (vec![(METADATA_HOST, "http://127.0.0.1:80/")], "http://127.0.0.1:80")]
+    {
+        let machine = found(&settings(None, Some("app"), None), &variables).unwrap();
+        let Source::Machine { url, client_id } = machine else { panic!("{machine:?}") };
+        assert_eq!((&*url, client_id.unwrap().expose_secret()), (host, "app"));
+    }
+}
+
+#[test]
+fn what_is_missing_or_no_tenant_is_named() {
+    assert_eq!(found(&settings(Some("s"), None, Some("t")), &[]).unwrap_err(), CLIENT_ID);
+    assert_eq!(found(&settings(Some("s"), Some("app"), None), &[]).unwrap_err(), TENANT);
+    for tenant in ["a/b", "a?b", "a b", "ä"] {
+        assert_eq!(
+            found(&settings(Some("s"), Some("app"), Some(tenant)), &[]).unwrap_err(),
+            TENANT,
+            "{tenant}"
+        );
+    }
+    let cloud = [("AZURE_AUTHORITY_HOST", "https://login.example")];
+    assert_eq!(found(&settings(None, None, None), &cloud).unwrap_err(), "AZURE_AUTHORITY_HOST");
+}

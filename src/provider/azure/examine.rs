@@ -1,0 +1,90 @@
+//! What can be found out of a resource group before a VM is to be deleted there.
+
+use hyper::Method;
+use operator_kit::Message;
+
+use super::{
+    Azure, VM,
+    answer::{Permission, Permissions, Thing, accepted},
+};
+use crate::provider::{Error, ErrorClass, Finding, POD_VM};
+
+/// The version of the interface that tells rights.
+const AUTHORIZATION: &str = "2022-04-01";
+
+/// What the question takes.
+const ASK: &str = "Microsoft.Authorization/permissions/read";
+
+/// What deletions need.
+const NEEDED: [&str; 9] = [
+    "Microsoft.Compute/virtualMachines/read",
+    "Microsoft.Compute/virtualMachines/delete",
+    "Microsoft.Compute/disks/read",
+    "Microsoft.Compute/disks/delete",
+    "Microsoft.Network/networkInterfaces/read",
+    "Microsoft.Network/networkInterfaces/delete",
+    "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Network/publicIPAddresses/delete",
+    "Microsoft.Resources/subscriptions/resourceGroups/resources/read",
+];
+
+impl Azure {
+    /// Gets a token, lists what deletions list, and asks for the rights in the group.
+    pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
+        let token = match self.credentials.token().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            token => token.map(|_| format!("Azure gave an access token for {}", self.credentials.origin())),
+        };
+        if token.is_err() {
+            let why = "check has no access token";
+            return Ok(vec![
+                Finding::tried("credentials", token),
+                Finding::untried("look up machines", why),
+                Finding::untried("delete machines", why),
+            ]);
+        }
+        let machines = match self.machines().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            machines => machines,
+        };
+        Ok(vec![
+            Finding::tried("credentials", token),
+            Finding::tried("look up machines", machines),
+            match self.roles().await {
+                Ok(roles) => Finding::tried("delete machines", judged(&roles)),
+                Err(unknown) => Finding::untried(
+                    "delete machines",
+                    format!("check asks for the rights by {ASK}: {unknown}"),
+                ),
+            },
+            Finding::untried("locks", "Azure tells only at a deletion that a lock forbids it"),
+        ])
+    }
+
+    async fn machines(&self) -> Result<String, Error> {
+        let mut count = 0;
+        let take =
+            |things: Vec<Thing>| count += things.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
+        self.things("listing the VMs", self.group()?, POD_VM, take).await?;
+        Ok(format!("the resource group has {count} VMs named {POD_VM}…"))
+    }
+
+    /// Asks what the credentials may do in the group of the settings.
+    async fn roles(&self) -> Result<Vec<Permission>, Error> {
+        let id = format!("{}/providers/microsoft.authorization/permissions", self.group()?);
+        let query = format!("api-version={AUTHORIZATION}");
+        let reply = self.call("asking for the rights", Method::GET, &id, &query).await?;
+        Ok(accepted(reply)?.json::<Permissions>()?.value)
+    }
+}
+
+/// Whether these roles together allow what deletions need.
+fn judged(roles: &[Permission]) -> Result<String, Error> {
+    let missing = NEEDED.into_iter().filter(|needed| !roles.iter().any(|role| role.allows(needed)));
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    if missing.is_empty() {
+        return Ok(format!("the credentials have the {} rights that deletions need", NEEDED.len()));
+    }
+    let message = format!("the credentials lack {missing}");
+    Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+}

@@ -1,0 +1,413 @@
+//! Azure: what never counts as absence, what is refused, who the operator may be, and a deletion by the operator.
+
+use std::{cell::OnceCell, fs, path::Path};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::ResourceExt as _;
+use peerpod_operator::provider::{
+    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage, azure::CLOUD, ownership,
+};
+use peers::{
+    Does,
+    azure::{
+        ACTIONS, ASK_FOR_RIGHTS, Azure, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION,
+        OTHER_TENANT, Principal, SUBSCRIPTION, TENANT, Vm,
+    },
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    wait::{self, DEADLINE},
+};
+
+use super::check::{check, findings};
+use crate::support::{PROGRAM, alone_with, run};
+
+const ROLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider/azure/role.json"));
+
+/// The start of the paths of Resource Manager.
+const API: &str = "/subscriptions/";
+
+struct Stand {
+    dir: TempDir,
+    peer: Azure,
+}
+
+impl Stand {
+    async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let peer = Azure::start(dir.path()).await?;
+        Ok(Self { dir, peer })
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::azure(&self.peer.url())
+    }
+
+    /// The provider, new each time: it has no token.
+    fn open(&self) -> Result<Box<dyn Provider>> {
+        Ok(self.settings().open()?)
+    }
+
+    async fn describe(&self, id: &str) -> Result<Result<Stage, Error>> {
+        let described = self.open()?.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
+        Ok(described.map(|vm| vm.stage))
+    }
+
+    async fn doubted(&self, what: &str, id: &str, class: ErrorClass) -> Result<()> {
+        match self.describe(id).await? {
+            Err(error) if error.class == class => Ok(()),
+            described => bail!("{what}: {described:?}"),
+        }
+    }
+
+    fn rule(&self, part: &'static str, does: Does) {
+        self.peer.relay().rule(move |seen| seen.path.contains(part), does);
+    }
+
+    /// The requests to Resource Manager that came so far.
+    fn requests(&self) -> Vec<String> {
+        let seen = self.peer.relay().seen().into_iter().filter(|seen| seen.path.starts_with(API));
+        seen.map(|seen| seen.method).collect()
+    }
+
+    /// The names of all that is there.
+    async fn names(&self) -> Result<Vec<String>> {
+        let all = self.peer.resources().await?;
+        Ok(all.iter().filter_map(|id| Some(id.rsplit_once('/')?.1.to_owned())).collect())
+    }
+}
+
+fn answer(status: u16, body: impl Into<String>) -> Does {
+    Does::Answer { status, headers: Vec::new(), body: body.into() }
+}
+
+fn refusal(code: &str) -> String {
+    json!({ "error": { "code": code, "message": "no" } }).to_string()
+}
+
+async fn own(provider: &dyn Provider, id: &str, pod: &str) -> Result<OwnVm> {
+    let vm = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await?;
+    Ok(ownership::verify(vm, pod, NAME_LIMIT)?)
+}
+
+/// Waits until nothing is left by what the provider says.
+async fn vanishes(provider: &dyn Provider, id: &str) -> Result<()> {
+    let id = InstanceId::of(&CLOUD, id)?;
+    wait::eventually("it is gone", DEADLINE, async || {
+        let described = provider.describe(&id, &Claim::default()).await;
+        ensure!(described.as_ref().is_err_and(|error| error.class == ErrorClass::NotFound), "{described:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn a_deletion_takes_four_requests_and_one_for_a_token() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let name = vm_name("web");
+        let id = azure.peer.make(&Vm::named(&name)).await?;
+        let provider = azure.open()?;
+        let accepted = provider.delete(&own(&*provider, &id, "web").await?).await?;
+        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        wait::eventually("Azure deletes it", DEADLINE, async || {
+            let names = azure.names().await?;
+            ensure!(names.is_empty(), "{names:?}");
+            Ok(())
+        })
+        .await?;
+        let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
+        ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
+        assert_eq!(azure.requests(), ["GET", "DELETE", "GET", "GET"]);
+        let tokens = azure.peer.relay().seen().iter().filter(|seen| seen.path.ends_with("/token")).count();
+        assert_eq!(tokens, 1);
+        Ok(())
+    })
+}
+
+#[test]
+fn what_only_looks_like_absence_is_none() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let name = vm_name("web");
+        let place = Vm { subscription: OTHER_SUBSCRIPTION, group: OTHER_GROUP, ..Vm::named(&name) };
+        let id = azure.peer.make(&place).await?;
+        assert_eq!(azure.describe(&id).await?, Ok(Stage::Present), "the settings name another place");
+
+        let nobodys = "99999999-9999-9999-9999-999999999999";
+        azure.peer.group(nobodys, OTHER_TENANT, GROUP).await?;
+        for (what, from, to, class) in [
+            ("an unknown group", OTHER_GROUP, "nowhere", ErrorClass::Invalid),
+            ("an unknown subscription", OTHER_SUBSCRIPTION, CLIENT, ErrorClass::Unauthorized),
+            ("another tenant's subscription", OTHER_SUBSCRIPTION, nobodys, ErrorClass::Unauthorized),
+        ] {
+            azure.doubted(what, &id.replace(from, to), class).await?;
+        }
+        for (status, code, class) in [
+            (404, "AuthorizationFailed", ErrorClass::Unauthorized),
+            (403, "AuthorizationFailed", ErrorClass::Unauthorized),
+            (404, "NotFound", ErrorClass::Invalid),
+            (404, "InvalidResourceType", ErrorClass::Invalid),
+            (410, "ResourceNotFound", ErrorClass::Invalid),
+            (503, "ServiceUnavailable", ErrorClass::Transient),
+        ] {
+            azure.rule("/virtualmachines/", answer(status, refusal(code)));
+            azure.doubted(code, &id, class).await?;
+            azure.peer.relay().forget_rules();
+        }
+        for (status, body, class) in [
+            (404, "<html>not found", ErrorClass::Invalid),
+            (200, "{}", ErrorClass::Transient),
+            (200, r#"{"id":"/subscriptions/another","name":"a"}"#, ErrorClass::Transient),
+            (302, "", ErrorClass::Invalid),
+        ] {
+            azure.rule(API, answer(status, body));
+            azure.doubted("a proxy's answer", &id, class).await?;
+            azure.peer.relay().forget_rules();
+        }
+        azure.rule(API, Does::CutOff);
+        azure.doubted("half an answer", &id, ErrorClass::Transient).await?;
+        azure.peer.relay().forget_rules();
+
+        azure.peer.principal(&Principal::operator(&[])).await?;
+        azure.doubted("no rights", &id, ErrorClass::Unauthorized).await?;
+        azure.peer.principal(&Principal { secret: "another", ..Principal::operator(&ACTIONS) }).await?;
+        azure.doubted("a secret that was replaced", &id, ErrorClass::Unauthorized).await?;
+        azure.peer.principal(&Principal { tenant: OTHER_TENANT, ..Principal::operator(&ACTIONS) }).await?;
+        azure.doubted("the application of another tenant", &id, ErrorClass::Unauthorized).await?;
+        ensure!(azure.peer.resources().await?.contains(&id), "the VM is gone");
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_left_of_a_vm_counts_until_the_last_page_of_the_list() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let name = vm_name("web");
+        let id = azure.peer.make(&Vm { detach: true, ..Vm::named(&name) }).await?;
+        azure.peer.remove(&id).await?;
+        ensure!(matches!(azure.describe(&id).await?, Ok(Stage::Remains(_))));
+
+        let empty = json!({ "value": [], "nextLink": format!("{}/more", azure.peer.url()) });
+        let elsewhere = json!({ "value": [], "nextLink": "http://127.0.0.1.example/more" });
+        for (what, does, class) in [
+            ("a page that fails", answer(503, ""), ErrorClass::Transient),
+            ("half a page", Does::CutOff, ErrorClass::Transient),
+            ("a page that is no list", answer(200, "{}"), ErrorClass::Transient),
+            ("a list of nothing known", answer(404, refusal("ResourceNotFound")), ErrorClass::Invalid),
+            ("a page at another host", answer(200, elsewhere.to_string()), ErrorClass::Transient),
+            ("a further page that does not exist", answer(200, empty.to_string()), ErrorClass::Invalid),
+        ] {
+            azure.rule("/resources?", does);
+            azure.doubted(what, &id, class).await?;
+            azure.peer.relay().forget_rules();
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_interface_that_azure_holds_is_deleted_later_and_its_address_after_it() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let (name, other) = (vm_name("web"), vm_name("web"));
+        let id = azure.peer.make(&Vm::named(&name)).await?;
+        azure.peer.make(&Vm::named(&other)).await?;
+        azure.peer.behave(&id, Behavior::HoldsInterface).await?;
+        let provider = azure.open()?;
+        provider.delete(&own(&*provider, &id, "web").await?).await?;
+        wait::eventually("the VM is gone", DEADLINE, async || {
+            ensure!(matches!(azure.describe(&id).await?, Ok(Stage::Remains(_))));
+            Ok(())
+        })
+        .await?;
+        let refused = provider.delete(&own(&*provider, &id, "web").await?).await;
+        ensure!(refused.as_ref().is_err_and(|error| error.class == ErrorClass::Refused), "{refused:?}");
+
+        let interface =
+            id.replace("Microsoft.Compute/virtualMachines", "Microsoft.Network/networkInterfaces") + "-net";
+        azure.peer.behave(&interface, Behavior::Well).await?;
+        wait::eventually("all of it is deleted", DEADLINE, async || {
+            if let Ok(own) = own(&*provider, &id, "web").await {
+                provider.delete(&own).await?;
+            }
+            let names = azure.names().await?;
+            ensure!(!names.iter().any(|it| it.starts_with(&name)), "{names:?}");
+            Ok(())
+        })
+        .await?;
+        vanishes(&*provider, &id).await?;
+        assert_eq!(
+            azure.names().await?.iter().filter(|it| it.starts_with(&other)).count(),
+            4,
+            "another Pod's"
+        );
+        Ok(())
+    })
+}
+
+#[test]
+fn a_locked_vm_stays_and_its_refusal_says_why() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let name = vm_name("web");
+        let id = azure.peer.make(&Vm::named(&name)).await?;
+        azure.peer.behave(&id, Behavior::Locked).await?;
+        let provider = azure.open()?;
+        let refused = provider.delete(&own(&*provider, &id, "web").await?).await.err().context("deleted")?;
+        ensure!(
+            refused.class == ErrorClass::Refused && refused.to_string().contains("ScopeLocked"),
+            "{refused}"
+        );
+        for private in [TENANT, SUBSCRIPTION, GROUP, "127.0.0.1", &name] {
+            ensure!(!refused.to_string().contains(private), "{refused}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_token_that_is_refused_is_replaced() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let id = azure.peer.make(&Vm::named(&vm_name("web"))).await?;
+        let (provider, parsed) = (azure.open()?, InstanceId::of(&CLOUD, &id)?);
+        let describe =
+            async || provider.describe(&parsed, &Claim::default()).await.map_err(|error| error.class);
+        ensure!(describe().await.is_ok());
+        azure.peer.expire().await?;
+        assert_eq!(describe().await.err(), Some(ErrorClass::Unauthorized));
+        ensure!(describe().await.is_ok());
+        Ok(())
+    })
+}
+
+/// Fails unless `check` finds nothing wrong.
+async fn works(azure: &Stand, what: &str, settings: &Settings, environment: &[(&str, &str)]) -> Result<()> {
+    let (output, cloud) = check(azure.dir.path(), settings, environment).await?;
+    let works = findings(&cloud).iter().filter(|(outcome, _)| outcome == "works").count();
+    ensure!(output.status.success() && works == 3, "{what}: {cloud}");
+    Ok(())
+}
+
+#[test]
+fn the_documented_role_is_what_these_tests_grant() -> Result<()> {
+    let role: Value = serde_json::from_str(ROLE)?;
+    let actions: Vec<_> = ACTIONS.into_iter().chain([ASK_FOR_RIGHTS]).collect();
+    assert_eq!(role["Actions"], json!(actions));
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/src/providers/azure.md"))?;
+    ensure!(
+        page.contains(ROLE),
+        "docs/src/providers/azure.md has another role than src/provider/azure/role.json"
+    );
+    Ok(())
+}
+
+#[test]
+fn check_names_the_one_permission_that_is_missing() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        azure.peer.make(&Vm::named(&vm_name("web"))).await?;
+        works(&azure, "the role", &azure.settings(), &[]).await?;
+        for missing in ACTIONS {
+            let rest: Vec<_> =
+                ACTIONS.into_iter().chain([ASK_FOR_RIGHTS]).filter(|it| *it != missing).collect();
+            azure.peer.principal(&Principal::operator(&rest)).await?;
+            let (output, cloud) = check(azure.dir.path(), &azure.settings(), &[]).await?;
+            assert_eq!(output.status.code(), Some(3), "{missing}: {cloud}");
+            let named = |(outcome, text): &(String, String)| outcome == "fails" && text.contains(missing);
+            ensure!(findings(&cloud).iter().any(named), "{missing}: {cloud}");
+        }
+        azure.peer.principal(&Principal::operator(&ACTIONS)).await?;
+        let (output, cloud) = check(azure.dir.path(), &azure.settings(), &[]).await?;
+        let untried =
+            |(outcome, text): &(String, String)| outcome == "untried" && text.contains(ASK_FOR_RIGHTS);
+        ensure!(output.status.success() && findings(&cloud).iter().any(untried), "{cloud}");
+        ensure!(!azure.requests().contains(&"DELETE".to_owned()), "check deletes");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_operator_is_an_application_or_the_machines_identity() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let (url, all) = (azure.peer.url(), ACTIONS.into_iter().chain([ASK_FOR_RIGHTS]).collect::<Vec<_>>());
+        works(&azure, "a secret", &azure.settings(), &[]).await?;
+
+        // What the admission of workload identity sets, and nothing in the Secret.
+        let file = azure.dir.path().join("token");
+        let path = file.display().to_string();
+        let injected = [
+            ("AZURE_CLIENT_ID", CLIENT),
+            ("AZURE_TENANT_ID", TENANT),
+            ("AZURE_FEDERATED_TOKEN_FILE", &path),
+            ("AZURE_AUTHORITY_HOST", &url),
+        ];
+        let mut none = azure.settings();
+        none.secret.clear();
+        fs::write(&file, azure.peer.assertion(CLIENT, 60).await? + "\n")?;
+        works(&azure, "workload identity", &none, &injected).await?;
+        for (what, token, code) in [
+            ("a token that ended", azure.peer.assertion(CLIENT, -1).await?, "AADSTS700024"),
+            ("a token for another application", azure.peer.assertion("other", 60).await?, "AADSTS70021"),
+        ] {
+            fs::write(&file, token)?;
+            let (output, cloud) = check(azure.dir.path(), &none, &injected).await?;
+            assert_eq!(output.status.code(), Some(3), "{what}: {cloud}");
+            ensure!(findings(&cloud)[0].1.contains(code), "{what}: {cloud}");
+        }
+
+        let metadata = [("AZURE_POD_IDENTITY_AUTHORITY_HOST", &*url)];
+        let (_, cloud) = check(azure.dir.path(), &none, &metadata).await?;
+        ensure!(findings(&cloud)[0].1.contains("managed identity"), "no machine has one yet: {cloud}");
+        azure.peer.principal(&Principal { managed: true, secret: "", ..Principal::operator(&all) }).await?;
+        works(&azure, "the only managed identity", &none, &metadata).await?;
+        none.secret.insert("AZURE_CLIENT_ID".to_owned(), CLIENT.to_owned());
+        works(&azure, "a managed identity of several", &none, &metadata).await
+    })
+}
+
+#[test]
+fn a_vm_on_azure_goes_with_its_pod_wherever_its_identifier_says() -> Result<()> {
+    let cloud = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+        let peer = Azure::start(&dir.join("azure")).await?;
+        let settings = Settings::azure(&peer.url());
+        let _ = cloud.set(peer);
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, async |alone| {
+        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+        let data = "data-of-web";
+        let mut recorded = Vec::new();
+        let pods = ["web", "far", "left"];
+        for pod in pods {
+            let owner = scene.pods.run(pod).await?;
+            let name = vm_name(pod);
+            let vm = match pod {
+                "web" => Vm { data_disk: Some(data), ..Vm::named(&name) },
+                "far" => Vm { subscription: OTHER_SUBSCRIPTION, ..Vm::named(&name) },
+                _ => Vm { detach: true, ..Vm::named(&name) },
+            };
+            let id = peer.make(&vm).await?;
+            if vm.detach {
+                // Its interface with an address and its disk stay.
+                peer.remove(&id).await?;
+            }
+            recorded.push(scene.caa.record(&owner, "azure", &id).await?.name_any());
+        }
+        for pod in pods {
+            scene.pods.delete(pod).await?;
+        }
+        for peerpod in recorded {
+            wait::gone(&scene.peerpods, &peerpod, DEADLINE).await?;
+        }
+        let left = peer.resources().await?;
+        ensure!(left.len() == 1 && left[0].ends_with(data), "{left:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/fake"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
+	authorization "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2/fake"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	compute "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7/fake"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v8"
+	network "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v8/fake"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources"
+	resources "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources/fake"
+)
+
+// So many things are on a page of a list.
+const pageSize = 2
+
+// The one filter of lists that this cloud knows.
+var nameFilter = regexp.MustCompile(`^substringof\('([^']+)', ?name\)$`)
+
+// What a request is about. The lock of the cloud is held.
+type call struct {
+	cloud     *cloud
+	principal *principal
+	group     *group
+}
+
+// Microsoft's fake server for that client, with the state of this cloud behind it.
+func (c *call) server(client string) policy.Transporter {
+	switch client {
+	case "VirtualMachinesClient":
+		return compute.NewVirtualMachinesServerTransport(&compute.VirtualMachinesServer{Get: c.getVM, BeginDelete: c.deleteVM})
+	case "DisksClient":
+		return compute.NewDisksServerTransport(&compute.DisksServer{BeginDelete: c.deleteDisk})
+	case "InterfacesClient":
+		return network.NewInterfacesServerTransport(&network.InterfacesServer{BeginDelete: c.deleteInterface})
+	case "PublicIPAddressesClient":
+		return network.NewPublicIPAddressesServerTransport(&network.PublicIPAddressesServer{BeginDelete: c.deleteAddress})
+	case "PermissionsClient":
+		return authorization.NewPermissionsServerTransport(&authorization.PermissionsServer{
+			NewListForResourceGroupPager: c.listPermissions,
+		})
+	default:
+		return resources.NewServerTransport(&resources.Server{NewListByResourceGroupPager: c.listResources})
+	}
+}
+
+func (c *call) getVM(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientGetOptions) (
+	answer fake.Responder[armcompute.VirtualMachinesClientGetResponse], failure fake.ErrorResponder,
+) {
+	vm := c.group.find(vmType, name)
+	if vm == nil || vm.behavior == hidden {
+		failure.SetResponseError(http.StatusNotFound, "ResourceNotFound")
+		return
+	}
+	if !vm.deleting.IsZero() {
+		vm.vm.Properties.ProvisioningState = to.Ptr("Deleting")
+	}
+	answer.SetResponse(http.StatusOK, armcompute.VirtualMachinesClientGetResponse{VirtualMachine: *vm.vm}, nil)
+	return
+}
+
+func (c *call) deleteVM(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginDeleteOptions) (
+	answer fake.PollerResponder[armcompute.VirtualMachinesClientDeleteResponse], failure fake.ErrorResponder,
+) {
+	begin(c, vmType, name, &answer, &failure)
+	return
+}
+
+func (c *call) deleteDisk(_ context.Context, _, name string, _ *armcompute.DisksClientBeginDeleteOptions) (
+	answer fake.PollerResponder[armcompute.DisksClientDeleteResponse], failure fake.ErrorResponder,
+) {
+	begin(c, diskType, name, &answer, &failure)
+	return
+}
+
+func (c *call) deleteInterface(_ context.Context, _, name string, _ *armnetwork.InterfacesClientBeginDeleteOptions) (
+	answer fake.PollerResponder[armnetwork.InterfacesClientDeleteResponse], failure fake.ErrorResponder,
+) {
+	begin(c, nicType, name, &answer, &failure)
+	return
+}
+
+func (c *call) deleteAddress(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientBeginDeleteOptions) (
+	answer fake.PollerResponder[armnetwork.PublicIPAddressesClientDeleteResponse], failure fake.ErrorResponder,
+) {
+	begin(c, addressType, name, &answer, &failure)
+	return
+}
+
+// Accepts a deletion. One of these answers ends the exchange, so that each request comes here.
+func begin[T any](c *call, kind, name string, answer *fake.PollerResponder[T], failure *fake.ErrorResponder) {
+	r := c.group.find(kind, name)
+	var done T
+	switch {
+	case r == nil:
+		answer.SetTerminalResponse(http.StatusNoContent, done, nil)
+	case r.behavior == locked:
+		failure.SetResponseError(http.StatusConflict, "ScopeLocked")
+	case kind == nicType && r.behavior == holdsInterface:
+		failure.SetResponseError(http.StatusBadRequest, "NicReservedForAnotherVm")
+	case kind == nicType && r.user != "":
+		failure.SetResponseError(http.StatusBadRequest, "NicInUse")
+	case kind == addressType && r.user != "":
+		failure.SetResponseError(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted")
+	case kind == diskType && r.user != "":
+		failure.SetResponseError(http.StatusConflict, "OperationNotAllowed")
+	default:
+		if r.deleting.IsZero() {
+			r.deleting = time.Now()
+		}
+		answer.SetTerminalResponse(http.StatusAccepted, done, nil)
+	}
+}
+
+func (c *call) listPermissions(_ string, _ *armauthorization.PermissionsClientListForResourceGroupOptions) (
+	answer fake.PagerResponder[armauthorization.PermissionsClientListForResourceGroupResponse],
+) {
+	page := armauthorization.PermissionsClientListForResourceGroupResponse{}
+	page.Value = []*armauthorization.Permission{{
+		Actions: to.SliceOfPtrs(c.principal.Actions...), NotActions: to.SliceOfPtrs(c.principal.NotActions...),
+	}}
+	answer.AddPage(http.StatusOK, page, nil)
+	return
+}
+
+// Lists what the caller may read.
+func (c *call) listResources(_ string, options *armresources.ClientListByResourceGroupOptions) (
+	answer fake.PagerResponder[armresources.ClientListByResourceGroupResponse],
+) {
+	part := ""
+	if options != nil && options.Filter != nil {
+		match := nameFilter.FindStringSubmatch(*options.Filter)
+		if match == nil {
+			answer.AddResponseError(http.StatusBadRequest, "InvalidFilterInQueryString")
+			return
+		}
+		part = match[1]
+	}
+	expanded := options != nil && options.Expand != nil && strings.Contains(*options.Expand, "createdTime")
+	// Resource Manager writes an empty list, too.
+	found := []*armresources.GenericResourceExpanded{}
+	for _, r := range c.group.resources {
+		named := strings.Contains(strings.ToLower(r.name), strings.ToLower(part))
+		if !named || r.behavior == hidden || !c.principal.may(r.kind+"/read") {
+			continue
+		}
+		it := &armresources.GenericResourceExpanded{
+			ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr("eastus"),
+		}
+		if r.kind == diskType && r.user != "" {
+			it.ManagedBy = to.Ptr(r.user)
+		}
+		if expanded {
+			it.CreatedTime = to.Ptr(r.created)
+		}
+		found = append(found, it)
+	}
+	slices.SortFunc(found, func(a, b *armresources.GenericResourceExpanded) int { return strings.Compare(*a.ID, *b.ID) })
+	for first := true; first || len(found) > 0; first = false {
+		some := min(pageSize, len(found))
+		page := armresources.ClientListByResourceGroupResponse{}
+		page.Value, found = found[:some], found[some:]
+		answer.AddPage(http.StatusOK, page, nil)
+	}
+	return
+}

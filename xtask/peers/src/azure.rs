@@ -1,0 +1,251 @@
+//! Azure: Microsoft's own fake servers with a state behind them, private to whoever starts them.
+//!
+//! The server in `xtask/peers/azure/` asks Microsoft's client library for paths and versions, and lets its fake servers
+//! (`armcompute/fake`, `armnetwork/fake` and others) read each request and write each answer. The endpoint for tokens and the
+//! metadata service are at the same address.
+
+use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{
+    process::{Lifetime, Process},
+    tools::{self, Module},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, body::Bytes};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+use crate::HttpRelay;
+
+/// The tenant of the pod VMs' subscriptions.
+pub const TENANT: &str = "11111111-1111-1111-1111-111111111111";
+/// Another one.
+pub const OTHER_TENANT: &str = "22222222-2222-2222-2222-222222222222";
+/// The subscription of the pod VMs.
+pub const SUBSCRIPTION: &str = "33333333-3333-3333-3333-333333333333";
+/// Another one of the same tenant.
+pub const OTHER_SUBSCRIPTION: &str = "44444444-4444-4444-4444-444444444444";
+/// The resource group of the pod VMs.
+pub const GROUP: &str = "Pods";
+/// Another one.
+pub const OTHER_GROUP: &str = "elsewhere";
+/// The application that may delete pod VMs, and its secret.
+pub const CLIENT: &str = "55555555-5555-5555-5555-555555555555";
+/// Its secret.
+pub const SECRET: &str = "s3cr3t~of the app";
+/// What an application must be allowed to delete pod VMs.
+pub const ACTIONS: [&str; 9] = [
+    "Microsoft.Compute/virtualMachines/read",
+    "Microsoft.Compute/virtualMachines/delete",
+    "Microsoft.Compute/disks/read",
+    "Microsoft.Compute/disks/delete",
+    "Microsoft.Network/networkInterfaces/read",
+    "Microsoft.Network/networkInterfaces/delete",
+    "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Network/publicIPAddresses/delete",
+    "Microsoft.Resources/subscriptions/resourceGroups/resources/read",
+];
+/// What it must be allowed to find out its rights, which `check` does.
+pub const ASK_FOR_RIGHTS: &str = "Microsoft.Authorization/permissions/read";
+
+const PROGRAM: &str = "azure";
+const MODULE: Module =
+    Module::new("azure", concat!(env!("CARGO_MANIFEST_DIR"), "/azure"), &[(PROGRAM, "peers/azure")]);
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The server, behind a relay.
+pub struct Azure {
+    address: SocketAddr,
+    relay: HttpRelay,
+    client: Client<HttpConnector, Full<Bytes>>,
+    _process: Process,
+}
+
+/// An application, or the managed identity of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Principal<'a> {
+    /// Its tenant.
+    pub tenant: &'a str,
+    /// Its identifier.
+    pub client: &'a str,
+    /// Its secret, if it has one.
+    pub secret: &'a str,
+    /// Whether it is the identity of the machine that asks the metadata service.
+    pub managed: bool,
+    /// What it may do in its tenant.
+    pub actions: &'a [&'a str],
+}
+
+/// A VM to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Vm<'a> {
+    /// Its subscription.
+    pub subscription: &'a str,
+    /// The subscription's tenant.
+    pub tenant: &'a str,
+    /// Its resource group.
+    pub group: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Whether its interface has a public address.
+    pub address: bool,
+    /// The name of a user's disk that is attached to it.
+    pub data_disk: Option<&'a str>,
+    /// Whether its interface and its disk stay when it goes.
+    pub detach: bool,
+}
+
+/// How the cloud behaves to one resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    /// As it should.
+    Well,
+    /// The caller may not act on it.
+    Unauthorized,
+    /// Its deletion does not end.
+    DeletesLater,
+    /// The VM goes, and its interface stays reserved.
+    HoldsInterface,
+    /// A lock forbids its deletion.
+    Locked,
+    /// It is not shown.
+    Hidden,
+}
+
+impl<'a> Vm<'a> {
+    /// One in [`SUBSCRIPTION`] and [`GROUP`], with a public address.
+    pub fn named(name: &'a str) -> Self {
+        Self {
+            subscription: SUBSCRIPTION,
+            tenant: TENANT,
+            group: GROUP,
+            name,
+            address: true,
+            data_disk: None,
+            detach: false,
+        }
+    }
+}
+
+impl<'a> Principal<'a> {
+    /// The application that may delete pod VMs, with these rights instead of all that it needs.
+    pub fn operator(actions: &'a [&'a str]) -> Self {
+        Self { tenant: TENANT, client: CLIENT, secret: SECRET, managed: false, actions }
+    }
+}
+
+impl Azure {
+    /// Starts a server with its log in `dir`, which it has to itself, with both tenants, both subscriptions and both groups of
+    /// each, and an application with [`ACTIONS`]. It is built first if need be, which takes minutes.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        let program = tools::program(&MODULE, PROGRAM).await?;
+        let mut command = Command::new(program);
+        command.args(["-listen", "127.0.0.1:0"]);
+        let process = Process::start(PROGRAM, &command, dir, Lifetime::Owned)?;
+        let listens = || async {
+            let log = std::fs::read_to_string(process.log())?;
+            let line = log.lines().find_map(|line| line.strip_prefix("listening at "));
+            Ok(line.context("it does not listen yet")?.parse::<SocketAddr>()?)
+        };
+        let address = process.wait_until("it listens", START_DEADLINE, listens).await?;
+        let relay = HttpRelay::start(address).await?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let azure = Self { address, relay, client, _process: process };
+        azure.control("address", &azure.url().into()).await?;
+        for (subscription, group) in [
+            (SUBSCRIPTION, GROUP),
+            (SUBSCRIPTION, OTHER_GROUP),
+            (OTHER_SUBSCRIPTION, GROUP),
+            (OTHER_SUBSCRIPTION, OTHER_GROUP),
+        ] {
+            azure.group(subscription, TENANT, group).await?;
+        }
+        let all: Vec<_> = ACTIONS.into_iter().chain([ASK_FOR_RIGHTS]).collect();
+        azure.principal(&Principal::operator(&all)).await?;
+        Ok(azure)
+    }
+
+    /// The relay by which everything is reached.
+    pub fn relay(&self) -> &HttpRelay {
+        &self.relay
+    }
+
+    /// The URL of Resource Manager, of the endpoint for tokens and of the metadata service.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.relay.address())
+    }
+
+    /// Adds a principal, or changes it.
+    pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
+        let Principal { tenant, client, secret, managed, actions } = principal;
+        let wanted = json!({
+            "Tenant": tenant, "Client": client, "Secret": secret, "Managed": managed, "Actions": actions,
+        });
+        self.control("principal", &wanted).await.map(drop)
+    }
+
+    /// A token of a cluster that stands for this principal, good for so many seconds.
+    pub async fn assertion(&self, client: &str, seconds: i32) -> Result<String> {
+        let answer = self.control("assertion", &json!({ "Client": client, "Seconds": seconds })).await?;
+        Ok(answer.as_str().context("the server gave no token")?.to_owned())
+    }
+
+    /// Lets every access token expire that was given out so far.
+    pub async fn expire(&self) -> Result<()> {
+        self.control("expire", &Value::Null).await.map(drop)
+    }
+
+    /// Adds a resource group, and its subscription.
+    pub async fn group(&self, subscription: &str, tenant: &str, group: &str) -> Result<()> {
+        let wanted = json!({ "Subscription": subscription, "Tenant": tenant, "Group": group });
+        self.control("group", &wanted).await.map(drop)
+    }
+
+    /// Makes a VM with an interface and a disk, and gives its identifier.
+    pub async fn make(&self, vm: &Vm<'_>) -> Result<String> {
+        let Vm { subscription, tenant, group, name, address, data_disk, detach } = vm;
+        let wanted = json!({
+            "Subscription": subscription, "Tenant": tenant, "Group": group, "Name": name, "Address": address,
+            "DataDisk": data_disk.unwrap_or_default(), "Detach": detach,
+        });
+        let answer = self.control("vm", &wanted).await?;
+        Ok(answer.as_str().context("the server gave no identifier")?.to_owned())
+    }
+
+    /// Removes a VM at once, with what goes with it, or any other resource.
+    pub async fn remove(&self, id: &str) -> Result<()> {
+        self.control("remove", &id.into()).await.map(drop)
+    }
+
+    /// From now on the cloud behaves so to this resource.
+    pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
+        let behavior = match behavior {
+            Behavior::Well => "",
+            Behavior::Unauthorized => "unauthorized",
+            Behavior::DeletesLater => "deletes-later",
+            Behavior::HoldsInterface => "holds-interface",
+            Behavior::Locked => "locked",
+            Behavior::Hidden => "hidden",
+        };
+        self.control("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+    }
+
+    /// The identifiers of all resources.
+    pub async fn resources(&self) -> Result<Vec<String>> {
+        Ok(serde_json::from_value(self.control("resources", &Value::Null).await?)?)
+    }
+
+    async fn control(&self, what: &str, wanted: &Value) -> Result<Value> {
+        let uri = format!("http://{}/_control/{what}", self.address);
+        let request = Request::post(uri).body(Full::new(wanted.to_string().into()))?;
+        let answer = self.client.request(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{what}: {status}: {}", String::from_utf8_lossy(&body));
+        Ok(serde_json::from_slice(&body)?)
+    }
+}
