@@ -59,7 +59,7 @@ fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
 
 #[test]
 fn whether_settings_can_be_used_is_told_where_machines_are_deleted_by_them() -> Result<()> {
-    with_cloud("aws", &[], async |alone| {
+    with_cloud("vsphere", &[], async |alone| {
         alone.operator.reloaded(0, 1).await?;
         settings_are_valid(alone, None).await?;
         alone.operator.mount(&libvirt(alone))?;

@@ -18,13 +18,13 @@ use tokio::sync::{Notify, OnceCell};
 use super::{
     Settings,
     credentials::{Expiring, Source},
-    metadata::Metadata,
+    metadata::{METADATA, Metadata},
     settings::Place,
 };
 use crate::provider::{
     Error, ErrorClass,
     cloud::Opening,
-    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens},
+    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens, identity::variable},
 };
 
 /// The Query API of one region, with credentials of one account.
@@ -34,8 +34,10 @@ pub(super) struct Api {
     region: OnceCell<String>,
     pub(super) source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// The account in which the VMs are.
-    account: Option<String>,
+    /// What [`host`](Self::host) must say where the VMs are.
+    host: Option<String>,
+    /// Whether the settings named this place before.
+    is_former: bool,
     /// Told where the credentials are of another account.
     moved: Option<Arc<Notify>>,
 }
@@ -68,7 +70,7 @@ pub(super) struct Failure {
 /// A list in XML.
 #[derive(Deserialize)]
 pub(super) struct Items<T> {
-    #[serde(default = "Vec::new", alias = "member")]
+    #[serde(default = "Vec::new")]
     pub item: Vec<T>,
 }
 
@@ -140,13 +142,22 @@ impl From<Error> for Failure {
 impl Api {
     pub(super) fn new(settings: &Settings, opening: &Opening<'_>) -> Result<Self, Error> {
         let recorded = opening.recorded.as_ref();
+        let place =
+            recorded.map_or_else(|| Place::of(settings), |recorded| Place::recorded(recorded.address));
+        if !place.problems().is_empty() {
+            return Err(Error::new(
+                ErrorClass::Invalid,
+                "the recorded place is no place of EC2; delete that entry",
+            ));
+        }
         Ok(Self {
             client: Client::new(Options::default())?,
-            place: recorded.map_or_else(|| Place::of(settings), |recorded| Place::recorded(recorded.address)),
+            place,
             region: OnceCell::new(),
             source: Source::of(settings)?,
             identity: Tokens::default(),
-            account: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+            host: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+            is_former: recorded.is_some_and(|recorded| recorded.moved.is_none()),
             moved: recorded.and_then(|recorded| recorded.moved.clone()),
         })
     }
@@ -156,6 +167,20 @@ impl Api {
         Ok(self.identity().await?.account.clone())
     }
 
+    /// What tells this place from another one at the same address: the account, and the region where the settings do not name it.
+    pub(super) async fn host(&self) -> Result<String, Error> {
+        let identity = self.identity().await?;
+        self.whose(&identity).await
+    }
+
+    async fn whose(&self, identity: &Identity) -> Result<String, Error> {
+        let account = &identity.account;
+        if self.place.region.is_some() {
+            return Ok(account.clone());
+        }
+        Ok(format!("{account}/{}", self.region().await?))
+    }
+
     /// The region in which VMs are.
     pub(super) async fn region(&self) -> Result<&str, Error> {
         if let Some(region) = &self.place.region {
@@ -163,7 +188,7 @@ impl Api {
         }
         let region = self.region.get_or_try_init(async || match &self.source {
             Source::Node(metadata) => metadata.region().await,
-            _ => Metadata::new(None)?.region().await,
+            _ => Metadata::new(variable(METADATA))?.region().await,
         });
         region.await.map(String::as_str)
     }
@@ -200,15 +225,22 @@ impl Api {
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
         let identity = identity.await?;
-        match &self.account {
-            Some(expected) if *expected != identity.account => {
-                self.moved.iter().for_each(|moved| moved.notify_one());
-                let public = "the operator's credentials are of another AWS account than before";
-                let full = format!("{public}: {} instead of {expected}", identity.account);
-                Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
+        let Some(expected) = &self.host else {
+            if self.is_former {
+                let message = "it was never known of which AWS account that place was";
+                return Err(Error::new(ErrorClass::Invalid, message));
             }
-            _ => Ok(identity),
+            return Ok(identity);
+        };
+        let found = self.whose(&identity).await?;
+        if *expected != found {
+            self.moved.iter().for_each(|moved| moved.notify_one());
+            let public =
+                "the operator's credentials or its node are of another AWS account or region than before";
+            let full = format!("{public}: {found} instead of {expected}");
+            return Err(Error::new(ErrorClass::Invalid, Message::new(public, full)));
         }
+        Ok(identity)
     }
 
     async fn assume(&self, role: &str, token: SecretString) -> Result<Expiring, Error> {
@@ -249,12 +281,15 @@ impl Api {
         }
         let call = Call { doing, pace, request, secrets: secret.into_iter().collect() };
         let reply = self.client.send(call).await?;
-        let text = std::str::from_utf8(&reply.body)
-            .map_err(|problem| reply.unreadable("XML", &problem.to_string()))?;
+        let text = std::str::from_utf8(&reply.body).unwrap_or_default();
         if !reply.status.is_success() {
             return Err(failure(&reply, text));
         }
-        quick_xml::de::from_str(text).map_err(|problem| reply.unreadable("XML", &problem.to_string()).into())
+        quick_xml::de::from_str(text).map_err(|problem| match service {
+            Service::Ec2 => reply.unreadable("XML", &problem.to_string()).into(),
+            // It may hold a credential.
+            Service::Sts => reply.no_credential().into(),
+        })
     }
 }
 

@@ -11,7 +11,10 @@ use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
-use super::{Settings, metadata::Metadata};
+use super::{
+    Settings,
+    metadata::{METADATA, Metadata},
+};
 use crate::provider::{
     Error, ErrorClass,
     http::{
@@ -66,7 +69,7 @@ impl Source {
             })?;
             return Ok(Self::PodIdentity { client: Client::new(Options::metadata())?, uri, file });
         }
-        Metadata::new(variable("AWS_EC2_METADATA_SERVICE_ENDPOINT")).map(Self::Node)
+        Metadata::new(variable(METADATA)).map(Self::Node)
     }
 
     /// In a few words, for people.
@@ -109,7 +112,7 @@ impl Source {
                 if !reply.status.is_success() {
                     return Err(reply.error("", &String::from_utf8_lossy(&reply.body), None));
                 }
-                Ok(reply.json::<Expiring>()?.into())
+                Ok(reply.credential::<Expiring>()?.into())
             }
             Self::Node(metadata) => Ok(metadata.credentials().await?.into()),
         }

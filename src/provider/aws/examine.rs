@@ -11,15 +11,16 @@ use crate::provider::{
     http::Pace::{Read, Write},
 };
 
-/// What the operator does in EC2, beside looking VMs up: what it is for, the action, its parameter, and one that names nothing.
-const NEEDED: [(&str, &str, &str, &str); 7] = [
-    ("delete machines", "TerminateInstances", "InstanceId.1", "i-00000000000000000"),
-    ("look up tags", "DescribeTags", "MaxResults", "5"),
-    ("look up addresses", "DescribeAddresses", "Filter.1.Name", "allocation-id"),
-    ("look up interfaces", "DescribeNetworkInterfaces", "Filter.1.Name", "network-interface-id"),
-    ("disassociate addresses", "DisassociateAddress", "AssociationId", "eipassoc-00000000000000000"),
-    ("release addresses", "ReleaseAddress", "AllocationId", "eipalloc-00000000000000000"),
-    ("delete interfaces", "DeleteNetworkInterface", "NetworkInterfaceId", "eni-00000000000000000"),
+const TERMINATE: &str = "TerminateInstances";
+
+/// What the operator does in EC2, beside looking VMs up: what it is for, the action, and parameters that name nothing.
+const NEEDED: [(&str, &str, &[(&str, &str)]); 6] = [
+    ("delete machines", TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
+    ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
+    ("look up addresses", "DescribeAddresses", &[]),
+    ("look up interfaces", "DescribeNetworkInterfaces", &[("MaxResults", "5")]),
+    ("release addresses", "ReleaseAddress", &[("AllocationId", "eipalloc-00000000000000000")]),
+    ("delete interfaces", "DeleteNetworkInterface", &[("NetworkInterfaceId", "eni-00000000000000000")]),
 ];
 
 impl Aws {
@@ -39,10 +40,11 @@ impl Aws {
         }
         let (machines, listed) = self.machines().await;
         findings.push(Finding::tried("look up machines", listed));
-        let rights = NEEDED.map(|(subject, action, parameter, nothing)| {
-            let value =
-                machines.as_deref().filter(|_| action == "TerminateInstances").unwrap_or(nothing).to_owned();
-            async move { Finding::tried(subject, self.would(action, parameter, &value).await) }
+        let rights = NEEDED.map(|(subject, action, nothing)| {
+            let machine =
+                machines.as_deref().filter(|_| action == TERMINATE).map(|id| [("InstanceId.1", id)]);
+            let parameters = machine.as_ref().map_or(nothing, |machine| &machine[..]).to_owned();
+            async move { self.would(subject, action, parameters).await }
         });
         findings.extend(join_all(rights).await);
         Ok(findings)
@@ -70,17 +72,28 @@ impl Aws {
     }
 
     /// Whether EC2 would do this.
-    async fn would(&self, action: &str, parameter: &str, value: &str) -> Result<String, Error> {
-        let parameters = [(parameter, value), ("DryRun", "true")];
-        match self.0.call::<Done>(Service::Ec2, "asking for a right", Write, action, &parameters).await {
-            Err(Failure { code, .. }) if code == "DryRunOperation" || code.ends_with(".NotFound") => {
-                Ok(format!("EC2 would do {action}"))
-            }
-            Err(failure) => {
-                let error = Error::from(failure);
-                Err(Error { message: error.message.map(|text| format!("{text} ({action})")), ..error })
-            }
-            Ok(Done {}) => Ok(format!("EC2 did {action}")),
-        }
+    async fn would(&self, subject: &'static str, action: &str, mut parameters: Vec<(&str, &str)>) -> Finding {
+        parameters.push(("DryRun", "true"));
+        let answer =
+            self.0.call::<Done>(Service::Ec2, "asking for a right", Write, action, &parameters).await;
+        Finding::tried(
+            subject,
+            match answer {
+                Err(Failure { code, .. }) if code == "DryRunOperation" => {
+                    Ok(format!("EC2 would do {action}"))
+                }
+                Err(Failure { code, .. }) if code.ends_with(".NotFound") => {
+                    let why = format!(
+                        "EC2 looked for what {action} is for, and did not say whether it may be done"
+                    );
+                    return Finding::untried(subject, why);
+                }
+                Err(failure) => {
+                    let error = Error::from(failure);
+                    Err(Error { message: error.message.map(|text| format!("{text} ({action})")), ..error })
+                }
+                Ok(Done {}) => Ok(format!("EC2 did {action}")),
+            },
+        )
     }
 }

@@ -9,6 +9,9 @@ use crate::provider::{
     http::{Call, Client, Options, Pace, Reply},
 };
 
+/// The environment variable that names another address.
+pub(super) const METADATA: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+
 /// Where every node reaches it.
 const ADDRESS: &str = "http://169.254.169.254";
 
@@ -25,7 +28,7 @@ struct Document {
 }
 
 impl Metadata {
-    /// `address` is `AWS_EC2_METADATA_SERVICE_ENDPOINT`, if that is set.
+    /// `address` is that of [`METADATA`], if it is set.
     pub(super) fn new(address: Option<String>) -> Result<Self, Error> {
         let address = address.unwrap_or_else(|| ADDRESS.to_owned());
         Ok(Self {

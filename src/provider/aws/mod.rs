@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use operator_kit::Message;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use self::api::{Api, Failure, Items, Service};
@@ -62,6 +63,9 @@ pub static CLOUD: Cloud = Cloud {
 /// An IAM policy with the rights that deletions need.
 pub const POLICY: &str = include_str!("policy.json");
 
+/// EC2's word for an instance that it does not know.
+const INSTANCE_NOT_FOUND: &str = "InvalidInstanceID.NotFound";
+
 /// How long an instance needs until it is terminated, at least.
 const TERMINATION: Duration = Duration::from_secs(10);
 
@@ -72,7 +76,10 @@ const ADDRESS: &str = "eipalloc-";
 const INTERFACE: &str = "eni-";
 
 /// How many instances or tags a page of a list may have.
-const PAGE: &str = "500";
+const PAGE: &str = "100";
+
+/// The most pages of one list.
+const MOST_PAGES: usize = 1000;
 
 /// One region of one account.
 pub struct Aws(Api);
@@ -92,7 +99,6 @@ fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Instances {
-    #[serde(default)]
     reservation_set: Items<Reservation>,
     next_token: Option<String>,
 }
@@ -111,9 +117,22 @@ struct Instance {
     id: String,
     #[serde(rename = "instanceState")]
     state: State,
-    launch_time: Option<Timestamp>,
+    #[serde(default)]
+    network_interface_set: Items<Attached>,
     #[serde(default)]
     tag_set: Items<Tag>,
+}
+
+#[derive(Deserialize)]
+struct Attached {
+    attachment: Option<Attachment>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Attachment {
+    device_index: u32,
+    attach_time: Option<Timestamp>,
 }
 
 #[derive(Deserialize)]
@@ -124,7 +143,6 @@ struct State {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Tags {
-    #[serde(default)]
     tag_set: Items<Tag>,
     next_token: Option<String>,
 }
@@ -143,7 +161,6 @@ struct Tag {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Addresses {
-    #[serde(default)]
     addresses_set: Items<Address>,
 }
 
@@ -151,13 +168,11 @@ struct Addresses {
 #[serde(rename_all = "camelCase")]
 struct Address {
     allocation_id: String,
-    association_id: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Interfaces {
-    #[serde(default)]
     network_interface_set: Items<Interface>,
 }
 
@@ -174,6 +189,12 @@ impl Instances {
 }
 
 impl Instance {
+    /// When it was made: its launch time is that of its last start, but its first interface was attached when it was made.
+    fn created(&self) -> Option<Timestamp> {
+        let attachments = self.network_interface_set.item.iter().filter_map(|it| it.attachment.as_ref());
+        attachments.filter(|it| it.device_index == 0).find_map(|it| it.attach_time)
+    }
+
     fn name(&self) -> String {
         let tag = self.tag_set.item.iter().find(|tag| tag.key == "Name");
         tag.map(|tag| tag.value.clone()).unwrap_or_default()
@@ -237,7 +258,7 @@ impl Aws {
     ) -> Result<(), Error> {
         let doing = "looking for addresses and interfaces";
         let mut next = None;
-        loop {
+        for _ in 0..MOST_PAGES {
             let mut parameters = vec![
                 ("Filter.1.Name", "key"),
                 ("Filter.1.Value.1", "Name"),
@@ -255,6 +276,7 @@ impl Aws {
                 return Ok(());
             }
         }
+        Err(too_long(doing))
     }
 
     async fn change(
@@ -273,33 +295,20 @@ impl Aws {
                 self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
             return absent(delete.await);
         }
-        let release =
-            || self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains);
-        match absent(release().await) {
-            Err(in_use) if in_use.code == "InvalidIPAddress.InUse" => {}
-            released => return released,
-        }
-        let doing = "reading an elastic address";
-        let id = [("AllocationId.1", remains)];
-        let addresses: Addresses = self.0.call(Service::Ec2, doing, Read, "DescribeAddresses", &id).await?;
-        for association in
-            addresses.addresses_set.item.into_iter().filter_map(|address| address.association_id)
-        {
-            let doing = "disassociating an elastic address";
-            absent(self.change(doing, "DisassociateAddress", "AssociationId", &association).await)?;
-        }
-        absent(release().await)
+        // EC2 itself takes it from the instance that is terminated. Who uses it then is somebody else, and is not touched.
+        absent(self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains).await)
     }
+}
+
+fn too_long(doing: &str) -> Error {
+    let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
+    Error::new(ErrorClass::Transient, Message::public(message))
 }
 
 /// What somebody else deleted meanwhile is deleted.
 fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
     match answer {
-        Err(Failure { code, .. })
-            if code.ends_with(".NotFound") || code == "InvalidAssociationID.NotFound" =>
-        {
-            Ok(())
-        }
+        Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
         answer => answer,
     }
 }
@@ -312,7 +321,7 @@ impl Provider for Aws {
         let instances =
             self.0.call::<Instances>(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await;
         let gone = match instances {
-            Err(Failure { code, error }) if code == "InvalidInstanceID.NotFound" => error,
+            Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
             Err(failure) => return Err(failure.into()),
             Ok(instances) => match instances.all().find(|instance| instance.id == id.as_str()) {
                 None => {
@@ -323,7 +332,7 @@ impl Provider for Aws {
                     let leaving = instance.state.name == "shutting-down";
                     let stage = if leaving { Stage::Leaving } else { Stage::Present };
                     return Ok(Vm {
-                        created: instance.launch_time,
+                        created: instance.created(),
                         stage,
                         ..Vm::named(id.clone(), instance.name())
                     });
@@ -341,22 +350,30 @@ impl Provider for Aws {
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let vm = vm.vm();
         if let Stage::Remains(_) = vm.stage {
-            for remains in &vm.belongings {
+            // Interfaces first: they may hold the addresses.
+            let (interfaces, addresses): (Vec<_>, Vec<_>) =
+                vm.belongings.iter().partition(|remains| remains.starts_with(INTERFACE));
+            for remains in interfaces.into_iter().chain(addresses) {
                 self.delete_remains(remains).await?;
             }
             return Ok(Accepted::default());
         }
         let terminate =
             self.change("terminating the instance", "TerminateInstances", "InstanceId.1", vm.id.as_str());
-        absent(terminate.await)?;
-        Ok(Accepted { look_after: TERMINATION })
+        match terminate.await {
+            // It is not known that it is leaving: a young VM may only not be shown yet.
+            Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
+                Err(Error { class: ErrorClass::NotFound, ..error })
+            }
+            accepted => Ok(accepted.map(|()| Accepted { look_after: TERMINATION })?),
+        }
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let doing = "listing the instances";
         let pod_vms = format!("{POD_VM}*");
         let mut next = None;
-        loop {
+        for _ in 0..MOST_PAGES {
             let mut parameters = vec![
                 ("Filter.1.Name", "tag:Name"),
                 ("Filter.1.Value.1", &*pod_vms),
@@ -372,13 +389,16 @@ impl Provider for Aws {
                 self.0.call(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await?;
             next = page.next_token.clone().filter(|token| !token.is_empty());
             let vm = |instance: Instance| {
-                let (name, created) = (instance.name(), instance.launch_time);
+                let (name, created) = (instance.name(), instance.created());
                 Listed { kind: Resource::Vm, id: instance.id, name, created }
             };
             pages(page.all().map(vm).collect());
             if next.is_none() {
                 break;
             }
+        }
+        if next.is_some() {
+            return Err(too_long(doing));
         }
         let left = [("Filter.2.Value.1", "eip-i-*"), ("Filter.2.Value.2", "nic-i-*")];
         let listed = |tag: Tag| {
@@ -390,7 +410,7 @@ impl Provider for Aws {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        self.0.account().await.map(Some)
+        self.0.host().await.map(Some)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

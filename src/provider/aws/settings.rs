@@ -4,7 +4,7 @@ use std::fmt;
 
 use secrecy::SecretString;
 
-use crate::provider::http::identity::variable;
+use crate::provider::http::identity::{is_safe, variable};
 use crate::settings::{Endpoint, Malformed, Values, key::settings};
 
 settings! {
@@ -72,6 +72,24 @@ impl Place {
         Self { region, endpoint: settings.endpoint_url.clone() }
     }
 
+    /// What makes it no place. The region becomes part of a host's name, and credentials go to the endpoint.
+    pub(super) fn problems(&self) -> Vec<Malformed> {
+        let is_region =
+            |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let mut problems = Vec::new();
+        if !self.region.as_ref().is_none_or(is_region) {
+            problems.push(Malformed {
+                key: "AWS_REGION",
+                problem: "it is no region, such as eu-west-1".to_owned(),
+            });
+        }
+        if !self.endpoint.as_deref().is_none_or(is_safe) {
+            let problem = "it must begin with https:// and have neither a user nor a query".to_owned();
+            problems.push(Malformed { key: "AWS_ENDPOINT_URL", problem });
+        }
+        problems
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote.
     pub(super) fn recorded(address: &str) -> Self {
         let (region, endpoint) =
@@ -94,29 +112,18 @@ impl fmt::Display for Place {
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let place = Place::of(&settings);
-    let mut problems = Vec::new();
-    let mut problem = |key, problem: &str| problems.push(Malformed { key, problem: problem.to_owned() });
-    if settings.access_key_id.is_some() != settings.secret_access_key.is_some() {
-        problem(
-            "AWS_ACCESS_KEY_ID",
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together: set both or none",
-        );
-    }
-    // The region becomes part of a host's name.
-    let is_region = |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    if !place.region.as_ref().is_none_or(is_region) {
-        problem("AWS_REGION", "it is no region, such as eu-west-1");
-    }
-    let is_url = |url: &String| {
-        let uri = url.parse::<hyper::Uri>().ok();
-        uri.is_some_and(|uri| {
-            let host = uri.authority().is_some_and(|host| !host.as_str().contains('@'));
-            matches!(uri.scheme_str(), Some("http" | "https")) && host && uri.query().is_none()
-        })
+    let mut problems = place.problems();
+    let mut halves = |first, second, (has_first, has_second): (bool, bool)| {
+        if has_first != has_second {
+            let problem = format!("{first} and {second} belong together: set both or neither");
+            problems.push(Malformed { key: first, problem });
+        }
     };
-    if !place.endpoint.as_ref().is_none_or(is_url) {
-        problem("AWS_ENDPOINT_URL", "it is no address, such as https://ec2.example.org");
-    }
+    let key = (settings.access_key_id.is_some(), settings.secret_access_key.is_some());
+    halves("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", key);
+    let role = settings.role_arn.or_else(|| variable("AWS_ROLE_ARN")).is_some();
+    let token = settings.token_file.or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE")).is_some();
+    halves("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", (role, token));
     if !problems.is_empty() {
         return Err(problems);
     }

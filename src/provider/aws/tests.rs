@@ -37,7 +37,7 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
     };
     for (pairs, address) in [
         (&[("AWS_REGION", "eu-west-1")][..], "eu-west-1"),
-        (&[("AWS_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", "http://a:1")], "eu-west-1 http://a:1"),
+        (&[("AWS_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", "https://a:1")], "eu-west-1 https://a:1"),
     ] {
         let snapshot = parse(pairs).unwrap();
         assert_eq!(snapshot.endpoint().unwrap().address, address);
@@ -47,9 +47,11 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
     for wrong in [
         ("AWS_REGION", "eu-west-1.example.org/"),
         ("AWS_ENDPOINT_URL", "ftp://a"),
+        ("AWS_ENDPOINT_URL", "http://a"),
+        ("AWS_ROLE_ARN", "alone"),
         ("AWS_ENDPOINT_URL", "https://user@a"),
         ("AWS_ACCESS_KEY_ID", "alone"),
     ] {
-        assert!(parse(&[wrong]).is_err(), "{wrong:?}");
+        assert!(parse(&[wrong]).unwrap().endpoint().is_err(), "{wrong:?}");
     }
 }

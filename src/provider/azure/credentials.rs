@@ -169,7 +169,7 @@ impl Credentials {
         let request =
             request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
         let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
-        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.json()?;
+        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.credential()?;
         Ok(token.into())
     }
 }

@@ -169,7 +169,11 @@ impl Azure {
             Some((id, *version))
         });
         let doing = "deleting what is left of the VM";
-        let deletions = versions.map(async |(id, version)| self.delete_one(doing, id, version).await);
+        let deletions = versions.map(async |(id, version)| match self.delete_one(doing, id, version).await {
+            // Somebody else deleted it meanwhile.
+            Err(gone) if gone.class == ErrorClass::NotFound => Ok(Duration::ZERO),
+            begun => begun,
+        });
         let accepted: Result<Vec<_>, _> = join_all(deletions).await.into_iter().collect();
         let longest = accepted?.into_iter().max().unwrap_or_default();
         Ok(Accepted { look_after: longest })
@@ -178,8 +182,10 @@ impl Azure {
     /// Begins a deletion, and says when to look again.
     async fn delete_one(&self, doing: &'static str, id: &str, version: &str) -> Result<Duration, Error> {
         let reply = self.call(doing, Method::DELETE, id, &format!("api-version={version}")).await?;
-        if is_absent(&reply) {
-            return Ok(Duration::ZERO);
+        // 204: there was nothing to delete.
+        if is_absent(&reply) || reply.status == 204 {
+            let message = "Azure has no such resource to delete";
+            return Err(Error::new(ErrorClass::NotFound, message));
         }
         let reply = accepted(reply)?;
         let is_under_way = reply.status == 202;

@@ -45,7 +45,8 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
     let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
-    is_safe && !host.is_empty() && uri.query().is_none()
+    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    is_safe && !host.is_empty() && !has_user && uri.query().is_none()
 }
 
 /// A file's text without blanks around it. Kubelet replaces such files, so it is read each time.
@@ -89,7 +90,9 @@ mod tests {
             assert!(is_safe(url), "{url}");
         }
         let plain = ["http://a", "http://localhost/", "http://169.254.169.254/", "http://127.0.0.1.example/"];
-        for url in plain.into_iter().chain(["a", "", "ftp://a", "https://", "https://a/?b", "/a"]) {
+        for url in
+            plain.into_iter().chain(["a", "", "ftp://a", "https://", "https://a/?b", "https://u:p@a/", "/a"])
+        {
             assert!(!is_safe(url), "{url}");
         }
     }

@@ -60,10 +60,13 @@ impl Reply {
 
     /// The body, which holds a credential, as this type. An error quotes nothing of it.
     pub fn credential<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(&self.body).map_err(|_| {
-            let text = format!("{} failed: the cloud's answer holds no credential", self.doing);
-            Error::new(ErrorClass::Transient, Message::public(text))
-        })
+        serde_json::from_slice(&self.body).map_err(|_| self.no_credential())
+    }
+
+    /// The error that the body does not hold the credential that was asked for. It quotes nothing.
+    pub fn no_credential(&self) -> Error {
+        let text = format!("{} failed: the cloud's answer holds no credential", self.doing);
+        Error::new(ErrorClass::Transient, Message::public(text))
     }
 
     /// The error that the body is not what the cloud should have answered.

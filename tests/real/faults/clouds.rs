@@ -37,9 +37,9 @@ const CONCURRENCY: usize = 32;
 /// What nobody would notice. A call that hangs is given up after a minute.
 const SOON: Duration = Duration::from_secs(15);
 
-static AWS: Schema = schema("aws");
-static GCP: Schema = schema("gcp");
-static SCHEMAS: [&Schema; 2] = [&AWS, &GCP];
+static DOCKER: Schema = schema("docker");
+static VSPHERE: Schema = schema("vsphere");
+static SCHEMAS: [&Schema; 2] = [&DOCKER, &VSPHERE];
 
 const fn schema(cloud: &'static str) -> Schema {
     Schema {
@@ -119,7 +119,7 @@ async fn delete(api: &Api<PeerPod>, cloud: &str, count: usize) -> Result<()> {
 /// Waits until the healthy cloud's VMs and PeerPods are gone, and tells how long that took.
 async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration> {
     let start = Instant::now();
-    delete(api, "gcp", HEALTHY).await?;
+    delete(api, "vsphere", HEALTHY).await?;
     wait::eventually("the VMs of the healthy cloud are gone", DEADLINE, async || {
         let left = api.list_metadata(&ListParams::default()).await?.items;
         let left = left.iter().filter(|peerpod| peerpod.name_any().starts_with("gcp-")).count();
@@ -134,7 +134,7 @@ async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration
 fn two_operators_in_one_process_delete_everything_once() -> Result<()> {
     without_operator(async |testbed| {
         let dirs = [tempfile::tempdir()?, tempfile::tempdir()?];
-        let clouds = [("aws", Memory::default()), ("gcp", Memory::default())];
+        let clouds = [("docker", Memory::default()), ("vsphere", Memory::default())];
         let client = testbed.client();
         let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("twice").await?);
         let _one = operator(&client, dirs[0].path(), clouds.clone()).await?;
@@ -142,7 +142,7 @@ fn two_operators_in_one_process_delete_everything_once() -> Result<()> {
         for (cloud, memory) in &clouds {
             dangling(&api, cloud, memory, HEALTHY).await?;
         }
-        delete(&api, "aws", HEALTHY).await?;
+        delete(&api, "docker", HEALTHY).await?;
         let [(_, aws), (_, gcp)] = &clouds;
         healthy_ones_go(&api, gcp).await?;
         wait::eventually("the VMs of the other cloud are gone, too", DEADLINE, async || {
@@ -161,15 +161,15 @@ fn a_thousand_on_a_cloud_that_hangs_do_not_delay_a_hundred_on_another_one() -> R
         let client = testbed.client();
         let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("clouds").await?);
         let _operator =
-            operator(&client, dir.path(), [("aws", hangs.clone()), ("gcp", healthy.clone())]).await?;
+            operator(&client, dir.path(), [("docker", hangs.clone()), ("vsphere", healthy.clone())]).await?;
 
-        dangling(&api, "gcp", &healthy, HEALTHY).await?;
+        dangling(&api, "vsphere", &healthy, HEALTHY).await?;
         let alone = healthy_ones_go(&api, &healthy).await?;
 
         hangs.hang();
-        dangling(&api, "aws", &hangs, HUNG).await?;
-        delete(&api, "aws", HUNG).await?;
-        dangling(&api, "gcp", &healthy, HEALTHY).await?;
+        dangling(&api, "docker", &hangs, HUNG).await?;
+        delete(&api, "docker", HUNG).await?;
+        dangling(&api, "vsphere", &healthy, HEALTHY).await?;
         let beside = healthy_ones_go(&api, &healthy).await?;
         println!("100 deletions: {alone:.2?} alone, {beside:.2?} beside 1,000 that hang");
         ensure!(beside < SOON, "it took {beside:?}, and {alone:?} before");

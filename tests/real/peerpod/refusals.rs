@@ -128,7 +128,7 @@ fn a_cloud_that_is_not_served_is_refused() -> Result<()> {
         let instance = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
         for (pod, provider, words) in [
             ("unknown", "nonsense", "is not a cloud"),
-            ("other", "aws", "this operator's settings are for libvirt"),
+            ("other", "vsphere", "this operator's settings are for libvirt"),
             ("none", "", "is not a cloud"),
         ] {
             let peerpod = left_behind(scene, pod, provider, instance).await?;

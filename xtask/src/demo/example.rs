@@ -62,10 +62,10 @@ impl Story {
         self.timeline.settle().await?;
         self.timeline.checked(what)
     }
+}
 
-    /// Tells where to read on.
-    pub(super) fn end(&self, example: Example) -> Result<()> {
-        writeln!(io::stdout(), "\n  Everything has ended. The code: examples/{}/README.md", example.name())?;
-        Ok(())
-    }
+/// Tells where to read on.
+pub(super) fn end(example: Example) -> Result<()> {
+    writeln!(io::stdout(), "\n  Everything has ended. The code: examples/{}/README.md", example.name())?;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use testbed::wait::{self, DEADLINE};
 
 use super::{
-    example::Story,
+    example::{Story, end},
     fact::{Fact, PodChange},
 };
 use crate::{example::Example, repository};
@@ -20,7 +20,7 @@ const INTRODUCTION: &str = "A PodSet keeps a number of Pods, all alike. Its oper
 pub(crate) async fn run() -> Result<()> {
     let mut story = PodSet(Story::begin(Example::Podset, "PodSet: the demo", INTRODUCTION).await?);
     story.play().await?;
-    story.0.end(Example::Podset)
+    end(Example::Podset)
 }
 
 struct PodSet(Story);

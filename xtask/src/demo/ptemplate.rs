@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use testbed::wait::{self, DEADLINE};
 
 use super::{
-    example::Story,
+    example::{Story, end},
     fact::{Fact, PodChange},
 };
 use crate::{example::Example, repository};
@@ -21,7 +21,7 @@ const CONSUMER: &str = "daemonset/ptemplate-sample-consumer";
 pub(crate) async fn run() -> Result<()> {
     let mut story = Ptemplate(Story::begin(Example::Ptemplate, "Ptemplate: the demo", INTRODUCTION).await?);
     story.play().await?;
-    story.0.end(Example::Ptemplate)
+    end(Example::Ptemplate)
 }
 
 struct Ptemplate(Story);
@@ -36,7 +36,7 @@ impl Ptemplate {
         self.0.kubectl(&["label", "nodes", "--all", "node-role.kubernetes.io/worker=worker"]).await?;
         self.0.kubectl(&["apply", "--filename", &file("manifests/sample.yaml")?]).await?;
         self.is("KMM is missing, and that is told", &reason("ModuleApplied"), "KmmNotInstalled").await?;
-        self.0.timeline.until("the consumer runs", |fact| runs(fact)).await?;
+        self.0.timeline.until("the consumer runs", runs).await?;
         wait::eventually("the status names the consumer", DEADLINE, async || {
             let told = self.read(&["ptemplate", NAME], "{.status.consumers[*]}").await?;
             ensure!(!told.is_empty(), "it names none");

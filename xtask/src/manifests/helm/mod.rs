@@ -72,7 +72,7 @@ helm upgrade --install peerpod-operator helm/peerpod-operator \\
   --set operator.image.repository=REGISTRY/peerpod-operator
 ```
 
-- HOST is the libvirt host. This version deletes VMs of libvirt alone.
+- HOST is the libvirt host.
 - The operator logs in to HOST with the key of the Secret `ssh-key-secret`, which you can also create later: `kubectl -n
   confidential-containers-system create secret generic ssh-key-secret --from-file=id_rsa=\"$HOME/.ssh/id_rsa\"`.
 - No public registry has the image yet. `cargo xtask image` builds it. Push it to REGISTRY, or import it on the nodes and omit the
