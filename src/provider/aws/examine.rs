@@ -11,10 +11,13 @@ use crate::provider::{
     http::Pace::{Read, Write},
 };
 
+/// The names and values of an action's parameters.
+type Parameters<'a> = &'a [(&'a str, &'a str)];
+
 const TERMINATE: &str = "TerminateInstances";
 
 /// What the operator does in EC2, beside looking VMs up: what it is for, the action, and parameters that name nothing.
-const NEEDED: [(&str, &str, &[(&str, &str)]); 6] = [
+const NEEDED: [(&str, &str, Parameters<'_>); 6] = [
     ("delete machines", TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
     ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
     ("look up addresses", "DescribeAddresses", &[]),
