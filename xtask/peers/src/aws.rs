@@ -1,6 +1,12 @@
 //! Amazon EC2, played by moto, which Amazon's own SDKs are tested with.
 
-use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
@@ -41,13 +47,17 @@ pub struct Left {
 }
 
 impl Moto {
+    /// Makes sure that moto is installed, so that [`start`](Self::start) need not: half a minute.
+    pub async fn install() -> Result<()> {
+        environment().await.map(drop)
+    }
+
     /// Starts one with its log in `dir`, which it has to itself. What it needs is installed first.
     pub async fn start(dir: &Path) -> Result<Self> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("aws");
-        let python = python::environment(&source.join("requirements.txt")).await?;
+        let python = environment().await?;
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let mut command = Command::new(python);
-        command.arg("-u").arg(source.join("main.py")).arg(dir);
+        command.arg("-u").arg(source().join("main.py")).arg(dir);
         let process = Process::start("moto", &command, dir, Lifetime::Owned)?;
         let ports = process.wait_until("moto listens", READY_DEADLINE, || async {
             let ports = fs::read_to_string(dir.join("ports"))?;
@@ -112,4 +122,13 @@ impl Moto {
         ensure!(status.is_success(), "{what} {with}: {}", String::from_utf8_lossy(&body));
         Ok(serde_json::from_slice(&body)?)
     }
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("aws")
+}
+
+/// The `python` with moto.
+async fn environment() -> Result<PathBuf> {
+    python::environment(&source().join("requirements.txt")).await
 }

@@ -139,6 +139,11 @@ impl<'a> Principal<'a> {
 }
 
 impl Azure {
+    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    pub async fn install() -> Result<()> {
+        tools::program(&MODULE, PROGRAM).await.map(drop)
+    }
+
     /// Starts a server with its log in `dir`, which it has to itself, with both tenants, both subscriptions and both groups of
     /// each, and an application with [`ACTIONS`]. It is built first if need be, which takes minutes.
     pub async fn start(dir: &Path) -> Result<Self> {

@@ -10,7 +10,7 @@ use cluster::{
     tools::{self, Tools},
 };
 use peerpod_operator::install::NAME;
-use peers::gcp::ComputeEngine;
+use peers::{aws::Moto, azure::Azure, gcp::ComputeEngine};
 
 use crate::repository;
 
@@ -31,6 +31,8 @@ pub(crate) async fn run() -> Result<()> {
     progress.step("programs of the control plane, the node and the clouds, and helm");
     Tools::ensure().await?;
     tools::helm().await?;
+    Moto::install().await?;
+    Azure::install().await?;
     ComputeEngine::install().await?;
     if node::obstacle().is_none() {
         node::install().await?;
