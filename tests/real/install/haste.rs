@@ -23,7 +23,7 @@ use testbed::{
 };
 
 use crate::{
-    install::kustomize::{LIBVIRT, allow_removal, path, with_component},
+    install::kustomize::{LIBVIRT, allow_removal, forbid_removal, path, with_component},
     peerpodconfig::configuration::stage::{Stage, configuring},
     support::{Alone, PROGRAM, alone, without_operator},
 };
@@ -181,8 +181,9 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
 }
 
 /// Waits until the API server refuses to delete this. It knows of a new policy, and of a definition that was made anew, only a
-/// moment after it has taken them.
+/// moment after it has taken them. What another test allowed on this cluster is not allowed any more.
 async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
+    forbid_removal(cluster).await?;
     wait::eventually(&format!("{object} is kept"), DEADLINE, async || {
         let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
         ensure!(cluster.kubectl(&delete).await.is_err(), "it may be deleted");

@@ -45,10 +45,18 @@ pub fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<
 
 /// Lets everything be deleted.
 pub async fn allow_removal(cluster: &Cluster) -> Result<()> {
-    let allow = format!("{}=true", removal::ALLOW_ANNOTATION);
+    annotate(cluster, &format!("{}=true", removal::ALLOW_ANNOTATION)).await
+}
+
+/// Takes that back. An annotation stays on what was not removed.
+pub async fn forbid_removal(cluster: &Cluster) -> Result<()> {
+    annotate(cluster, &format!("{}-", removal::ALLOW_ANNOTATION)).await
+}
+
+async fn annotate(cluster: &Cluster, annotation: &str) -> Result<()> {
     for kind in ["crd", "namespace"] {
         let label = "--selector=app.kubernetes.io/part-of=peer-pods";
-        cluster.kubectl(&["annotate", kind, label, &allow]).await?;
+        cluster.kubectl(&["annotate", kind, label, annotation]).await?;
     }
     Ok(())
 }
