@@ -257,7 +257,10 @@ impl Cost {
             };
             ensure!(*count <= most, "{count} requests to {verb} {resource}: {of_kind:?}");
         }
-        for (((verb, resource), _, name), count) in of_one.iter().filter(|((_, _, name), _)| !name.is_empty())
+        // A lease is renewed as time passes, however much there is to do.
+        let is_bounded = |kind: &(&str, &str), name: &str| !name.is_empty() && kind.1 != "leases";
+        for (((verb, resource), _, name), count) in
+            of_one.iter().filter(|((kind, _, name), _)| is_bounded(kind, name))
         {
             ensure!(*count <= most_for_one, "{count} requests to {verb} the {resource} {name}");
         }

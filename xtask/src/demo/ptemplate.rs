@@ -12,7 +12,7 @@ use crate::{example::Example, repository};
 const INTRODUCTION: &str = "A Ptemplate loads a kernel module by KMM and runs a consumer of its devices beside it. Its operator is an \
      example: about 500 lines on crates/operator-kit.\n\
      Real: etcd, API server, scheduler, controller manager with its garbage collector, and the operator under its own \
-     ServiceAccount's token. Played: the node's kubelet, by kwok, and KMM, of which there is the definition of the Module alone. \
+     ServiceAccount's token. Played: the node's kubelet, by kwok, its devices, and KMM, of which there is the definition of the Module alone. \
      Every line of the timeline was observed: by a watch of the API server, or in its audit log.";
 
 const NAME: &str = "ptemplate-sample";
@@ -36,6 +36,11 @@ impl Ptemplate {
         self.0.kubectl(&["label", "nodes", "--all", "node-role.kubernetes.io/worker=worker"]).await?;
         self.0.kubectl(&["apply", "--filename", &file("manifests/sample.yaml")?]).await?;
         self.is("KMM is missing, and that is told", &reason("ModuleApplied"), "KmmNotInstalled").await?;
+        let devices = r#"{"status":{"capacity":{"example.com/ptemplate":"5"},"allocatable":{"example.com/ptemplate":"5"}}}"#;
+        let node = self.0.ask(&["get", "nodes", "--output=jsonpath={.items[0].metadata.name}"]).await?;
+        self.0
+            .kubectl(&["patch", "node", &node, "--subresource=status", "--type=merge", "--patch", devices])
+            .await?;
         self.0.timeline.until("the consumer runs", runs).await?;
         wait::eventually("the status names the consumer", DEADLINE, async || {
             let told = self.read(&["ptemplate", NAME], "{.status.consumers[*]}").await?;
