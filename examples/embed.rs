@@ -28,7 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         settings: settings.ok_or("which folder holds the settings?")?.into(),
         credentials: credentials.map(Into::into),
     };
-    let (metrics, openers) = (Metrics::new(&mut registry), Openers::default());
+    let (metrics, openers) =
+        (Metrics::new(&mut registry), Openers::default().in_cluster(client.clone(), NAMESPACE));
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
     let settings = CloudSettings::any(settings);
     let of_places = (openers.clone(), settings.clone(), leadership.clone(), stop.clone());

@@ -40,7 +40,8 @@
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let settings = CloudSettings::any(settings);
 //! let leadership = Leadership::unlimited(); // this process is alone
-//! let openers = Openers::default(); // with a provider of your own: `.with("aws", …)`
+//! // With a provider of your own: `.with("aws", …)`.
+//! let openers = Openers::default().in_cluster(client.clone(), NAMESPACE);
 //! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
 //! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
 //! tokio::spawn(keeping);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::Args;
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
@@ -37,6 +38,9 @@ Exit codes:
 pub const PERMISSION: Permission =
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["create", "get", "patch"]);
 
+/// What it may do with the Deployment of `--after-rollout`.
+pub const ROLLOUT_PERMISSION: Permission = Permission::new("apps", &["deployments"], &["get"]);
+
 /// Whose the fields are that the file names. What it names no more goes; what others wrote stays.
 const FIELD_MANAGER: &str = "peerpod-operator-apply";
 
@@ -58,6 +62,10 @@ pub struct ApplyArgs {
         value_parser = patience
     )]
     pub timeout: Duration,
+
+    /// First wait until this Deployment has only Pods of its present revision: an earlier operator would act on what is applied
+    #[arg(long, value_name = "DEPLOYMENT", env = "PEERPOD_OPERATOR_AFTER_ROLLOUT")]
+    pub after_rollout: Option<String>,
 
     /// The namespace of the PeerPodConfig, if the file names none
     #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
@@ -81,10 +89,17 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
     let config = Config::parse(&text, &args.namespace)
         .map_err(|problem| format!("{}: {problem}", args.file.display()))?;
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &config.namespace);
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
     let mut retry = Retry::new(tell);
     loop {
-        let obstacle = match timeout_at(deadline, attempt(&api, &config)).await {
+        let step = async {
+            if let Some(deployment) = &args.after_rollout {
+                rolled_out(&deployments, deployment).await?;
+            }
+            attempt(&api, &config).await
+        };
+        let obstacle = match timeout_at(deadline, step).await {
             Ok(Ok(())) => {
                 // Whoever does not read has the exit code.
                 let _ = writeln!(io::stdout(), "Applied {config} from {}.", args.file.display());
@@ -138,6 +153,23 @@ impl From<ApiError> for Obstacle {
             ),
         }
     }
+}
+
+/// Whether all Pods of a Deployment are of its present revision, or none is ready: then no operator acts on anything yet, and the
+/// rollout may be one that waits for what is applied.
+async fn rolled_out(api: &Api<Deployment>, name: &str) -> Result<(), Obstacle> {
+    let Deployment { metadata, status, .. } = bounded(api.get(name)).await?;
+    let status = status.unwrap_or_default();
+    let [all, updated] = [status.replicas, status.updated_replicas].map(Option::unwrap_or_default);
+    let none_ready = status.ready_replicas.unwrap_or_default() == 0;
+    if status.observed_generation == metadata.generation && (all == updated || none_ready) {
+        return Ok(());
+    }
+    Err(Obstacle::Later(format!(
+        "the Deployment {name} has {updated} Pods of its present revision and {} of earlier ones; `kubectl rollout status \
+         deployment/{name}` shows the progress",
+        all.saturating_sub(updated)
+    )))
 }
 
 async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstacle> {

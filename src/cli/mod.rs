@@ -14,7 +14,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
 
-pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION};
+pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION, ROLLOUT_PERMISSION};
 pub use check::{CheckArgs, OutputFormat};
 pub use clap_complete::Shell;
 pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};

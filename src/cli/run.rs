@@ -59,7 +59,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     });
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let openers = Openers::default();
+    let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
     let (served, keeping): (Vec<_>, Vec<_>) = sources
         .into_iter()
         .map(|settings| {

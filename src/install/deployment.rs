@@ -1,5 +1,7 @@
 //! The operator's Deployment.
 
+use std::collections::BTreeMap;
+
 use clap::ValueEnum as _;
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentSpec},
@@ -16,6 +18,10 @@ use crate::{
     peerpodconfig::resources::{
         own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
         program::OPERATOR_CONTAINER,
+    },
+    provider::{
+        CLOUDS,
+        cloud::{AdaptorSecret, VolumeSource},
     },
 };
 
@@ -50,21 +56,39 @@ fn pod(options: &Options) -> PodSpec {
         topology_spread_constraints: Some(vec![own_pods::spread(Component::Operator.selector())]),
         security_context: Some(pod_security()),
         containers: vec![container(options)],
-        volumes: Some(vec![
-            Volume {
-                name: "settings".into(),
-                config_map: Some(ConfigMapVolumeSource {
-                    name: options.config_map.clone(),
-                    ..ConfigMapVolumeSource::default()
-                }),
-                ..Volume::default()
-            },
-            secret("credentials", &options.secret, None),
-            // Only libvirt by ssh needs it.
-            secret("ssh-key", &options.ssh_key_secret, Some(true)),
-        ]),
+        volumes: Some(
+            [
+                Volume {
+                    name: "settings".into(),
+                    config_map: Some(ConfigMapVolumeSource {
+                        name: options.config_map.clone(),
+                        ..ConfigMapVolumeSource::default()
+                    }),
+                    ..Volume::default()
+                },
+                secret("credentials", &options.secret, None),
+            ]
+            .into_iter()
+            .chain(of_clouds(options).map(|(name, secret_name, _)| secret(name, secret_name, Some(true))))
+            .collect(),
+        ),
         ..PodSpec::default()
     }
+}
+
+/// Name, Secret and path of the further volumes that deletions on any cloud need: those of cloud-api-adaptor, at the same paths.
+fn of_clouds(options: &Options) -> impl Iterator<Item = (&'static str, &str, &'static str)> {
+    let volumes = CLOUDS.into_iter().flat_map(|cloud| cloud.volumes);
+    let by_name: BTreeMap<_, _> = volumes.map(|volume| (volume.name, volume)).collect();
+    by_name.into_values().filter_map(|volume| {
+        let secret = match volume.source {
+            VolumeSource::Secret(AdaptorSecret::SshKey) => &options.ssh_key_secret,
+            VolumeSource::Secret(AdaptorSecret::HostKeys) => &options.byom_host_keys_secret,
+            VolumeSource::Secret(AdaptorSecret::Named(name)) => name,
+            VolumeSource::HostPath | VolumeSource::Token { .. } => return None,
+        };
+        Some((volume.name, secret, volume.path))
+    })
 }
 
 /// The operator reads Secrets' files as one of their group.
@@ -123,11 +147,12 @@ pub(super) fn container(options: &Options) -> Container {
         readiness_probe: Some(probe("/readyz", 5)),
         resources: Some(options.resources.clone()),
         security_context: Some(own_pods::container_security()),
-        volume_mounts: Some(vec![
-            mount("settings", SETTINGS_DIR),
-            mount("credentials", CREDENTIALS_DIR),
-            mount("ssh-key", &format!("{HOME}/.ssh")),
-        ]),
+        volume_mounts: Some(
+            [mount("settings", SETTINGS_DIR), mount("credentials", CREDENTIALS_DIR)]
+                .into_iter()
+                .chain(of_clouds(options).map(|(name, _, path)| mount(name, path)))
+                .collect(),
+        ),
         ..Container::default()
     }
 }

@@ -9,7 +9,10 @@ use k8s_openapi::api::{
 use kube::api::ObjectMeta;
 
 use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
-use crate::{cli::APPLY_PERMISSION, peerpodconfig::resources::own_pods};
+use crate::{
+    cli::{APPLY_PERMISSION, ROLLOUT_PERMISSION},
+    peerpodconfig::resources::own_pods,
+};
 
 /// The name of the Job that drains.
 pub const DRAIN_JOB: &str = "peerpod-operator-drain";
@@ -20,7 +23,10 @@ pub const APPLY_JOB: &str = "peerpod-operator-apply";
 /// How long a Job may take, in seconds: what the program gives itself unless told otherwise, and time for its image. Helm has given up
 /// by then, and what is late must not act on an installation that has gone on.
 const DRAIN_SECONDS: i64 = 240 + START_SECONDS;
-const APPLY_SECONDS: i64 = 60 + START_SECONDS;
+const APPLY_SECONDS: i64 = 180 + START_SECONDS;
+
+/// What the Job that applies gives itself: as long as the rollout of the operator takes, which it waits for.
+const APPLY_TIMEOUT: &str = "--timeout=3m";
 
 /// What it may take of that until the program runs.
 const START_SECONDS: i64 = 60;
@@ -36,7 +42,7 @@ pub const APPLY_RIGHTS: Rights = Rights {
     name: APPLY_JOB,
     component: Component::Operator,
     cluster: &[],
-    namespaces: &[(None, &[APPLY_PERMISSION.named(&[CONFIG])])],
+    namespaces: &[(None, &[APPLY_PERMISSION.named(&[CONFIG]), ROLLOUT_PERMISSION.named(&[NAME])])],
 };
 
 /// Runs `drain` once, as the operator, and ends the operators: what removes them takes their rights at the same time, and then
@@ -50,12 +56,18 @@ pub fn drain_job(options: &Options) -> Job {
     job(DRAIN_JOB, NAME, container, None, DRAIN_SECONDS, options)
 }
 
-/// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`. A failed one stays for its log.
+/// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`, after the rollout of the operator: an earlier one would deploy
+/// its own release of cloud-api-adaptor, and the present one would replace it at once. A failed one stays for its log.
 pub fn apply_job(options: &Options) -> Job {
     const VOLUME: &str = "peerpodconfig";
     let container = Container {
         name: "apply".to_owned(),
-        args: Some(vec!["apply".to_owned(), format!("{APPLY_DIR}/{APPLY_KEY}")]),
+        args: Some(vec![
+            "apply".to_owned(),
+            format!("{APPLY_DIR}/{APPLY_KEY}"),
+            format!("--after-rollout={NAME}"),
+            APPLY_TIMEOUT.to_owned(),
+        ]),
         volume_mounts: Some(vec![VolumeMount {
             name: VOLUME.to_owned(),
             mount_path: APPLY_DIR.to_owned(),

@@ -30,7 +30,7 @@ pub use deployment::deployment;
 pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
 pub use metadata::Component;
 pub use options::Options;
-pub use rbac::{cluster_role, cluster_role_binding, role, role_binding};
+pub use rbac::{cloud_rights, cluster_role, cluster_role_binding, role, role_binding};
 pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
 
 /// The name of the operator's own objects.

@@ -2,12 +2,13 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject};
 use operator_kit::permission::rules;
+use serde_json::{Error, Value, to_value};
 
 use super::{Component, NAME, Options};
 use crate::{
     cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
     peerpod, peerpodconfig,
-    provider::places,
+    provider::{Cloud, places},
 };
 
 /// The operator's role in the whole cluster: the rights of every controller together.
@@ -57,6 +58,22 @@ pub fn role_binding(options: &Options) -> RoleBinding {
         role_ref: reference_to("Role", NAME),
         subjects: Some(vec![account(NAME, options)]),
     }
+}
+
+/// A role in the operator's own namespace for what it may do there for one cloud alone, and its binding. Empty for most clouds.
+pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
+    if cloud.permissions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let name = format!("{NAME}-{cloud}");
+    let metadata = Component::Operator.namespaced(&name, options);
+    let role = Role { metadata: metadata.clone(), rules: Some(rules(&[cloud.permissions])) };
+    let binding = RoleBinding {
+        metadata,
+        role_ref: reference_to("Role", &name),
+        subjects: Some(vec![account(NAME, options)]),
+    };
+    Ok(vec![to_value(role)?, to_value(binding)?])
 }
 
 pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {

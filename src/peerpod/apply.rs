@@ -17,8 +17,9 @@ pub(super) async fn release(client: &Client, peerpod: &PeerPod) -> Result<Writte
     finalizer::release(&api(client, peerpod), peerpod, FINALIZER, FIELD_MANAGER).await
 }
 
-/// Deletes the PeerPod object itself, if it is unchanged since it was read. The operator then deletes its VM as for any other.
-pub(super) async fn supersede(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
+/// Deletes the PeerPod object itself, if it is unchanged since it was read. Where it has the finalizer, the operator then deletes its
+/// VM as for any other.
+pub(super) async fn delete(client: &Client, peerpod: &PeerPod) -> Result<Written, ApiError> {
     let params = as_read(peerpod);
     let name = peerpod.name_any();
     Written::by(&name, api_call::bounded(api(client, peerpod).delete(&name, &params)).await)

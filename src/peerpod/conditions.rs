@@ -106,6 +106,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
     let (reason, message) = match decision {
         Decision::Nothing
         | Decision::Supersede
+        | Decision::Tidy
         | Decision::Delete(_)
         | Decision::Release(_)
         | Decision::Wait(Wait::VmDeletion(_)) => return None,

@@ -2,8 +2,8 @@
 //!
 //! What always holds:
 //! - [`Decision::Release`] requires the VM's observed absence or an administrator's annotation.
-//! - [`Decision::Delete`] requires a PeerPod that is being deleted, a Pod that has ended (or a newer sibling that replaced
-//!   this PeerPod), a VM that is proven to be that Pod's, and no other PeerPod that claims the VM.
+//! - [`Decision::Delete`] requires a PeerPod that is being deleted or has lost its finalizer, a Pod that has ended (or a newer
+//!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's, and no other PeerPod that claims the VM.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
 
@@ -23,7 +23,7 @@ use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
 /// Decides. See the [module](self) for what always holds.
 pub fn decide(facts: Facts) -> Decision {
     if !facts.finalizer {
-        return Decision::Nothing;
+        return released(facts);
     }
     if facts.deleted.is_none() {
         return live(facts);
@@ -37,27 +37,57 @@ pub fn decide(facts: Facts) -> Decision {
     if let Some(wait) = wait_for_pod(&facts) {
         return Decision::Wait(wait);
     }
-    if let Err(problem) = facts.instance {
-        return Decision::Refuse(Blocked::BadInstance(problem));
+    if let Err(problem) = &facts.instance {
+        return Decision::Refuse(Blocked::BadInstance(problem.clone()));
     }
     match facts.vm {
         VmState::Absent => Decision::Release(Release::Absent),
         VmState::NotAsked => Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
         VmState::Unanswered(error) => unanswered(error),
-        VmState::Present(vm) => {
-            let Some(pod) = facts.pod else { return Decision::Refuse(Blocked::NoOwner) };
-            if let Some(claimant) = facts.claimed_by {
-                return Decision::Refuse(Blocked::Claimed(claimant));
-            }
-            match ownership::verify(vm, &pod, facts.name_limit) {
-                Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
-                Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
-                    Decision::Wait(Wait::VmDeletion(Duration::ZERO))
-                }
-                Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
-                Ok(own) => Decision::Delete(own),
-            }
+        VmState::Present(ref vm) => delete(vm.clone(), facts),
+    }
+}
+
+/// Decides on a VM that is there and that its Pod does not need any more.
+fn delete(vm: Vm, facts: Facts) -> Decision {
+    let Some(pod) = facts.pod else { return Decision::Refuse(Blocked::NoOwner) };
+    if let Some(claimant) = facts.claimed_by {
+        return Decision::Refuse(Blocked::Claimed(claimant));
+    }
+    match ownership::verify(vm, &pod, facts.name_limit) {
+        Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
+        Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
+            Decision::Wait(Wait::VmDeletion(Duration::ZERO))
         }
+        Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
+        Ok(own) => Decision::Delete(own),
+    }
+}
+
+/// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes
+/// another VM and PeerPod, so such PeerPods pile up. The youngest of a Pod is never touched.
+fn released(facts: Facts) -> Decision {
+    if facts.deleted.is_some() || !facts.has_younger {
+        return Decision::Nothing;
+    }
+    match &facts.vm {
+        VmState::Absent => Decision::Tidy,
+        VmState::Present(_) if facts.abandoned => Decision::Nothing,
+        // A late clean-up of a failed start may take the finalizer off the wrong PeerPod.
+        VmState::Present(vm) => match sibling_order(&facts) {
+            SiblingOrder::Newest => Decision::Nothing,
+            SiblingOrder::Superseded => match delete(vm.clone(), facts) {
+                Decision::Refuse(Blocked::NotOwn(_) | Blocked::NoOwner | Blocked::DeveloperMode) => {
+                    Decision::Nothing
+                }
+                decision => decision,
+            },
+            SiblingOrder::Unclear => unclear(facts),
+        },
+        VmState::Unanswered(error) if error.class != ErrorClass::NotSupported => {
+            Decision::Retry(error.clone())
+        }
+        VmState::NotAsked | VmState::Unanswered(_) => Decision::Nothing,
     }
 }
 
@@ -73,10 +103,10 @@ pub fn is_superseded(facts: &Facts) -> bool {
     sibling_order(facts) == SiblingOrder::Superseded
 }
 
-/// Whether the evidence of where the Pod runs contradicts a newer sibling. The index remembers this as long as the Pod lives.
+/// Whether a newer sibling is contradicted by evidence of where the Pod runs, or by the order in which the cloud made the VMs. The index
+/// remembers this as long as the Pod lives: a stopped VM, or a host that starts all of them again, shows that order no more.
 pub fn contradicted(facts: &Facts) -> bool {
-    facts.finalizer
-        && facts.owner.may_run().is_some()
+    facts.owner.may_run().is_some()
         && !is_superseded(facts)
         && facts.siblings.iter().any(|sibling| {
             let may_be_its = match &sibling.vm {
@@ -84,7 +114,11 @@ pub fn contradicted(facts: &Facts) -> bool {
                 VmState::NotAsked | VmState::Unanswered(_) => true,
                 VmState::Absent => false,
             };
-            may_be_its && facts.recorded < sibling.recorded && was_in_sandbox_before(facts, sibling)
+            let was_made_before =
+                || matches!(&sibling.vm, VmState::Present(vm) if order_at_cloud(facts, vm) == Some(Ordering::Greater));
+            may_be_its
+                && facts.recorded < sibling.recorded
+                && (was_in_sandbox_before(facts, sibling) || was_made_before())
         })
 }
 
@@ -94,15 +128,18 @@ fn live(facts: Facts) -> Decision {
         SiblingOrder::Newest => Decision::Nothing,
         SiblingOrder::Superseded if facts.developer_mode => Decision::Keep(Blocked::DeveloperMode),
         SiblingOrder::Superseded => Decision::Supersede,
-        SiblingOrder::Unclear => {
-            let states = [facts.vm].into_iter().chain(facts.siblings.into_iter().map(|it| it.vm));
-            let error = states.into_iter().find_map(|vm| match vm {
-                VmState::Unanswered(error) => Some(error),
-                _ => None,
-            });
-            error.map_or(Decision::Keep(Blocked::Ambiguous), unanswered)
-        }
+        SiblingOrder::Unclear => unclear(facts),
     }
+}
+
+/// The decision when the cloud has not shown which VM is the newest.
+fn unclear(facts: Facts) -> Decision {
+    let states = [facts.vm].into_iter().chain(facts.siblings.into_iter().map(|it| it.vm));
+    let error = states.into_iter().find_map(|vm| match vm {
+        VmState::Unanswered(error) => Some(error),
+        _ => None,
+    });
+    error.map_or(Decision::Keep(Blocked::Ambiguous), unanswered)
 }
 
 /// The decision when the cloud did not answer.
@@ -127,7 +164,7 @@ enum SiblingOrder {
 /// that the Pod stayed in its sandbox, whatever VM a newer PeerPod names.
 ///
 /// Of any set of siblings at least one is not superseded: "older" never contradicts the times of the records and, within one
-/// second, follows the cloud's clock strictly.
+/// second, follows the cloud's order strictly.
 fn sibling_order(facts: &Facts) -> SiblingOrder {
     let mut result = SiblingOrder::Newest;
     for sibling in &facts.siblings {
@@ -169,23 +206,31 @@ fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 
-/// Compares this PeerPod's age to a sibling's; `None` where the answer would be a guess. A PeerPod is created after its VM, so the
-/// clocks of the cloud and of the API server must agree where both give a time. For an absent VM only the API server's counts.
+/// Compares this PeerPod's age to a sibling's; `None` where the answer would be a guess. Where two starts of one Pod overlap, the
+/// VM of the first may be recorded last, so the cloud's order and that of the records must agree where the cloud has one. For an
+/// absent VM only that of the records counts.
 fn compare_age(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
     let by_object = facts.recorded.cmp(&sibling_recorded);
-    let own_created = match &facts.vm {
-        VmState::Present(vm) => vm.created,
-        VmState::Absent => None,
+    match &facts.vm {
+        // The Pod may run on this VM, and does not run on one that is stopped.
+        VmState::Present(vm) if vm.start.is_some() && sibling.start.is_none() => return None,
         VmState::NotAsked | VmState::Unanswered(_) => return None,
-    };
-    match (own_created, sibling.created) {
-        (Some(own), Some(other)) => {
-            let by_cloud = own.cmp(&other);
+        VmState::Present(_) | VmState::Absent => {}
+    }
+    match order_at_cloud(facts, sibling) {
+        Some(by_cloud) => {
             let agree = by_cloud.is_ne() && (by_object.is_eq() || by_object == by_cloud);
             agree.then_some(by_cloud)
         }
-        _ => by_object.is_ne().then_some(by_object),
+        None => by_object.is_ne().then_some(by_object),
     }
+}
+
+/// The order in which the cloud started or made this PeerPod's VM and a sibling's, where it says so.
+fn order_at_cloud(facts: &Facts, sibling: &Vm) -> Option<Ordering> {
+    let VmState::Present(vm) = &facts.vm else { return None };
+    let by_start = vm.start.zip(sibling.start).map(|(own, other)| own.cmp(&other));
+    by_start.or_else(|| Some(vm.created?.cmp(&sibling.created?)))
 }
 
 #[cfg(test)]

@@ -60,6 +60,8 @@ pub(super) struct Siblings {
     pub(super) newest: Vec<Newer>,
     /// When the next one, which the operator does not ask for, was recorded.
     pub(super) next: Option<Timestamp>,
+    /// Whether its Pod has a living PeerPod that was made later.
+    pub(super) has_younger: bool,
 }
 
 /// A VM that is not older.
@@ -154,6 +156,7 @@ impl Index {
             recorded: second(since),
             newest: newest.collect(),
             next: newer.next().map(|placed| second(placed.recorded)),
+            has_younger: relatives.has_younger(placement, created(peerpod).as_second()),
         }
     }
 

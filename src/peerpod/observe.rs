@@ -18,7 +18,7 @@ use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
     grace_periods::GracePeriods,
     index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
-    object::{has_finalizer, is_abandoned, owner},
+    object::{created, has_finalizer, is_abandoned, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
     relations::{Claim, claim, is_namesake, is_sibling},
@@ -60,6 +60,7 @@ impl Observer {
             owner: Owner::Gone,
             in_sandbox: InSandbox::Unknown,
             instance,
+            has_younger: siblings.has_younger,
             siblings: Vec::new(),
             claimed_by: None,
             vm: VmState::NotAsked,
@@ -67,7 +68,16 @@ impl Observer {
             deletion_accepted: false,
         };
         let has_slot = || provider.is_err() || turn.enter();
-        if !facts.finalizer || (deleted.is_some() && facts.abandoned) {
+        if deleted.is_some() && (!facts.finalizer || facts.abandoned) {
+            return Ok(Some(facts));
+        }
+        if !facts.finalizer {
+            if facts.has_younger && facts.instance.is_ok() {
+                if !has_slot() {
+                    return Ok(None);
+                }
+                self.observe_released(peerpod, siblings, provider, &mut facts).await?;
+            }
             return Ok(Some(facts));
         }
         if let Some(pod) = pod {
@@ -76,11 +86,7 @@ impl Observer {
             }
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
-            facts.in_sandbox = match state.in_sandbox {
-                _ if self.index.is_doubted(peerpod) => InSandbox::Doubted,
-                Some(time) => InSandbox::By(time),
-                None => InSandbox::Unknown,
-            };
+            facts.in_sandbox = self.in_sandbox(peerpod, &state);
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
                 if !siblings.newest.is_empty() && !has_slot() {
                     return Ok(None);
@@ -105,6 +111,33 @@ impl Observer {
         Ok(Some(facts))
     }
 
+    /// Everything that the decision on a PeerPod without the finalizer depends on, which is little where its VM is absent.
+    async fn observe_released(
+        &self,
+        peerpod: &PeerPod,
+        siblings: Siblings,
+        provider: &Result<Arc<dyn Provider>, Error>,
+        facts: &mut Facts,
+    ) -> Result<(), ApiError> {
+        facts.vm = vm_state_of(peerpod, facts.recorded, provider).await;
+        if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(peerpod)) {
+            let state = self.pod_state(peerpod, pod).await?;
+            facts.owner = state.owner;
+            facts.in_sandbox = self.in_sandbox(peerpod, &state);
+            self.ask(peerpod, siblings, provider, facts).await;
+            facts.claimed_by = self.claimant(peerpod).await?;
+        }
+        Ok(())
+    }
+
+    fn in_sandbox(&self, peerpod: &PeerPod, state: &PodState) -> InSandbox {
+        match state.in_sandbox {
+            _ if self.index.is_doubted(peerpod) => InSandbox::Doubted,
+            Some(time) => InSandbox::By(time),
+            None => InSandbox::Unknown,
+        }
+    }
+
     /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
     async fn ask(
         &self,
@@ -115,9 +148,13 @@ impl Observer {
     ) {
         let mut newest = siblings.newest.into_iter();
         let Some(first) = newest.next() else { return };
-        let (own, first) =
-            join(vm_state_of(peerpod, facts.recorded, provider), self.sibling(peerpod, &first, provider))
-                .await;
+        let own = async {
+            match &facts.vm {
+                VmState::NotAsked => vm_state_of(peerpod, facts.recorded, provider).await,
+                known => known.clone(),
+            }
+        };
+        let (own, first) = join(own, self.sibling(peerpod, &first, provider)).await;
         facts.vm = own;
         facts.siblings.push(first);
         for sibling in newest {
@@ -207,7 +244,8 @@ pub(super) async fn vm_state_of(
         Ok(provider) => {
             let pod = owner(peerpod).map(|pod| pod.name.clone());
             let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-            provider.describe(&id, &provider::Claim { pod, recorded, deleted }).await
+            let claim = provider::Claim { pod, recorded, created: created(peerpod), deleted };
+            provider.describe(&id, &claim).await
         }
         Err(unavailable) => Err(unavailable.clone()),
     };

@@ -83,7 +83,14 @@ impl Context {
                     decision = decision.as_str(),
                     "deleting this PeerPod: a newer one of the same Pod replaced it"
                 );
-                return Ok(self.after_write(&key, apply::supersede(&self.observer.client, peerpod).await?));
+                return Ok(self.after_write(&key, apply::delete(&self.observer.client, peerpod).await?));
+            }
+            Decision::Tidy => {
+                info!(
+                    decision = decision.as_str(),
+                    "deleting this PeerPod: it is released, its VM is absent, and its Pod has a younger one"
+                );
+                return Ok(self.after_write(&key, apply::delete(&self.observer.client, peerpod).await?));
             }
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
             _ => {}

@@ -42,7 +42,7 @@ impl RequeuePolicy {
         waiting: usize,
     ) -> Option<Duration> {
         Some(match decision {
-            Decision::Nothing | Decision::Supersede | Decision::Release(_) => {
+            Decision::Nothing | Decision::Supersede | Decision::Tidy | Decision::Release(_) => {
                 self.settled(key);
                 return None;
             }

@@ -11,12 +11,13 @@ use kube::{
     },
 };
 use operator_kit::api_call::{self, ApiError};
-use serde_json::Value;
-use tracing::info;
+use serde_json::{Value, json};
+use tracing::{info, warn};
 
 use super::{
     drift::Drifts,
     resources::{CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
+    takeover::taken_over,
     wanted::{Found, Kind, Wanted},
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -60,8 +61,11 @@ impl Objects {
                         self.drifts.settled(&wanted.key(Some(config)));
                         found.objects.insert(key, *object);
                     }
-                    State::Due(there) => match self.apply(Some(config), wanted).await? {
-                        Some(object) => {
+                    State::Due(there) => match self.apply(Some(config), wanted, there.as_deref()).await? {
+                        Some(Applied { object, took_over }) => {
+                            if took_over {
+                                found.taken_over.push(format!("{} {}", key.0, key.1));
+                            }
                             found.objects.insert(key.clone(), object);
                             found.applied.insert(key);
                         }
@@ -83,27 +87,75 @@ impl Objects {
             return Ok(false);
         };
         if differs(&as_value(&object), &wanted.object, FIELD_MANAGER) {
-            self.apply(None, wanted).await?;
+            self.apply(None, wanted, None).await?;
         } else {
             self.drifts.settled(&wanted.key(None));
         }
         Ok(true)
     }
 
-    /// Writes an object, unless others keep changing it.
-    async fn apply(&self, config: Option<&str>, wanted: &Wanted) -> Result<Option<DynamicObject>, ApiError> {
+    /// Writes an object, unless others keep changing it. `there`: as it is, if the operator created it.
+    async fn apply(
+        &self,
+        config: Option<&str>,
+        wanted: &Wanted,
+        there: Option<&DynamicObject>,
+    ) -> Result<Option<Applied>, ApiError> {
         let key = wanted.key(config);
         if !self.drifts.admit(&key, &wanted.object, Instant::now()) {
             return Ok(None);
         }
         info!(kind = wanted.resource.kind, name = wanted.name, "applying");
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(&wanted.object);
-        let applied = api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await;
+        let applied = match (self.write(wanted).await, there) {
+            // What others set beside it may be what makes it invalid.
+            (Err(error), Some(there)) if error.invalid().is_some() => {
+                match self.take_over(wanted, there).await {
+                    Ok(true) => match self.write(wanted).await {
+                        Ok(object) => Ok(Applied { object, took_over: true }),
+                        Err(error) => {
+                            self.give_back(wanted, there).await;
+                            Err(error)
+                        }
+                    },
+                    Ok(false) => Err(error),
+                    Err(error) => Err(error),
+                }
+            }
+            (written, _) => written.map(|object| Applied { object, took_over: false }),
+        };
         if applied.is_err() {
             self.drifts.not_written(&key);
         }
         applied.map(Some)
+    }
+
+    async fn write(&self, wanted: &Wanted) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let patch = Patch::Apply(&wanted.object);
+        api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await
+    }
+
+    /// Makes the fields that others set the operator's own, so that the next write removes them. Returns whether there were any.
+    async fn take_over(&self, wanted: &Wanted, there: &DynamicObject) -> Result<bool, ApiError> {
+        let Some(fields) = taken_over(there.managed_fields()) else { return Ok(false) };
+        info!(kind = wanted.resource.kind, name = wanted.name, "taking over the fields that others set");
+        let patch = Patch::Merge(json!({
+            "metadata": { "managedFields": fields, "resourceVersion": there.metadata.resource_version },
+        }));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await?;
+        Ok(true)
+    }
+
+    /// Gives the fields of others back: they were not what made the object invalid, and the next write must not remove them.
+    async fn give_back(&self, wanted: &Wanted, there: &DynamicObject) {
+        let fields = Patch::Merge(json!({ "metadata": { "managedFields": there.managed_fields() } }));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        if let Err(error) =
+            api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &fields)).await
+        {
+            warn!(%error, kind = wanted.resource.kind, name = wanted.name, "giving fields back failed");
+        }
     }
 
     /// Deletes all objects of these kinds that this operator created for the configuration: in the background, or each after all
@@ -157,6 +209,13 @@ impl Objects {
         let how = DeleteParams { preconditions, ..DeleteParams::background() };
         remove(&kind.api(&self.client), object, how).await
     }
+}
+
+/// A write that was made.
+struct Applied {
+    object: DynamicObject,
+    /// Whether it removed what others had set, as it was refused beside that.
+    took_over: bool,
 }
 
 /// The state of a wanted object.

@@ -152,6 +152,9 @@ reasons! {
     /// Something else keeps changing an object of this PeerPodConfig. The operator changed it back 4 times within a minute, and
     /// now tries again every 5 minutes. The message names the object. Stop what changes it, or change this PeerPodConfig.
     DriftLeft => Conflict(true), Warning;
+    /// The API server refused what the operator wrote to an object, because others had set fields there that exclude it. The
+    /// operator removed these fields. The message names the object.
+    FieldsTakenOver => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started. These Pods use the change after
     /// their next start.
     OlderSettings => SettingsPending(true), Normal;

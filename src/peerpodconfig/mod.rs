@@ -57,6 +57,7 @@ pub mod resources;
 mod rooms;
 pub mod selection;
 mod sources;
+mod takeover;
 mod wanted;
 mod watches;
 

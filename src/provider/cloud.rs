@@ -4,6 +4,8 @@
 
 use std::{fmt, sync::Arc};
 
+use kube::Client;
+use operator_kit::Permission;
 use tokio::sync::Notify;
 
 use super::{
@@ -66,8 +68,10 @@ pub struct Cloud {
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.
     pub volumes: &'static [AdaptorVolume],
-    /// Opens a provider. None if this version does not delete VMs there. [`Schema::check`] is there exactly if this is.
-    pub open: Option<Open>,
+    /// What the operator may do for it in its own namespace, beside what it may do for all clouds.
+    pub permissions: &'static [Permission],
+    /// Opens a provider.
+    pub open: Open,
 }
 
 /// Opens a provider by a cloud's settings. It connects when it is first used.
@@ -78,8 +82,25 @@ pub type Open = fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error>;
 pub struct Opening<'a> {
     /// The number of calls at once. As many may hang beside them; further ones may wait for one another.
     pub calls: usize,
+    /// The cluster, for a cloud whose state is an object there. [`Openers`](super::Openers) fill it in.
+    pub cluster: Option<Cluster>,
     /// The endpoint. None for the one that the settings name, whichever host answers there.
     pub recorded: Option<Recorded<'a>>,
+}
+
+/// Access to the operator's own cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    /// A client under the operator's rights.
+    pub client: Client,
+    /// The operator's namespace, which is cloud-api-adaptor's, too.
+    pub namespace: String,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
 }
 
 /// An endpoint that these or other settings named. It is reached with the credentials of these.
@@ -143,7 +164,7 @@ pub enum AdaptorSecret {
 impl Opening<'_> {
     /// For so many calls at once, at the endpoint that the settings name.
     pub fn new(calls: usize) -> Self {
-        Self { calls, recorded: None }
+        Self { calls, cluster: None, recorded: None }
     }
 }
 
@@ -162,11 +183,6 @@ impl Cloud {
     /// people fill them in.
     pub const fn keys(&self) -> &'static [Key] {
         self.schema.keys
-    }
-
-    /// Whether this version of the operator deletes this cloud's VMs. It knows the settings of all.
-    pub const fn is_reaped(&self) -> bool {
-        self.open.is_some()
     }
 
     /// Whether the Pods of cloud-api-adaptor mount this Secret there.

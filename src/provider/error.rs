@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use operator_kit::Message;
 
+use crate::settings::Malformed;
+
 /// What an error means for whoever called: this decides requeue, condition, event and metric label alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
@@ -109,6 +111,12 @@ impl Error {
     /// An error of this class.
     pub fn new(class: ErrorClass, message: impl Into<Message>) -> Self {
         Self { class, message: message.into() }
+    }
+
+    /// The error that settings cannot be used, as these are wrong.
+    pub(super) fn unusable(malformed: &[Malformed]) -> Self {
+        let full: Vec<_> = malformed.iter().map(ToString::to_string).collect();
+        Self::new(ErrorClass::Invalid, Message::new("the settings cannot be used", full.join("; ")))
     }
 
     /// The same error with advice behind its text.

@@ -1,6 +1,8 @@
 //! What an examination of a cloud found out.
 
-use super::Error;
+use operator_kit::Message;
+
+use super::{Error, ErrorClass};
 
 /// One thing that [`Provider::examine`](super::Provider::examine) found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,4 +34,14 @@ impl Finding {
     pub fn untried(subject: &'static str, why: impl Into<String>) -> Self {
         Self { subject, outcome: Outcome::Untried(why.into()) }
     }
+}
+
+/// Fails with those of the `needed` rights that the credentials do not have.
+pub(super) fn ensure_rights(needed: &[&str], has: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let missing: Vec<_> = needed.iter().filter(|right| !has(right)).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the credentials lack {}", missing.join(", "));
+    Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
 }

@@ -46,20 +46,22 @@
 //! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
 //! reads them into its own type when a provider is opened, so no other module knows that type.
 
-mod alibabacloud;
+mod account;
+pub mod alibabacloud;
 pub mod aws;
 pub mod azure;
-mod byom;
+pub mod byom;
 pub mod cloud;
 mod cloud_settings;
 pub mod contract;
-mod docker;
+pub mod docker;
 mod error;
 mod finding;
 pub mod gcp;
 mod http;
-mod ibmcloud;
-mod ibmcloud_powervs;
+mod ibm_iam;
+pub mod ibmcloud;
+pub mod ibmcloud_powervs;
 mod instance;
 pub mod libvirt;
 mod limits;
@@ -68,9 +70,8 @@ pub mod ownership;
 pub mod places;
 mod previous_endpoints;
 mod registry;
-mod shared_keys;
 mod sightings;
-mod vsphere;
+pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use cloud_settings::{CloudSettings, ServedCloud};
@@ -102,6 +103,9 @@ pub struct Vm {
     pub marked: bool,
     /// When it was made, where the cloud says so.
     pub created: Option<Timestamp>,
+    /// The number of its start, where the cloud counts starts instead (libvirt). Of two VMs that run there, the one with the larger
+    /// number was started later. None of a VM that does not run.
+    pub start: Option<u32>,
     /// Whether it is there, on its way out, or gone but for its belongings.
     pub stage: Stage,
     /// The things that were made for it alone and that deletion must take along, in the provider's own spelling
@@ -136,6 +140,8 @@ pub struct Claim {
     pub pod: Option<String>,
     /// When the VM was first recorded for that Pod.
     pub recorded: Timestamp,
+    /// The PeerPod's creationTimestamp. Another PeerPod of the Pod may have recorded the same identifier before.
+    pub created: Timestamp,
     /// The PeerPod's deletionTimestamp.
     pub deleted: Option<Timestamp>,
 }
@@ -158,6 +164,34 @@ pub struct Listed {
     pub name: String,
     /// When it was made, where the cloud says so.
     pub created: Option<Timestamp>,
+    /// Whether it runs, if it is a VM.
+    pub state: PowerState,
+    /// The VM that it came with, if it is none itself and says so.
+    pub vm: Option<VmRef>,
+    /// What it is tagged with, as key and value, where the cloud has tags.
+    pub tags: Vec<(String, String)>,
+}
+
+/// Whether a VM runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PowerState {
+    /// It runs, or begins to.
+    Running,
+    /// It is off, and does not begin to run by itself.
+    Stopped,
+    /// The cloud is deleting it.
+    Leaving,
+    /// The list does not say.
+    Unknown,
+}
+
+/// The VM that something came with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VmRef {
+    /// By its name.
+    Name(String),
+    /// By its canonical identifier.
+    Id(String),
 }
 
 /// What a [`Listed`] is.
@@ -176,11 +210,19 @@ pub enum Resource {
 /// Takes one page of a list after another.
 pub type Pages<'a> = &'a mut (dyn FnMut(Vec<Listed>) + Send);
 
+impl Listed {
+    /// A thing of which nothing else is known.
+    pub fn new(kind: Resource, id: impl Into<String>, name: impl Into<String>) -> Self {
+        let (id, name) = (id.into(), name.into());
+        Self { kind, id, name, created: None, state: PowerState::Unknown, vm: None, tags: Vec::new() }
+    }
+}
+
 impl Vm {
     /// A VM that is there, with nothing of its own.
     pub fn named(id: InstanceId, name: impl Into<String>) -> Self {
         let (name, belongings) = (name.into(), Vec::new());
-        Self { id, name, marked: true, created: None, stage: Stage::Present, belongings }
+        Self { id, name, marked: true, created: None, start: None, stage: Stage::Present, belongings }
     }
 }
 

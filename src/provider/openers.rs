@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use kube::Client;
 use operator_kit::Message;
 
-use super::{Cloud, Error, ErrorClass, Opening, Provider};
+use super::{Cloud, Error, ErrorClass, Opening, Provider, cloud::Cluster};
 use crate::settings::{Snapshot, Values};
 
 /// Opens providers: each as its [`Cloud`] does, or as the program that embeds this library does. Cheap to clone.
@@ -12,7 +13,10 @@ use crate::settings::{Snapshot, Values};
 /// An embedding program that serves a cloud which this version does not serve also gives
 /// [`settings::watch`](crate::settings::watch()) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
 #[derive(Clone, Default)]
-pub struct Openers(BTreeMap<&'static str, Opener>);
+pub struct Openers {
+    own: BTreeMap<&'static str, Opener>,
+    cluster: Option<Cluster>,
+}
 
 type Opener = Arc<dyn Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
 
@@ -23,21 +27,30 @@ impl Openers {
     where
         F: Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync + 'static,
     {
-        self.0.insert(cloud, Arc::new(open));
+        self.own.insert(cloud, Arc::new(open));
+        self
+    }
+
+    /// The same for an operator with access to its cluster, where some clouds have their state. `namespace` is the operator's.
+    #[must_use]
+    pub fn in_cluster(mut self, client: Client, namespace: &str) -> Self {
+        self.cluster = Some(Cluster { client, namespace: namespace.to_owned() });
         self
     }
 
     /// The provider that these settings describe, without limits and metrics.
     pub fn open(&self, snapshot: &Snapshot, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+        let cluster = opening.cluster.or_else(|| self.cluster.clone());
+        let opening = Opening { cluster, ..opening };
         snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
         let cloud = snapshot.cloud();
-        if let Some(open) = self.0.get(cloud) {
+        if let Some(open) = self.own.get(cloud) {
             return open(&snapshot.values, opening);
         }
-        let open = Cloud::named(cloud).and_then(|cloud| cloud.open).ok_or_else(|| {
+        let known = Cloud::named(cloud).ok_or_else(|| {
             let message = format!("this version of the operator does not delete VMs on {cloud}");
             Error::new(ErrorClass::NotSupported, Message::public(message))
         })?;
-        open(&snapshot.values, opening)
+        (known.open)(&snapshot.values, opening)
     }
 }

@@ -63,13 +63,9 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
         // They bear the identifier that the PeerPod records, in a name that cloud-api-adaptor alone gives, and no VM needs them.
         return Ok(OwnVm(vm));
     }
-    let expected = prefix(pod, name_limit);
+    let expected = stem_of(pod, name_limit);
     let sandbox = vm.name.strip_prefix(&expected);
-    let ours = sandbox.is_some_and(|sandbox| {
-        sandbox.len() == SANDBOX_CHARACTERS
-            && sandbox.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    });
-    if !ours {
+    if !sandbox.is_some_and(is_sandbox) {
         let expected = format!("{expected}{}", "?".repeat(SANDBOX_CHARACTERS));
         return Err(NotOwn::Name { id: vm.id.to_string(), name: vm.name, expected });
     }
@@ -79,8 +75,19 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
     Ok(OwnVm(vm))
 }
 
+fn is_sandbox(text: &str) -> bool {
+    text.len() == SANDBOX_CHARACTERS
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+/// The name that cloud-api-adaptor gives to the VM of a Pod in the sandbox of this id.
+pub(super) fn name(pod: &str, sandbox: &str, name_limit: usize) -> String {
+    let sandbox = sandbox.chars().take(SANDBOX_CHARACTERS);
+    stem_of(pod, name_limit).chars().chain(sandbox).collect()
+}
+
 /// The name up to the sandbox's part: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
-fn prefix(pod: &str, name_limit: usize) -> String {
+fn stem_of(pod: &str, name_limit: usize) -> String {
     let room = name_limit.saturating_sub(POD_VM.len() + 1 + SANDBOX_CHARACTERS);
     let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {
         'a'..='z' | '0'..='9' | '-' => c,
@@ -167,7 +174,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_pods_own_vm_is_proven_and_fits_the_limit(pod in "[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
-            let name = format!("{}{sandbox}", prefix(&pod, NAME_LIMIT));
+            let name = format!("{}{sandbox}", stem_of(&pod, NAME_LIMIT));
             prop_assert!(name.len() <= NAME_LIMIT);
             prop_assert!(verified(vm(&name), &pod).is_ok());
         }
@@ -175,7 +182,7 @@ mod tests {
         #[test]
         fn no_vm_is_proven_for_two_short_pod_names(a in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", b in "[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", sandbox in "[0-9a-f]{8}") {
             prop_assume!(a != b);
-            let name = format!("{}{sandbox}", prefix(&a, NAME_LIMIT));
+            let name = format!("{}{sandbox}", stem_of(&a, NAME_LIMIT));
             prop_assert!(verified(vm(&name), &b).is_err());
         }
 

@@ -50,7 +50,7 @@ impl WithPrevious {
         if self.settles_late {
             self.sightings.missed(id, claim, Instant::now())?;
         }
-        if id.scope().is_some() || self.sightings.has(id) {
+        if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
         }
         if let Some(moved) = self.known.moved {
@@ -132,9 +132,9 @@ impl Provider for WithPrevious {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
         let described = self.current.describe(id, claim).await;
         match &described {
-            Ok(Vm { stage: Stage::Present, .. }) => self.sightings.seen(id),
+            Ok(Vm { stage: Stage::Present, .. }) => self.sightings.seen(id, claim),
             Ok(Vm { stage: Stage::Leaving, .. }) => {
-                self.sightings.seen(id);
+                self.sightings.seen(id, claim);
                 self.sightings.leaves(id);
             }
             // The VM itself may be there, and not be shown yet.

@@ -188,7 +188,7 @@ impl Source {
         let cloud = snapshot.cloud();
         let at = |address: &str, host: &Option<String>, moved| {
             let recorded = Some(Recorded { address, host: host.as_deref(), moved });
-            let provider = self.openers.open(snapshot, Opening { calls: self.calls, recorded })?;
+            let provider = self.openers.open(snapshot, Opening { recorded, ..Opening::new(self.calls) })?;
             Ok::<_, Error>(decorate(provider, cloud, self.limits.clone(), self.metrics.clone()))
         };
         let current = at(&endpoint.address, &known.host, Some(self.served.places.moved()))?;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,10 +27,18 @@ const SECOND_LOOK: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Memory>);
 
+/// A VM as one PeerPod claims it: some clouds give an identifier to another VM later.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Sighting {
+    id: InstanceId,
+    pod: Option<String>,
+    created: Timestamp,
+}
+
 #[derive(Default)]
 struct Memory {
     /// These are at no other endpoint.
-    seen: HashSet<InstanceId>,
+    seen: HashSet<Sighting>,
     /// The cloud accepted the deletion of these, or showed them on their way out. Their absence is no surprise.
     leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
@@ -38,20 +47,20 @@ struct Memory {
 
 impl Sightings {
     /// The VM is there.
-    pub(super) fn seen(&self, id: &InstanceId) {
+    pub(super) fn seen(&self, id: &InstanceId, claim: &Claim) {
         let mut memory = self.lock();
         memory.missed.remove(id);
-        remember(&mut memory.seen, id);
+        remember(&mut memory.seen, Sighting::new(id, claim));
     }
 
     /// The cloud is deleting the VM.
     pub(super) fn leaves(&self, id: &InstanceId) {
-        remember(&mut self.lock().leaving, id);
+        remember(&mut self.lock().leaving, id.clone());
     }
 
     /// Whether the VM was there.
-    pub(super) fn has(&self, id: &InstanceId) -> bool {
-        self.lock().seen.contains(id)
+    pub(super) fn has(&self, id: &InstanceId, claim: &Claim) -> bool {
+        self.lock().seen.contains(&Sighting::new(id, claim))
     }
 
     /// The cloud, which settles late, says that the VM does not exist, or shows remains of it alone. Fails while that may be only
@@ -82,13 +91,17 @@ impl Sightings {
     }
 }
 
-fn remember(ids: &mut HashSet<InstanceId>, id: &InstanceId) {
-    if ids.len() >= MOST {
-        ids.clear();
+impl Sighting {
+    fn new(id: &InstanceId, claim: &Claim) -> Self {
+        Self { id: id.clone(), pod: claim.pod.clone(), created: claim.created }
     }
-    if !ids.contains(id) {
-        ids.insert(id.clone());
+}
+
+fn remember<T: Eq + Hash>(all: &mut HashSet<T>, one: T) {
+    if all.len() >= MOST {
+        all.clear();
     }
+    all.insert(one);
 }
 
 #[cfg(test)]
@@ -97,7 +110,7 @@ mod tests {
 
     fn claim(recorded: i64, deleted: i64) -> Claim {
         let at = |second| Timestamp::from_second(1_790_000_000 + second).unwrap();
-        Claim { pod: None, recorded: at(recorded), deleted: Some(at(deleted)) }
+        Claim { pod: None, recorded: at(recorded), created: at(recorded), deleted: Some(at(deleted)) }
     }
 
     fn id(number: usize) -> InstanceId {
@@ -116,7 +129,7 @@ mod tests {
         };
         assert_eq!([missed(0), missed(4), missed(9)], [Err(10), Err(6), Err(1)]);
         assert_eq!([missed(10), missed(11)], [Ok(()), Ok(())]);
-        sightings.seen(&id(1));
+        sightings.seen(&id(1), &young);
         assert_eq!(missed(30), Err(10), "it was there in between");
         sightings.leaves(&id(1));
         assert_eq!(missed(31), Ok(()), "the cloud said that it deletes it");
@@ -141,10 +154,19 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_that_was_seen_is_not_the_next_one_of_its_identifier() {
+        let (sightings, first) = (Sightings::default(), claim(0, 5));
+        sightings.seen(&id(1), &first);
+        assert!(sightings.has(&id(1), &Claim { deleted: None, ..first.clone() }));
+        assert!(!sightings.has(&id(1), &claim(1, 5)), "a PeerPod that was made later");
+        assert!(!sightings.has(&id(1), &Claim { pod: Some("web".to_owned()), ..first }), "another Pod");
+    }
+
+    #[test]
     fn the_memory_is_bounded() {
         let sightings = Sightings::default();
         for number in 0..=MOST {
-            sightings.seen(&id(number));
+            sightings.seen(&id(number), &claim(0, 1));
             sightings.leaves(&id(number + 1_000_000));
             assert!(sightings.missed(&id(number), &claim(0, 1), Instant::now()).is_err());
         }

@@ -55,7 +55,7 @@ settings! {
         /// Runtime class of peer pods. No effect if a PeerPodConfig deploys cloud-api-adaptor: then
         /// `admission.runtimeClassName` applies.
         runtimeclass_name: String = RUNTIMECLASS_NAME.default("kata-remote"),
-        /// TCP port on the node at which cloud-api-adaptor answers its startup probe.
+        /// TCP port on the node at which cloud-api-adaptor answers its readiness probe.
         probe_port: String = PROBE_PORT.default("8000"),
         /// Socket of the node's container runtime. If empty, cloud-api-adaptor searches the usual places.
         cri_runtime_endpoint: Option<String> = CRI_RUNTIME_ENDPOINT,

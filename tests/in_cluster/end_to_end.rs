@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use cluster::node;
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment},
+    apps::v1::{ControllerRevision, DaemonSet, Deployment},
     core::v1::Node,
 };
 use kube::{
@@ -79,9 +79,10 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         // The file is written by the first commands: the last one, which installs, is what upgrades.
         let upgrade = format!(
             "helm upgrade --install peerpod-operator helm/peerpod-operator --namespace {NAMESPACE} \
-             --values my-values.yaml --wait --timeout 2m"
+             --values my-values.yaml --timeout 2m"
         );
-        // The Job that brings the PeerPodConfig needs no more than the profile `restricted` grants.
+        // The Job that brings the PeerPodConfig needs no more than the profile `restricted` grants. Helm does not wait for the
+        // new operator; the Job does.
         installation.shell.run(&upgrade).await?;
         installation.shell.run(&format!("{upgrade} --set limit=3")).await?;
         ensure!(limit(installation).await? == "3");
@@ -119,9 +120,12 @@ async fn prepare_namespace(installation: &Installation, sshd: &Sshd) -> Result<(
     fs::copy(sshd.key("rsa"), home.join(".ssh/id_rsa"))?;
     let known_hosts = fs::read_to_string(sshd.known_hosts("ed25519")?)?;
     let patch = json!({ "stringData": { "known_hosts": known_hosts } });
+    let delete = format!("kubectl delete namespace {NAMESPACE} --ignore-not-found");
+    // The API server heeds a policy for up to a second after its deletion.
+    let deleted = async || installation.shell.run(&delete).await;
+    wait::eventually("the namespace is deleted", DEADLINE, deleted).await?;
     let commands = format!(
-        "kubectl delete namespace {NAMESPACE} --ignore-not-found\n\
-         export HOME='{}'\n\
+        "export HOME='{}'\n\
          {}\n\
          kubectl label namespace {NAMESPACE} pod-security.kubernetes.io/enforce=restricted\n\
          kubectl patch secret {SSH_KEY_SECRET} --namespace {NAMESPACE} --patch '{patch}'",
@@ -165,6 +169,12 @@ async fn is_brought_about(installation: &Installation) -> Result<()> {
     let [adaptor] = &*adaptors else { anyhow::bail!("{} DaemonSets are there", adaptors.len()) };
     let status = adaptor.status.clone().unwrap_or_default();
     ensure!((status.desired_number_scheduled, status.number_ready) == (1, 1), "{status:?}");
+    // An operator that was about to be replaced would have made it with the image that it knew.
+    let revisions: Api<ControllerRevision> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut revisions = revisions.list(&ListParams::default()).await?.items;
+    revisions
+        .retain(|it| it.owner_references().iter().any(|owner| Some(&owner.uid) == adaptor.uid().as_ref()));
+    ensure!(revisions.len() == 1, "the DaemonSet was changed {} times", revisions.len() - 1);
     let log = format!("daemonset/{}", adaptor.name_any());
     let log = installation.testbed.cluster().kubectl(&["logs", &log, "--namespace", NAMESPACE]).await?;
     ensure!(log.contains("A stand-in for cloud-api-adaptor"), "{log}");

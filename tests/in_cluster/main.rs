@@ -4,6 +4,7 @@
 //! Needs root, as a real node does.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adaptor;
 mod configuration;
 mod end_to_end;
 mod examples;

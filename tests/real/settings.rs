@@ -59,12 +59,6 @@ fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
 
 #[test]
 fn whether_settings_can_be_used_is_told_where_machines_are_deleted_by_them() -> Result<()> {
-    with_cloud("vsphere", &[], async |alone| {
-        alone.operator.reloaded(0, 1).await?;
-        settings_are_valid(alone, None).await?;
-        alone.operator.mount(&libvirt(alone))?;
-        settings_are_valid(alone, Some(true)).await
-    })?;
     with_cloud("nonsense", &["--controllers=peerpodconfig"], async |alone| {
         alone.operator.reloaded(0, 1).await?;
         settings_are_valid(alone, None).await

@@ -344,16 +344,7 @@ pub fn created(vm: &Vm) -> Timestamp {
 
 /// Siblings are told apart by whole seconds: returns in a later one than that of these.
 pub async fn next_second(vms: &[Vm]) -> Result<()> {
-    second_after(vms.iter().map(created).max().context("a second later than none")?).await
-}
-
-/// What the API server and kubelets date, they date by whole seconds: returns in a later one than this.
-pub async fn second_after(time: Timestamp) -> Result<()> {
-    wait::eventually("the clock shows another second", DEADLINE, async || {
-        ensure!(Timestamp::now().as_second() > time.as_second());
-        Ok(())
-    })
-    .await
+    wait::second_after(vms.iter().map(created).max().context("a second later than none")?).await
 }
 
 /// The condition that is True.

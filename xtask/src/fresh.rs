@@ -205,6 +205,8 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     unshare.args(&folders).args(arguments);
     unshare.env_clear().env("PATH", &path).env("HOME", home()?);
     unshare.env("CARGO_TARGET_DIR", target);
+    // Built once: what another build could reuse would only fill the disk.
+    unshare.env("CARGO_INCREMENTAL", "0");
     unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
     // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.

@@ -28,9 +28,9 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let libvirtd = Libvirtd::start(&dir.path().join("d"), Lifetime::Owned).await.unwrap();
         let options = sshd::Options {
-            address: None,
             libvirt: Some(dir.path().join("d/sock")),
             configuration: configuration.to_owned(),
+            ..sshd::Options::default()
         };
         let sshd = Sshd::start(&dir.path().join("ssh"), &options).await.unwrap();
         Self { libvirtd, sshd, dir }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use operator_kit::Message;
+use operator_kit::{Message, client};
 
 use self::{
     document::{Cloud, Document, Outcome},
@@ -38,6 +38,10 @@ pub struct CheckArgs {
     /// The folders that are checked.
     #[command(flatten)]
     pub folders: FolderArgs,
+
+    /// The operator's namespace
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
 
     /// Format of the report
     #[arg(
@@ -67,7 +71,7 @@ const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 const CALLS: usize = 10;
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
-    let outcome = examine(&args.folders.into()).and_then(|document| {
+    let outcome = examine(&args.folders.into(), &args.namespace).and_then(|document| {
         print(&document, args.output)?;
         Ok(document.result)
     });
@@ -83,12 +87,12 @@ pub(super) fn check(args: CheckArgs) -> ExitCode {
     }
 }
 
-fn examine(folders: &Folders) -> io::Result<Document> {
+fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
     let inspection = Inspection::of(folders, CATALOGUE);
     let cloud = match &inspection.snapshot {
         Some(snapshot) if inspection.is_right() => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let answer = runtime.block_on(ask(snapshot));
+            let answer = runtime.block_on(ask(snapshot, namespace));
             // A name that is still being looked up must not keep the program.
             runtime.shutdown_background();
             Cloud::new(answer, &Redaction::of(&inspection.hidden))
@@ -98,8 +102,12 @@ fn examine(folders: &Folders) -> io::Result<Document> {
     Ok(Document::new(folders, inspection, cloud))
 }
 
-async fn ask(snapshot: &Snapshot) -> Result<Vec<provider::Finding>, Error> {
-    let provider = Openers::default().open(snapshot, Opening::new(CALLS))?;
+async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Finding>, Error> {
+    // Few clouds need the cluster, and the others are checked without.
+    let openers = client::infer()
+        .await
+        .map_or_else(|_| Openers::default(), |client| Openers::default().in_cluster(client, namespace));
+    let provider = openers.open(snapshot, Opening::new(CALLS))?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.cloud();
         let message =

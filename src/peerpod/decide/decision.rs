@@ -13,6 +13,8 @@ pub enum Decision {
     Nothing,
     /// A newer sibling replaced this PeerPod: delete the object. The operator then deletes its VM as for any other.
     Supersede,
+    /// It records a VM that is absent, and protects nothing: delete the object.
+    Tidy,
     /// Keep all VMs, report why, reconcile again later.
     Keep(Blocked),
     /// Delete the VM, then ask for it again at once.
@@ -29,9 +31,14 @@ pub enum Decision {
 
 impl Decision {
     /// The values of the metric label and the log field, with their meaning.
-    pub const LABELS: [(&str, &str); 9] = [
+    pub const LABELS: [(&str, &str); 10] = [
         ("nothing", "there is nothing to do"),
         ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
+        (
+            "tidy",
+            "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
+             this object",
+        ),
         (
             "keep",
             "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on",
@@ -53,6 +60,7 @@ impl Decision {
         match self {
             Self::Nothing => "nothing",
             Self::Supersede => "supersede",
+            Self::Tidy => "tidy",
             Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",
             Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",

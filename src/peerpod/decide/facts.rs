@@ -33,6 +33,8 @@ pub struct Facts {
     pub in_sandbox: InSandbox,
     /// The recorded identifier.
     pub instance: Result<InstanceId, IdProblem>,
+    /// Whether a PeerPod of the same Pod that is not being deleted was made later, with the finalizer or without.
+    pub has_younger: bool,
     /// The other PeerPods of the same Pod that have the finalizer, are not being deleted and may be newer: the newest few first.
     pub siblings: Vec<Sibling>,
     /// A PeerPod that names the same VM and is not being deleted, or whose own Pod may still run.

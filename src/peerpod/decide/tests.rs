@@ -34,6 +34,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         owner: Owner::Gone,
         in_sandbox: InSandbox::Unknown,
         instance: Ok(id("i-1")),
+        has_younger: false,
         siblings: Vec::new(),
         claimed_by: None,
         vm: VmState::Present(own_vm()),
@@ -179,8 +180,67 @@ fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
     assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
     assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
     assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
+    let by_start = |own: Option<u32>, recorded, other: Option<u32>| {
+        let vm = VmState::Present(Vm { start: own, ..own_vm() });
+        let other_vm = VmState::Present(Vm { id: id("i-2"), start: other, ..own_vm() });
+        let other = Sibling { recorded: at(recorded), vm: other_vm };
+        decide(Facts { recorded: at(0), vm, siblings: vec![other], ..live_one() })
+    };
+    assert_eq!(by_start(Some(3), 1, Some(4)), Decision::Supersede);
+    assert_eq!(by_start(Some(3), 0, Some(4)), Decision::Supersede, "the cloud's count breaks the tie");
+    assert_eq!(by_start(None, 1, Some(4)), Decision::Supersede, "a VM that is stopped");
+    assert_eq!(by_start(Some(4), 1, Some(3)), unclear, "a first start that was recorded last");
+    assert_eq!(by_start(Some(3), 1, None), unclear, "a newer VM that is stopped");
     let gone = Sibling { vm: VmState::Absent, ..sibling(1, None) };
     assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose VM is gone");
+}
+
+#[test]
+fn a_released_peerpod_goes_where_its_vm_is_absent_and_its_pod_has_a_younger_one() {
+    let released = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
+    assert_eq!(decide(released.clone()), Decision::Tidy);
+    for kept in [
+        Facts { has_younger: false, ..released.clone() },
+        Facts { deleted: Some(at(99)), ..released.clone() },
+        Facts { vm: VmState::NotAsked, ..released.clone() },
+        Facts { vm: present(None), ..released.clone() },
+        Facts { vm: VmState::Unanswered(Error::new(ErrorClass::NotSupported, "no")), ..released.clone() },
+    ] {
+        assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
+    }
+    let busy = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Facts { vm: VmState::Unanswered(busy.clone()), ..released };
+    assert_eq!(decide(unanswered), Decision::Retry(busy));
+}
+
+#[test]
+fn a_released_peerpods_vm_is_deleted_where_a_newer_one_superseded_it() {
+    let released =
+        Facts { finalizer: false, has_younger: true, siblings: vec![sibling(1, None)], ..live_one() };
+    assert!(matches!(decide(released.clone()), Decision::Delete(_)));
+    let accepted = Facts { deletion_accepted: true, ..released.clone() };
+    assert_eq!(decide(accepted), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
+    let claimed = Facts { claimed_by: Some("shop/web".into()), ..released.clone() };
+    assert_eq!(decide(claimed), Decision::Refuse(Blocked::Claimed("shop/web".into())), "it is asked again");
+    for unclear in [
+        Facts { siblings: vec![sibling(0, None)], ..released.clone() },
+        Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() },
+    ] {
+        assert_eq!(decide(unclear), Decision::Keep(Blocked::Ambiguous), "it is asked again");
+    }
+    let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() };
+    assert!(contradicted(&stayed), "what comes later is no evidence");
+    let busy = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Sibling { vm: VmState::Unanswered(busy.clone()), ..sibling(1, None) };
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..released.clone() }), Decision::Retry(busy));
+    for kept in [
+        Facts { abandoned: true, ..released.clone() },
+        Facts { developer_mode: true, ..released.clone() },
+        Facts { has_younger: false, ..released.clone() },
+        Facts { pod: None, ..released },
+    ] {
+        assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
+    }
 }
 
 #[test]
@@ -255,6 +315,25 @@ fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
 }
 
 #[test]
+fn doubt_does_not_pass_with_what_showed_which_vm_was_started_first() {
+    // The VM that was started last was recorded first.
+    let started = |own, other| {
+        let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start, ..own_vm() });
+        let siblings = vec![Sibling { recorded: at(60), vm: vm("i-2", other) }];
+        Facts { recorded: at(10), vm: vm("i-1", own), siblings, ..live_one() }
+    };
+    let seen = started(Some(4), Some(3));
+    assert_eq!(decide(seen.clone()), Decision::Keep(Blocked::Ambiguous));
+    assert!(contradicted(&seen));
+    for later in [started(None, None), started(Some(1), Some(2))] {
+        assert_eq!(decide(later.clone()), Decision::Supersede, "where that was never seen");
+        let later = Facts { in_sandbox: InSandbox::Doubted, ..later };
+        assert_eq!(decide(later), Decision::Keep(Blocked::Ambiguous));
+    }
+    assert!(!contradicted(&started(Some(3), Some(4))) && !contradicted(&started(Some(3), Some(3))));
+}
+
+#[test]
 fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
     let with = |vm| {
         let siblings = vec![Sibling { vm, ..sibling(60, None) }];
@@ -285,9 +364,10 @@ fn any_vm_state() -> impl Strategy<Value = VmState> {
         prop_oneof![Just("podvm-web-0-1a2b3c4d"), Just("database"), Just("podvm-web-00-1a2b3c4d")],
         any::<bool>(),
         prop::option::of(0i64..4),
+        prop::option::weighted(0.3, 0u32..4),
     )
-        .prop_map(|(name, marked, created)| {
-            VmState::Present(Vm { marked, created: created.map(at), ..vm(name) })
+        .prop_map(|(name, marked, created, start)| {
+            VmState::Present(Vm { marked, created: created.map(at), start, ..vm(name) })
         });
     prop_oneof![
         1 => Just(VmState::NotAsked),
@@ -318,7 +398,8 @@ fn any_owner() -> impl Strategy<Value = Owner> {
 
 prop_compose! {
     fn any_facts()(
-        (deleted, finalizer, abandoned) in (any::<bool>(), prop::bool::weighted(0.9), prop::bool::weighted(0.1)),
+        (deleted, finalizer, abandoned) in (any::<bool>(), prop::bool::weighted(0.8), prop::bool::weighted(0.1)),
+        has_younger in any::<bool>(),
         created in 0i64..4,
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
         owner in any_owner(),
@@ -335,7 +416,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, siblings, claimed_by, vm, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, developer_mode, deletion_accepted }
     }
 }
 
@@ -343,9 +424,9 @@ prop_compose! {
 fn replaced(facts: &Facts) -> bool {
     facts.siblings.iter().any(|sibling| {
         let VmState::Present(other) = &sibling.vm else { return false };
-        let own_created = match &facts.vm {
-            VmState::Present(own) => own.created,
-            VmState::Absent => None,
+        let (own_created, own_start) = match &facts.vm {
+            VmState::Present(own) => (own.created, own.start),
+            VmState::Absent => (None, None),
             _ => return false,
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
@@ -354,8 +435,10 @@ fn replaced(facts: &Facts) -> bool {
         this_pods
             && !stayed
             && facts.instance != Ok(other.id.clone())
-            && match (own_created, other.created) {
-                (Some(a), Some(b)) => a < b && facts.recorded <= sibling.recorded,
+            && match (own_start, other.start, own_created, other.created) {
+                (Some(a), Some(b), ..) => a < b && facts.recorded <= sibling.recorded,
+                (Some(_), None, ..) => false,
+                (_, _, Some(a), Some(b)) => a < b && facts.recorded <= sibling.recorded,
                 _ => facts.recorded < sibling.recorded,
             }
     })
@@ -376,7 +459,12 @@ proptest! {
     fn a_vm_is_deleted_only_when_it_is_this_pods_and_going(facts in any_facts()) {
         let decision = decide(facts.clone());
         if let Decision::Delete(own) = decision {
-            prop_assert!(facts.deleted.is_some() && facts.finalizer && !facts.abandoned);
+            prop_assert!(!facts.abandoned);
+            if facts.finalizer {
+                prop_assert!(facts.deleted.is_some());
+            } else {
+                prop_assert!(facts.deleted.is_none() && facts.has_younger && replaced(&facts));
+            }
             prop_assert!(facts.claimed_by.is_none() && !facts.developer_mode);
             prop_assert_eq!(&own.vm().name, "podvm-web-0-1a2b3c4d");
             prop_assert!(own.vm().marked);
@@ -397,21 +485,35 @@ proptest! {
 
     #[test]
     fn a_living_peerpod_is_superseded_or_left_alone(facts in any_facts()) {
-        let facts = Facts { deleted: None, ..facts };
+        let facts = Facts { deleted: None, finalizer: true, ..facts };
         let decision = decide(facts.clone());
-        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Release(_) | Decision::Wait(_)));
+        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(_)));
         let goes = if facts.developer_mode { Decision::Keep(Blocked::DeveloperMode) } else { Decision::Supersede };
-        prop_assert_eq!(decision == goes, facts.finalizer && replaced(&facts));
+        prop_assert_eq!(decision == goes, replaced(&facts));
         prop_assert!(decision != Decision::Supersede || !facts.developer_mode);
     }
 
     #[test]
-    fn of_any_siblings_one_survives(made in prop::collection::vec((0i64..3, prop::option::of(0i64..3)), 1..6)) {
+    fn a_released_peerpod_goes_only_after_absence_and_never_the_youngest(facts in any_facts()) {
+        let facts = Facts { finalizer: false, ..facts };
+        let decision = decide(facts.clone());
+        prop_assert!(!matches!(decision, Decision::Supersede | Decision::Release(_)));
+        let goes = facts.deleted.is_none() && facts.has_younger && facts.vm == VmState::Absent;
+        prop_assert_eq!(decision == Decision::Tidy, goes);
+    }
+
+    #[test]
+    fn of_any_siblings_one_survives(
+        made in prop::collection::vec((0i64..3, prop::option::of(0i64..3), prop::option::of(0u32..3)), 1..6)
+    ) {
+        let vm = |named: &str, (_, created, start): (i64, Option<i64>, Option<u32>)| {
+            VmState::Present(Vm { id: id(named), created: created.map(at), start, ..own_vm() })
+        };
         let survivors = (0..made.len()).filter(|&index| {
-            let (created, vm) = made[index];
             let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
-                .map(|(_, (created, vm))| sibling(*created, *vm)).collect();
-            decide(Facts { recorded: at(created), vm: present(vm), siblings, ..live_one() }) != Decision::Supersede
+                .map(|(_, it)| Sibling { recorded: at(it.0), vm: vm("i-2", *it) }).collect();
+            let own = made[index];
+            decide(Facts { recorded: at(own.0), vm: vm("i-1", own), siblings, ..live_one() }) != Decision::Supersede
         });
         prop_assert!(survivors.count() >= 1);
     }
@@ -458,6 +560,7 @@ fn every_decision_has_a_label_of_the_table() {
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,
+        Decision::Tidy,
         Decision::Keep(Blocked::Ambiguous),
         Decision::Delete(own),
         Decision::Wait(Wait::PodRuns),

@@ -76,9 +76,10 @@ pub(super) struct Replaced {
 impl Links {
     /// Replaces the entry of a PeerPod.
     ///
-    /// This affects other PeerPods in three cases:
+    /// This affects other PeerPods in four cases:
     /// - A VM is added or removed, or turns out to be older: its own PeerPods and those of the next older VMs of its Pod.
     /// - One of several PeerPods of a superseded VM is removed: the others of them.
+    /// - A PeerPod is added or removed: those of its Pod that have no finalizer and a younger one.
     /// - The last PeerPod is removed that a deletion may have waited for: those that are being deleted.
     ///
     /// Each time only a few of them are named. Each of these reaches the next when it is removed in turn.
@@ -95,11 +96,16 @@ impl Links {
             let since =
                 self.relatives.recorded(entry.placement).map_or(entry.created, |it| it.min(entry.created));
             let newer = || self.relatives.newer(entry.placement, since).next().is_some();
-            matters = entry.needs_resync || (entry.stake == Stake::Held && newer());
+            matters = entry.needs_resync
+                || match entry.stake {
+                    Stake::Held => newer(),
+                    Stake::Unheld => self.relatives.has_younger(entry.placement, entry.created),
+                    Stake::Going => false,
+                };
             self.insert(key.clone(), Entry { queued: matters, ..entry });
         }
         let mut others = Vec::new();
-        for (placement, before) in placements.into_iter().zip(before) {
+        for (&placement, before) in placements.iter().zip(before) {
             let after = self.relatives.placed(placement);
             let newer = || after.is_some_and(|since| self.relatives.newer(placement, since).next().is_some());
             if before != after || (old == Some((placement, Stake::Held)) && now != old && newer()) {
@@ -116,6 +122,10 @@ impl Links {
             && self.relatives.living(placement.vm).next().is_none()
         {
             others.extend(self.relatives.waiting(placement).cloned());
+        }
+        if old != now {
+            let pods = placements.iter().filter(|placement| placement.is_whole());
+            others.extend(pods.flat_map(|it| self.relatives.few_outdated(*it)).cloned());
         }
         others.retain(|other| other != key);
         Replaced { before: old.map(|(placement, _)| placement), matters, others }
@@ -171,7 +181,7 @@ impl Links {
     /// Those that may need a reconcile. Some occur several times.
     pub(super) fn to_resync(&self) -> impl Iterator<Item = Key> {
         let themselves = self.entries.iter().filter(|(_, entry)| entry.needs_resync).map(|(key, _)| key);
-        themselves.chain(self.relatives.rivals()).cloned()
+        themselves.chain(self.relatives.rivals()).chain(self.relatives.all_outdated()).cloned()
     }
 }
 

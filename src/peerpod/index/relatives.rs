@@ -81,10 +81,20 @@ impl Placed {
     }
 }
 
+/// A living PeerPod of a Pod without the finalizer. cloud-api-adaptor leaves one for each start of the Pod that failed.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Loose {
+    pod: u64,
+    created: i64,
+    /// `None` in bounds alone.
+    name: Option<Name>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Relatives {
     members: BTreeSet<Member>,
     placed: BTreeSet<Placed>,
+    loose: BTreeSet<Loose>,
 }
 
 /// All members of a VM with these stakes, of these Pods.
@@ -97,11 +107,19 @@ fn of_one(Placement { vm, pod }: Placement, stake: Stake) -> RangeInclusive<Memb
     range(vm, [stake; 2], [pod; 2])
 }
 
+/// Sorts before all of this second.
+fn loose(pod: u64, created: i64) -> Loose {
+    Loose { pod, created, name: None }
+}
+
 const ALL: [u64; 2] = [0, u64::MAX];
 
 impl Relatives {
     pub(super) fn insert(&mut self, placement: Placement, stake: Stake, created: i64, key: Key) {
         let Placement { vm, pod } = placement;
+        if stake == Stake::Unheld && placement.is_whole() {
+            self.loose.insert(Loose { pod, created, name: Some(Name(key.clone())) });
+        }
         if vm != 0 {
             self.change(placement, |members| {
                 members.insert(Member { vm, stake, pod, created, name: Some(Name(key)) })
@@ -111,6 +129,9 @@ impl Relatives {
 
     pub(super) fn remove(&mut self, placement: Placement, stake: Stake, created: i64, key: Key) {
         let Placement { vm, pod } = placement;
+        if stake == Stake::Unheld && placement.is_whole() {
+            self.loose.remove(&Loose { pod, created, name: Some(Name(key.clone())) });
+        }
         if vm != 0 {
             self.change(placement, |members| {
                 members.remove(&Member { vm, stake, pod, created, name: Some(Name(key)) })
@@ -204,6 +225,47 @@ impl Relatives {
             first
         });
         keys(each.filter(move |member| member.pod != pod))
+    }
+
+    /// Whether the Pod has a living PeerPod that was made after that second.
+    pub(super) fn has_younger(&self, Placement { pod, .. }: Placement, than: i64) -> bool {
+        let after = than.saturating_add(1);
+        let placed =
+            Placed { pod, recorded: after, vm: 0 }..=Placed { pod, recorded: i64::MAX, vm: u64::MAX };
+        pod != 0
+            && (self.placed.range(placed).next().is_some() || self.loose_since(pod, after).next().is_some())
+    }
+
+    /// Of those of the Pod without the finalizer that have a younger one a few of the oldest and of the youngest. The oldest may be
+    /// there to stay.
+    pub(super) fn few_outdated(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let of_pod = self.loose.range(loose(placement.pod, i64::MIN)..=loose(placement.pod, i64::MAX));
+        let youngest = of_pod.rev().take(2 * FEW).filter(move |it| self.has_younger(placement, it.created));
+        let youngest = youngest.take(FEW).filter_map(|loose| loose.name.as_ref()).map(|Name(key)| key);
+        self.outdated(placement).take(FEW).chain(youngest)
+    }
+
+    /// Those of the Pod without the finalizer that have a younger one, the oldest first.
+    pub(super) fn outdated(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let all = self.loose_since(placement.pod, i64::MIN);
+        let outdated = all.take_while(move |loose| self.has_younger(placement, loose.created));
+        outdated.filter_map(|loose| loose.name.as_ref()).map(|Name(key)| key)
+    }
+
+    /// A few such of each Pod.
+    pub(super) fn all_outdated(&self) -> impl Iterator<Item = &Key> {
+        let mut next = Some(1);
+        let pods = iter::from_fn(move || {
+            let pod = self.loose.range(loose(next?, i64::MIN)..).next()?.pod;
+            next = pod.checked_add(1);
+            Some(pod)
+        });
+        pods.flat_map(|pod| self.few_outdated(Placement { vm: 0, pod }))
+    }
+
+    fn loose_since(&self, pod: u64, from: i64) -> impl Iterator<Item = &Loose> {
+        let all = self.loose.range(loose(pod, from)..);
+        all.take_while(move |loose| loose.pod == pod)
     }
 
     /// Those that hold one of several VMs of a Pod. Some occur several times.

@@ -87,6 +87,55 @@ fn a_list_replaces_what_was_known_when_it_is_whole() {
     assert_eq!(population(&index).peerpods, 1);
 }
 
+/// Without the finalizer, as cloud-api-adaptor leaves one after a start that failed.
+fn released(mut peerpod: PeerPod) -> PeerPod {
+    peerpod.metadata.finalizers = None;
+    peerpod
+}
+
+#[test]
+fn a_few_released_peerpods_that_have_a_younger_one_are_requeued_until_none_is_left() {
+    let index = Index::default();
+    let failed = |number: u64| {
+        released(made(&format!("web-{number:03}"), "pod", &vm(number), i64::try_from(number).unwrap()))
+    };
+    assert!(!index.apply(&Event::Apply(failed(0))).matters, "it is the youngest");
+    for number in 1..100 {
+        assert!(requeued(&index, &Event::Apply(failed(number))).len() <= 2 * FEW);
+    }
+    assert!(index.siblings(&failed(98)).has_younger && !index.siblings(&failed(99)).has_younger);
+    assert_eq!(names(&index.to_resync()).len(), 2 * FEW);
+    let mut due = requeued(&index, &Event::Apply(made("web", "pod", &vm(100), 100)));
+    assert_eq!(due, ["web-000", "web-001", "web-002", "web-003", "web-096", "web-097", "web-098", "web-099"]);
+    let mut gone = 0;
+    while let Some(name) = due.pop() {
+        let number = name.trim_start_matches("web-").parse().unwrap();
+        if index.contains(&key(&failed(number))) {
+            due.extend(requeued(&index, &Event::Delete(failed(number))));
+            gone += 1;
+        }
+    }
+    assert_eq!(gone, 100);
+    assert!(index.to_resync().is_empty());
+
+    index.apply(&Event::Apply(failed(1)));
+    let others = [of_another_pod(failed(2)), deleted(failed(3)), released(made("x", "pod", "", 0))];
+    for other in others {
+        assert!(
+            !index.apply(&Event::Apply(other.clone())).others.iter().any(|key| key.name == other.name_any())
+        );
+    }
+    assert_eq!(
+        names(&index.to_resync()),
+        ["web-001", "web-003"],
+        "the one that is being deleted is another case"
+    );
+    // The finalizer may go late.
+    let held = made("web-004", "pod", &vm(4), 4);
+    index.apply(&Event::Apply(held.clone()));
+    assert!(index.apply(&Event::Apply(released(held))).matters);
+}
+
 #[test]
 fn the_newest_few_of_the_other_vms_of_a_pod_that_are_no_older_are_asked_for() {
     let index = Index::default();
@@ -98,7 +147,7 @@ fn the_newest_few_of_the_other_vms_of_a_pod_that_are_no_older_are_asked_for() {
     {
         index.apply(&Event::Apply(made(name, "pod", &vm(number), second)));
     }
-    let Siblings { recorded, newest, next } = index.siblings(&own);
+    let Siblings { recorded, newest, next, .. } = index.siblings(&own);
     let newest: Vec<_> = newest.iter().map(|it| (&*it.key.name, it.recorded, it.contested)).collect();
     assert_eq!(newest, [("newer", at(11), false), ("same-second", at(10), false)]);
     assert_eq!((recorded, next), (at(10), None));

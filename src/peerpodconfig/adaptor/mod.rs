@@ -7,6 +7,7 @@
 //! desired.rs        the wanted DaemonSet (pure)
 //! apply.rs          writes the DaemonSet and the annotations of the ServiceAccount
 //! findings.rs       the conditions about the rollout (pure)
+//! waiting.rs        reads which peer pods keep it from becoming ready
 //! settings.rs       the conditions about its settings, and what the DaemonSet records of them (pure)
 //! ```
 //!
@@ -19,6 +20,7 @@ mod findings;
 mod observe;
 mod preconditions;
 mod settings;
+mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
@@ -52,8 +54,8 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
     Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch", "delete"]),
 ];
 
-/// How often the operator lists Pods on older settings that were not ready when they ended or restarted. In a large cluster the
-/// list is long.
+/// How often the operator lists Pods on older settings that were not ready when they ended or restarted, and Pods that
+/// cloud-api-adaptor waits for. In a large cluster the lists are long.
 const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 
 /// What the room deploys.
@@ -143,6 +145,7 @@ impl Adaptor {
             let withheld = Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet");
             return Ok(Findings { all: vec![taken, withheld], again: None });
         }
+        findings.all.extend(found.taken_over());
         if !has_account {
             findings.all.push(findings::account_missing(&self.options.namespace));
             findings.again = Some(UNWATCHED_RESYNC);
@@ -153,7 +156,15 @@ impl Adaptor {
         let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
         let deployed = found.get(&Names::of(config).adaptor);
         let remark = findings::instance_type(&inputs);
-        findings.all.push(findings::rollout(deployed.as_ref(), summary, &remedy, remark));
+        let mut rollout = findings::rollout(deployed.as_ref(), summary, &remedy, remark);
+        if rollout.reason == Reason::AdaptorStarting {
+            if let Some(waits) = self.observer.waits_for(config).await? {
+                rollout.message = format!("{waits}; {}", rollout.message);
+            }
+            // No event tells when another peer pod is the one that it waits for.
+            findings.again.get_or_insert(OLDER_PODS_RESYNC);
+        }
+        findings.all.push(rollout);
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             // The DaemonSet's status shows when a ready Pod ends or restarts.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSet,
-        core::v1::{ContainerStatus, Pod},
+        core::v1::{ContainerStatus, Pod, PodCondition},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -21,6 +21,7 @@ use super::super::{
     resources::{self, CONFIG_LABEL, Names, Unmanaged},
     sources::Sources,
 };
+use super::waiting::{self, Unready};
 use crate::api::v1alpha1::PeerPodConfig;
 
 pub(super) struct Observer {
@@ -45,13 +46,21 @@ pub(super) struct Observed {
 #[resource(inherit = Pod)]
 struct PodView {
     metadata: ObjectMeta,
+    spec: SpecView,
     #[serde(default)]
     status: StatusView,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecView {
+    node_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusView {
+    conditions: Vec<PodCondition>,
     container_statuses: Vec<ContainerStatus>,
 }
 
@@ -91,20 +100,49 @@ impl Observer {
         since: Option<Timestamp>,
     ) -> Result<Vec<String>, ApiError> {
         let Some(since) = since else { return Ok(Vec::new()) };
+        let mut older = Vec::new();
+        let take = |pod: PodView| {
+            if started(&pod).is_some_and(|started| started < since) {
+                older.push(pod.name_any());
+            }
+        };
+        self.for_each_pod(config, take).await?;
+        older.sort();
+        Ok(older)
+    }
+
+    /// Which peer pods its cloud-api-adaptor waits for, where it runs and is not ready.
+    pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
+        let mut unready = Vec::new();
+        let take = |pod: PodView| {
+            let is_ready = pod.status.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+            let restarts = pod.status.container_statuses.iter().map(|it| it.restart_count).sum();
+            if let (false, Some(since), Some(node)) = (is_ready, started(&pod), pod.spec.node_name)
+                && waiting::stands(since, restarts, Timestamp::now())
+            {
+                unready.push(Unready { node, since });
+            }
+        };
+        self.for_each_pod(config, take).await?;
+        waiting::look(&self.client, &config.spec.admission.runtime_class_name, unready).await
+    }
+
+    /// Takes the Pods of its cloud-api-adaptor that are not being deleted.
+    async fn for_each_pod(
+        &self,
+        config: &PeerPodConfig,
+        mut take: impl FnMut(PodView),
+    ) -> Result<(), ApiError> {
         let api: Api<PodView> = Api::namespaced(self.client.clone(), &self.namespace);
         let config = config.name_any();
         let params = ListParams::default()
             .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
-        let mut older = Vec::new();
-        let take = |pod: PodView| {
-            let stays = pod.metadata.deletion_timestamp.is_none();
-            if stays && started(&pod).is_some_and(|started| started < since) {
-                older.push(pod.name_any());
+        let staying = |pod: PodView| {
+            if pod.metadata.deletion_timestamp.is_none() {
+                take(pod);
             }
         };
-        api_call::for_each(&api, &params, take).await?;
-        older.sort();
-        Ok(older)
+        api_call::for_each(&api, &params, staying).await
     }
 }
 

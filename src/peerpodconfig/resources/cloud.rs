@@ -60,7 +60,7 @@ impl Default for AdaptorSecrets<'_> {
 }
 
 /// A volume and where it is mounted.
-pub(super) type Mounted = (Volume, VolumeMount);
+pub type Mounted = (Volume, VolumeMount);
 
 /// The volumes that this cloud needs beside those that all do.
 pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mounted> {
@@ -74,6 +74,15 @@ pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mou
         VolumeSource::Token { audience, file } => token(name, audience, file, path),
     };
     volumes.map(mounted).collect()
+}
+
+/// The volumes by which the operator's own Pods are known to this cloud: those of tokens, as cloud-api-adaptor has them.
+pub fn token_volumes(cloud: &Cloud) -> Vec<Mounted> {
+    let token = |volume: &AdaptorVolume| match volume.source {
+        VolumeSource::Token { audience, file } => Some(token(volume.name, audience, file, volume.path)),
+        VolumeSource::Secret(_) | VolumeSource::HostPath => None,
+    };
+    cloud.volumes.iter().filter_map(token).collect()
 }
 
 /// A Secret that may be missing, readable for root alone: ssh takes no other keys.
@@ -129,6 +138,17 @@ mod tests {
         let spec =
             PeerPodConfigSpec { instance_type: Some(instance_type.into()), ..PeerPodConfigSpec::default() };
         super::instance_type(&spec, &settings)
+    }
+
+    #[test]
+    fn the_operators_pods_have_the_tokens_of_cloud_api_adaptor_and_nothing_else_of_it() {
+        for cloud in ["ibmcloud", "alibabacloud"] {
+            let cloud = Cloud::named(cloud).unwrap();
+            assert_eq!(token_volumes(cloud), volumes(Some(cloud), AdaptorSecrets::default()));
+        }
+        for cloud in ["libvirt", "aws"] {
+            assert!(token_volumes(Cloud::named(cloud).unwrap()).is_empty(), "{cloud}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
         },
         spec: DaemonSetSpec {
             selector: Part::Adaptor.selector(config),
-            update_strategy: Some(adaptor.update_strategy.clone().unwrap_or_else(one_at_a_time)),
+            update_strategy: Some(update_strategy(adaptor.update_strategy.as_ref())),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(labels),
@@ -104,13 +104,25 @@ pub fn unusable_annotations(config: &PeerPodConfig) -> Vec<&str> {
     keys.filter(|key| !is_annotation(key)).collect()
 }
 
-fn one_at_a_time() -> DaemonSetUpdateStrategy {
-    DaemonSetUpdateStrategy {
-        type_: Some("RollingUpdate".to_owned()),
-        rolling_update: Some(RollingUpdateDaemonSet {
-            max_unavailable: Some(IntOrString::Int(1)),
-            ..RollingUpdateDaemonSet::default()
-        }),
+/// The strategy with both of its numbers: the API server validates them together, so what somebody else set beside one of them
+/// would make it refuse the other.
+fn update_strategy(wanted: Option<&DaemonSetUpdateStrategy>) -> DaemonSetUpdateStrategy {
+    let type_ = wanted.and_then(|it| it.type_.clone()).unwrap_or_else(|| "RollingUpdate".to_owned());
+    let numbers = wanted.and_then(|it| it.rolling_update.clone()).unwrap_or_default();
+    let rolling_update = (type_ == "RollingUpdate").then(|| {
+        let none = numbers.max_unavailable.as_ref().is_some_and(is_zero);
+        let surge = numbers.max_surge.unwrap_or(IntOrString::Int(none.into()));
+        let default = i32::from(is_zero(&surge));
+        let unavailable = numbers.max_unavailable.unwrap_or(IntOrString::Int(default));
+        RollingUpdateDaemonSet { max_surge: Some(surge), max_unavailable: Some(unavailable) }
+    });
+    DaemonSetUpdateStrategy { type_: Some(type_), rolling_update }
+}
+
+fn is_zero(number: &IntOrString) -> bool {
+    match number {
+        IntOrString::Int(number) => *number == 0,
+        IntOrString::String(percentage) => percentage == "0%",
     }
 }
 
@@ -221,16 +233,16 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
             }),
             ..SecurityContext::default()
         }),
-        // It answers when the peer pods of its node are ready again, which may take minutes.
-        startup_probe: Some(Probe {
+        // It answers when the peer pods of its node have become ready since it started, and some never do. A startup probe would
+        // end it for that, and cut off all peer pods of the node that started meanwhile.
+        readiness_probe: Some(Probe {
             http_get: Some(HTTPGetAction {
                 host: Some("127.0.0.1".to_owned()),
                 path: Some("/startup".to_owned()),
                 port: IntOrString::Int(inputs.settings.probe_port.into()),
                 ..HTTPGetAction::default()
             }),
-            failure_threshold: Some(30),
-            period_seconds: Some(20),
+            period_seconds: Some(10),
             ..Probe::default()
         }),
         volume_mounts: Some(mounts),

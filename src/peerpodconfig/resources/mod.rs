@@ -29,7 +29,7 @@ mod settings;
 mod unmanaged;
 pub mod webhook;
 
-pub use cloud::{AdaptorSecrets, InstanceType, instance_type};
+pub use cloud::{AdaptorSecrets, InstanceType, Mounted, instance_type, token_volumes};
 pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
     unusable_annotations,

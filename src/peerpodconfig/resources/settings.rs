@@ -26,7 +26,7 @@ pub struct AdaptorSettings {
     pub cloud_name: String,
     /// The same, where it is one that cloud-api-adaptor has. Others may come from a plugin.
     pub cloud: Option<&'static Cloud>,
-    /// `PROBE_PORT`, where the startup probe asks; cloud-api-adaptor's default where that is no port.
+    /// `PROBE_PORT`, where the readiness probe asks; cloud-api-adaptor's default where that is no port.
     pub probe_port: u16,
     /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, where it is set.
     pub instance_type_overruled_by: Option<&'static str>,

@@ -1,20 +1,61 @@
-//! Alibaba Cloud ECS.
+//! Alibaba Cloud ECS: a pod VM is an instance, whose system disk and primary interface ECS deletes with it.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  DescribeInstances
+//! delete    DeleteInstance
+//! describe  DescribeInstances: the list is empty
+//!           DescribeInstanceAttribute: there is no such instance
+//!           DescribeNetworkInterfaces, DescribeEipAddresses: nothing bears its identifier
+//! ```
+//!
+//! cloud-api-adaptor may add an interface, named by the instance's identifier, and an elastic address to that interface. The
+//! address itself names no VM. So before the instance is deleted, its address gets a name with the identifier: it can still be
+//! found when the instance is gone, also after a restart of the operator, and is released then. ECS deletes the interface with the
+//! instance. One that it leaves is deleted afterwards.
+//!
+//! # Which answers mean absence
+//!
+//! | answer | what it means here |
+//! |---|---|
+//! | an empty list, `InvalidInstanceId.NotFound` with 404 to the question for the instance itself, and nothing with its identifier | absence: the region is recorded with the places, and the credentials are known to be of the account in which the VMs are |
+//! | an empty list alone | nothing: ECS has answered so to credentials that lack the right |
+//! | any other error | nothing |
 
+mod answer;
+mod api;
+mod examine;
 mod settings;
+mod sign;
+#[cfg(test)]
+mod tests;
 
-use super::{
-    cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, VolumeSource},
-    instance::verbatim,
+use std::time::Duration;
+
+use async_trait::async_trait;
+use operator_kit::Message;
+
+pub use self::settings::Settings;
+use self::{
+    answer::{Address, Instance, Interface},
+    api::{Api, Query},
+    settings::Place,
 };
-use crate::settings::Schema;
+use super::{
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm,
+    cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, Opening, VolumeSource},
+};
+use crate::settings::{Schema, Values};
 
-/// What differs from other clouds. This version does not delete VMs here.
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "alibabacloud", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "alibabacloud", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: instance,
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: Some("INSTANCE_TYPE") }),
     volumes: &[AdaptorVolume {
@@ -22,5 +63,258 @@ pub static CLOUD: Cloud = Cloud {
         path: "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens",
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
-    open: None,
+    permissions: &[],
+    open,
 };
+
+/// A RAM policy with the rights that deletions need.
+pub const POLICY: &str = include_str!("policy.json");
+
+/// How long ECS needs at least to delete an instance.
+const DELETION: Duration = Duration::from_secs(10);
+
+/// How long it takes at least until an address is free, or what remains is gone.
+const REMAINS: Duration = Duration::from_secs(2);
+
+/// How the name of an interface begins that cloud-api-adaptor adds to an instance. The instance's identifier follows.
+const INTERFACE_NAME: &str = "peerpod-nic-";
+
+/// How the name of an address begins that the operator has to release. The instance's identifier follows.
+const ADDRESS_NAME: &str = "peerpod-eip-";
+
+/// How the identifiers of elastic addresses begin.
+const ADDRESS: &str = "eip-";
+
+/// How many things a page of a list may have: as many as all services allow.
+const PAGE: &str = "100";
+
+/// One region of one account.
+struct Alibaba(Api);
+
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
+    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
+    let place = Place::recorded(address).map_err(|_| {
+        Error::new(ErrorClass::Invalid, "the recorded place is no place of Alibaba Cloud; delete that entry")
+    })?;
+    Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))
+}
+
+fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
+    let number = raw.strip_prefix("i-").unwrap_or_default();
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    if (8..=40).contains(&number.len()) && number.bytes().all(is_part) {
+        return Ok(ParsedId::unscoped(raw));
+    }
+    Err(IdProblem::Malformed { expected: "an instance's identifier (i-…)", hint: None })
+}
+
+impl Alibaba {
+    fn region(&self) -> (&'static str, &str) {
+        ("RegionId", &self.0.place.region)
+    }
+
+    async fn instances(
+        &self,
+        doing: &'static str,
+        filter: (&'static str, &str),
+    ) -> Result<Vec<Instance>, Error> {
+        let parameters = [self.region(), ("MaxResults", PAGE), filter];
+        let query = Query { doing, action: "DescribeInstances", parameters: &parameters };
+        self.0.list(query, "/Instances/Instance").await
+    }
+
+    async fn pod_vms(&self) -> Result<Vec<Instance>, Error> {
+        let pod_vms = format!("{POD_VM}*");
+        let mut instances = self.instances("listing the instances", ("InstanceName", &pod_vms)).await?;
+        instances.retain(|instance| instance.name.starts_with(POD_VM));
+        Ok(instances)
+    }
+
+    async fn interfaces(&self, filter: (&str, &str)) -> Result<Vec<Interface>, Error> {
+        let parameters = [self.region(), ("MaxResults", PAGE), filter];
+        let (doing, action) = ("looking for interfaces", "DescribeNetworkInterfaces");
+        let query = Query { doing, action, parameters: &parameters };
+        self.0.list(query, "/NetworkInterfaceSets/NetworkInterfaceSet").await
+    }
+
+    /// The addresses that cloud-api-adaptor made.
+    async fn addresses(&self, filter: &[(&str, &str)]) -> Result<Vec<Address>, Error> {
+        let parameters = [&[self.region(), ("PageSize", PAGE)], filter].concat();
+        let (doing, action) = ("looking for addresses", "DescribeEipAddresses");
+        let query = Query { doing, action, parameters: &parameters };
+        let mut addresses = self.0.list::<Address>(query, "/EipAddresses/EipAddress").await?;
+        addresses.retain(Address::is_adaptors);
+        Ok(addresses)
+    }
+
+    /// The instance with this identifier, if the list of instances has it.
+    async fn find(&self, id: &InstanceId) -> Result<Option<Instance>, Error> {
+        let ids = format!("[\"{id}\"]");
+        let found = self.instances("reading the instance", ("InstanceIds", &ids)).await?.into_iter().next();
+        if found.as_ref().is_none_or(|instance| instance.id == id.as_str()) {
+            return Ok(found);
+        }
+        Err(Error::new(ErrorClass::Transient, "ECS answered with another instance"))
+    }
+
+    /// Asks for the instance itself, which the list does not have. Gives ECS' word that there is none.
+    async fn missing(&self, id: &InstanceId) -> Result<Error, Error> {
+        let (doing, action) = ("asking whether the instance exists", "DescribeInstanceAttribute");
+        match self.0.call(Query { doing, action, parameters: &[("InstanceId", id.as_str())] }).await {
+            Err(gone) if gone.class == ErrorClass::NotFound => Ok(gone),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let message = "ECS has the VM, but its list of instances does not show it: the credentials may lack \
+                               ecs:DescribeInstances for it";
+                Err(Error::new(ErrorClass::Transient, message))
+            }
+        }
+    }
+
+    /// What bears the identifier of an instance, or hangs on what does: addresses, and then interfaces.
+    async fn belongings(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
+        let name = format!("{INTERFACE_NAME}{id}");
+        let mut interfaces = self.interfaces(("NetworkInterfaceName", &name)).await?;
+        interfaces.retain(|interface| interface.name == name);
+        let name = format!("{ADDRESS_NAME}{id}");
+        let mut addresses = self.addresses(&[("EipName", &name)]).await?;
+        addresses.retain(|address| address.name == name);
+        for Interface { id, .. } in &interfaces {
+            let on_it = [("AssociatedInstanceId", &**id), ("AssociatedInstanceType", "NetworkInterface")];
+            addresses.extend(self.addresses(&on_it).await?.into_iter().filter(|it| it.user == *id));
+        }
+        let mut belongings: Vec<_> = addresses.into_iter().map(|address| address.id).collect();
+        belongings.sort_unstable();
+        belongings.dedup();
+        belongings.extend(interfaces.into_iter().map(|interface| interface.id));
+        Ok(belongings)
+    }
+
+    /// Changes something that belongs to a VM. If it is absent, there is nothing to change.
+    async fn change(
+        &self,
+        doing: &'static str,
+        action: &'static str,
+        parameters: &[(&str, &str)],
+    ) -> Result<(), Error> {
+        let parameters = [&[self.region()], parameters].concat();
+        match self.0.call(Query { doing, action, parameters: &parameters }).await {
+            Err(error) if error.class != ErrorClass::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives an address a name by which it is found when it has no interface any more.
+    async fn name_address(&self, address: &str, id: &InstanceId) -> Result<(), Error> {
+        let name = format!("{ADDRESS_NAME}{id}");
+        let parameters = [("AllocationId", address), ("Name", &name)];
+        self.change("naming an elastic address", "ModifyEipAddressAttribute", &parameters).await
+    }
+
+    /// Releases an address of a VM that is gone, or takes one step towards it. Says whether it has to be looked at again.
+    async fn release(&self, id: &str, vm: &Vm) -> Result<bool, Error> {
+        let of_it = ("AllocationId", id);
+        let addresses = self.addresses(&[of_it]).await?;
+        let Some(address) = addresses.iter().find(|it| it.id == id) else { return Ok(false) };
+        match address.status.as_str() {
+            // Nothing else shows whose it is.
+            "Available" if address.name != format!("{ADDRESS_NAME}{}", vm.id) => Ok(false),
+            "Available" => self
+                .change("releasing an elastic address", "ReleaseEipAddress", &[of_it])
+                .await
+                .map(|()| false),
+            "InUse" if vm.belongings.contains(&address.user) => {
+                self.name_address(id, &vm.id).await?;
+                let from = [of_it, ("InstanceId", &*address.user), ("InstanceType", "NetworkInterface")];
+                let doing = "taking an elastic address from its interface";
+                self.change(doing, "UnassociateEipAddress", &from).await.map(|()| true)
+            }
+            "InUse" => {
+                let public = "something else uses an elastic address of the VM; take the address from it, or give the \
+                              address another name";
+                let full = format!("{public}: {id}, used by {}", address.user);
+                Err(Error::new(ErrorClass::Refused, Message::new(public, full)))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    async fn delete_remains(&self, vm: &Vm) -> Result<Accepted, Error> {
+        let (addresses, interfaces): (Vec<_>, Vec<_>) =
+            vm.belongings.iter().partition(|id| id.starts_with(ADDRESS));
+        let mut is_under_way = false;
+        for address in addresses {
+            is_under_way |= self.release(address, vm).await?;
+        }
+        for interface in interfaces.into_iter().filter(|_| !is_under_way) {
+            let parameters = [("NetworkInterfaceId", interface.as_str())];
+            self.change("deleting an interface", "DeleteNetworkInterface", &parameters).await?;
+        }
+        Ok(Accepted { look_after: REMAINS })
+    }
+}
+
+#[async_trait]
+impl Provider for Alibaba {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let Some(instance) = self.find(id).await? else {
+            let gone = self.missing(id).await?;
+            let belongings = self.belongings(id).await?;
+            if belongings.is_empty() {
+                return Err(gone);
+            }
+            return Ok(Vm { belongings, stage: Stage::Remains(Bears::Id), ..Vm::named(id.clone(), "") });
+        };
+        if instance.is_locked_for_security() {
+            let message = "ECS has locked the VM for security reasons; its deletion would delete all disks, also those \
+                           that are to stay: delete it by hand";
+            return Err(Error::new(ErrorClass::Refused, message));
+        }
+        let (created, stage) = (instance.created(), instance.stage());
+        let may_have = stage == Stage::Present && instance.has_further_interfaces();
+        let belongings = if may_have { self.belongings(id).await? } else { Vec::new() };
+        Ok(Vm { created, stage, belongings, ..Vm::named(id.clone(), instance.name) })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let vm = vm.vm();
+        if let Stage::Remains(_) = vm.stage {
+            return self.delete_remains(vm).await;
+        }
+        for address in vm.belongings.iter().filter(|id| id.starts_with(ADDRESS)) {
+            self.name_address(address, &vm.id).await?;
+        }
+        let parameters = [("Force", "true"), ("InstanceId", vm.id.as_str())];
+        let (doing, action) = ("deleting the instance", "DeleteInstance");
+        match self.0.call(Query { doing, action, parameters: &parameters }).await {
+            // ECS may refuse a second deletion while the first one is under way.
+            Err(refused) if refused.class == ErrorClass::Transient => match self.find(&vm.id).await? {
+                Some(instance) if instance.stage() == Stage::Leaving => Ok(Accepted { look_after: DELETION }),
+                _ => Err(refused),
+            },
+            answer => answer.map(|_| Accepted { look_after: DELETION }),
+        }
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let vm = |it: Instance| Listed { created: it.created(), ..Listed::new(Resource::Vm, it.id, it.name) };
+        pages(self.pod_vms().await?.into_iter().map(vm).collect());
+        let free = ("Status", "Available");
+        let mut interfaces = self.interfaces(free).await?;
+        interfaces.retain(|interface| interface.name.starts_with(INTERFACE_NAME));
+        pages(interfaces.into_iter().map(|it| Listed::new(Resource::Interface, it.id, it.name)).collect());
+        let addresses = self.addresses(&[free]).await?.into_iter();
+        pages(addresses.map(|it| Listed::new(Resource::Address, it.id, it.name)).collect());
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.0.account().await.map(Some)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}

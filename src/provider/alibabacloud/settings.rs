@@ -1,36 +1,113 @@
-//! The settings of Alibaba Cloud ECS.
+//! The settings of Alibaba Cloud ECS, and where they point.
 
-use crate::{
-    provider::shared_keys::{DISABLE_CVM, TAGS, USE_PUBLIC_IP},
-    settings::Key,
-};
+use secrecy::SecretString;
 
-pub(super) const KEYS: &[Key] = &[
-    Key::secret(
-        "ALIBABACLOUD_ACCESS_KEY_ID",
-        "Identifier of the access key. Required, together with ALIBABACLOUD_ACCESS_KEY_SECRET, unless a \
-         role is assumed (ALIBABA_CLOUD_ROLE_ARN).",
-    ),
-    Key::secret("ALIBABACLOUD_ACCESS_KEY_SECRET", "Access key."),
-    Key::secret("ALIBABACLOUD_SECURITY_TOKEN", "Session token of a temporary access key."),
-    Key::text(
-        "ALIBABA_CLOUD_ROLE_ARN",
-        "Role to assume with a token of the ServiceAccount (RRSA), instead of an access key.",
-    ),
-    Key::text(
-        "ALIBABA_CLOUD_OIDC_PROVIDER_ARN",
-        "The cluster's identity provider, for ALIBABA_CLOUD_ROLE_ARN.",
-    ),
-    Key::text("ALIBABA_CLOUD_OIDC_TOKEN_FILE", "File with the token for ALIBABA_CLOUD_ROLE_ARN."),
-    Key::text("VSWITCH_ID", "Switch that pod VMs are attached to.").required(),
-    Key::text("IMAGEID", "Image of pod VMs."),
-    Key::text("SECURITY_GROUP_IDS", "Security groups of the pod VMs, separated by commas."),
-    Key::text("REGION", "Region of the pod VMs.").default("cn-beijing"),
-    Key::text("INSTANCE_TYPE", "Instance type of a pod VM; it overrules PODVM_INSTANCE_TYPE."),
-    Key::text("PODVM_INSTANCE_TYPE", "Instance type of a pod VM.").default("ecs.g8i.xlarge"),
-    Key::text("KEYNAME", "Key pair for logging in to pod VMs."),
-    Key::text("SYSTEM_DISK_SIZE", "Size of the system disk in GiB.").default("40"),
-    USE_PUBLIC_IP,
-    DISABLE_CVM,
-    TAGS,
-];
+use crate::provider::http::identity::{is_safe, variable};
+use crate::settings::{Endpoint, Malformed, Values, key::settings};
+
+settings! {
+    /// Where pod VMs on ECS are made, of what, and with which rights.
+    pub struct Settings {
+        /// Identifier of the access key. Required, together with ALIBABACLOUD_ACCESS_KEY_SECRET, unless a role is assumed
+        /// (ALIBABA_CLOUD_ROLE_ARN).
+        access_key_id: Option<SecretString> = ALIBABACLOUD_ACCESS_KEY_ID.concerns_deletion(),
+        /// Access key.
+        access_key_secret: Option<SecretString> = ALIBABACLOUD_ACCESS_KEY_SECRET.concerns_deletion(),
+        /// Session token of a temporary access key.
+        security_token: Option<SecretString> = ALIBABACLOUD_SECURITY_TOKEN.concerns_deletion(),
+        /// Role to assume with a token of the ServiceAccount (RRSA), instead of an access key.
+        role_arn: Option<String> = ALIBABA_CLOUD_ROLE_ARN.concerns_deletion(),
+        /// The cluster's identity provider, for ALIBABA_CLOUD_ROLE_ARN.
+        provider_arn: Option<String> = ALIBABA_CLOUD_OIDC_PROVIDER_ARN.concerns_deletion(),
+        /// File with the token for ALIBABA_CLOUD_ROLE_ARN.
+        token_file: Option<String> = ALIBABA_CLOUD_OIDC_TOKEN_FILE.concerns_deletion(),
+        /// Switch that pod VMs are attached to.
+        switch: Option<String> = VSWITCH_ID.required(),
+        /// Image of pod VMs.
+        image: Option<String> = IMAGEID,
+        /// Security groups of the pod VMs, separated by commas.
+        security_groups: Option<String> = SECURITY_GROUP_IDS,
+        /// Region of the pod VMs.
+        region: String = REGION.default("cn-beijing").concerns_deletion(),
+        /// Instance type of a pod VM; it overrules PODVM_INSTANCE_TYPE.
+        overruling_type: Option<String> = INSTANCE_TYPE,
+        /// Instance type of a pod VM.
+        instance_type: String = PODVM_INSTANCE_TYPE.default("ecs.g8i.xlarge"),
+        /// Key pair for logging in to pod VMs.
+        key_pair: Option<String> = KEYNAME,
+        /// Size of the system disk in GiB.
+        system_disk_size: String = SYSTEM_DISK_SIZE.default("40"),
+        /// Whether pod VMs get a public address, which cloud-api-adaptor uses.
+        use_public_ip: bool = USE_PUBLIC_IP.default("false"),
+        /// Whether pod VMs are ordinary ones, without confidential computing.
+        disable_cvm: bool = DISABLECVM.default("false"),
+        /// Tags of pod VMs, as in a=b,c=d.
+        tags: Option<String> = TAGS,
+        /// Address of all services, if it is not Alibaba Cloud's. The operator alone reads it: cloud-api-adaptor always uses Alibaba
+        /// Cloud's.
+        endpoint: Option<String> = ALIBABA_CLOUD_ENDPOINT.concerns_deletion(),
+    }
+}
+
+/// Where VMs are: a region of Alibaba Cloud, or of one with the same API.
+pub(super) struct Place {
+    pub region: String,
+    /// The address of all services, if it is not Alibaba Cloud's.
+    pub endpoint: Option<String>,
+}
+
+impl Place {
+    /// Reads the address that [`check`] gave.
+    pub(super) fn recorded(address: &str) -> Result<Self, Malformed> {
+        let (region, endpoint) =
+            address.split_once(' ').map_or((address, None), |(region, url)| (region, Some(url)));
+        Self::new(region, endpoint)
+    }
+
+    /// The region becomes part of a host's name, and credentials go to the endpoint.
+    fn new(region: &str, endpoint: Option<&str>) -> Result<Self, Malformed> {
+        let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if region.is_empty() || !region.bytes().all(is_part) {
+            let problem = "it is no region, such as cn-beijing".to_owned();
+            return Err(Malformed { key: "REGION", problem });
+        }
+        if !endpoint.is_none_or(is_safe) {
+            let problem = "it must be an https URL without a query; http is for loopback addresses only";
+            return Err(Malformed { key: "ALIBABA_CLOUD_ENDPOINT", problem: problem.to_owned() });
+        }
+        Ok(Self { region: region.to_owned(), endpoint: endpoint.map(str::to_owned) })
+    }
+}
+
+impl Settings {
+    /// Identifier and secret of the access key.
+    pub(super) fn key(&self) -> Option<(SecretString, SecretString)> {
+        self.access_key_id.clone().zip(self.access_key_secret.clone())
+    }
+
+    /// The role, its identity provider and the file with the token: of the settings, else as the identity webhook of ACK injects
+    /// them.
+    pub(super) fn role(&self) -> Option<[String; 3]> {
+        let or_injected = |set: &Option<String>, name| set.clone().or_else(|| variable(name));
+        Some([
+            or_injected(&self.role_arn, "ALIBABA_CLOUD_ROLE_ARN")?,
+            or_injected(&self.provider_arn, "ALIBABA_CLOUD_OIDC_PROVIDER_ARN")?,
+            or_injected(&self.token_file, "ALIBABA_CLOUD_OIDC_TOKEN_FILE")?,
+        ])
+    }
+}
+
+/// Where these settings look for VMs.
+pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    let settings = Settings::read(values);
+    let has_half = settings.access_key_id.is_some() != settings.access_key_secret.is_some();
+    if has_half || settings.key().is_none() && settings.role().is_none() {
+        let problem = "set it together with ALIBABACLOUD_ACCESS_KEY_SECRET, or neither of them but ALIBABA_CLOUD_ROLE_ARN, \
+                       ALIBABA_CLOUD_OIDC_PROVIDER_ARN and ALIBABA_CLOUD_OIDC_TOKEN_FILE";
+        return Err(vec![Malformed { key: "ALIBABACLOUD_ACCESS_KEY_ID", problem: problem.to_owned() }]);
+    }
+    let Place { region, endpoint } =
+        Place::new(&settings.region, settings.endpoint.as_deref()).map_err(|malformed| vec![malformed])?;
+    let address = endpoint.map_or_else(|| region.clone(), |endpoint| format!("{region} {endpoint}"));
+    Ok(Endpoint { setting: "REGION", address })
+}

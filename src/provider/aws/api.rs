@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use form_urlencoded::Serializer;
-use hyper::{
-    Request, Uri,
-    body::Bytes,
-    header::{CONTENT_TYPE, HeaderValue},
-};
+use hyper::{Request, body::Bytes, header::HeaderValue};
 use operator_kit::Message;
 use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 
 use super::{
     Settings,
@@ -23,8 +18,12 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass,
+    account::Account,
     cloud::Opening,
-    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens, identity::variable},
+    http::{
+        Call, Client, Fresh, Options, Pace, Reply, Tokens,
+        identity::{form, variable},
+    },
 };
 
 /// The Query API of one region, with credentials of one account.
@@ -34,12 +33,8 @@ pub(super) struct Api {
     region: OnceCell<String>,
     pub(super) source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// What [`host`](Self::host) must say where the VMs are.
-    host: Option<String>,
-    /// Whether the settings named this place before.
-    is_former: bool,
-    /// Told where the credentials are of another account.
-    moved: Option<Arc<Notify>>,
+    /// Of which [`host`](Self::host) the VMs are.
+    account: Account,
 }
 
 /// Credentials, and whose they are.
@@ -51,11 +46,22 @@ struct Identity {
 
 /// A service of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+enum Service {
     /// Instances, and what they have.
     Ec2,
     /// Identities.
     Sts,
+}
+
+/// What is asked of a service.
+struct Query<'a> {
+    service: Service,
+    doing: &'static str,
+    pace: Pace,
+    action: &'a str,
+    parameters: &'a [(&'a str, &'a str)],
+    /// What must not be quoted.
+    secret: Option<SecretString>,
 }
 
 /// Why there is no answer.
@@ -81,11 +87,11 @@ pub(super) struct Done {}
 #[derive(Deserialize)]
 struct CallerIdentity {
     #[serde(rename = "GetCallerIdentityResult")]
-    result: Account,
+    result: Caller,
 }
 
 #[derive(Deserialize)]
-struct Account {
+struct Caller {
     #[serde(rename = "Account")]
     account: String,
 }
@@ -156,9 +162,7 @@ impl Api {
             region: OnceCell::new(),
             source: Source::of(settings)?,
             identity: Tokens::default(),
-            host: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-            is_former: recorded.is_some_and(|recorded| recorded.moved.is_none()),
-            moved: recorded.and_then(|recorded| recorded.moved.clone()),
+            account: Account::of(opening),
         })
     }
 
@@ -196,15 +200,14 @@ impl Api {
     /// Does `action` in the account in which the VMs are, and reads the answer.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
-        service: Service,
         doing: &'static str,
         pace: Pace,
         action: &str,
         parameters: &[(&str, &str)],
     ) -> Result<T, Failure> {
         let identity = self.identity().await?;
-        let answer =
-            self.ask(service, doing, pace, action, parameters, Some(&identity.credential), None).await;
+        let query = Query { service: Service::Ec2, doing, pace, action, parameters, secret: None };
+        let answer = self.ask(query, Some(&identity.credential)).await;
         if let Err(Failure { code, .. }) = &answer
             && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
         {
@@ -219,27 +222,13 @@ impl Api {
             let Fresh { value: credential, expires } =
                 self.source.fetch(async |role, token| self.assume(role, token).await).await?;
             let doing = "asking whose the credentials are";
-            let caller =
-                self.ask(Service::Sts, doing, Pace::Read, "GetCallerIdentity", &[], Some(&credential), None);
-            let account = caller.await.map(|caller: CallerIdentity| caller.result.account)?;
+            let caller: CallerIdentity =
+                self.ask(Query::of_identities(doing, "GetCallerIdentity", &[]), Some(&credential)).await?;
+            let account = caller.result.account;
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
         let identity = identity.await?;
-        let Some(expected) = &self.host else {
-            if self.is_former {
-                let message = "it was never known of which AWS account that place was";
-                return Err(Error::new(ErrorClass::Invalid, message));
-            }
-            return Ok(identity);
-        };
-        let found = self.whose(&identity).await?;
-        if *expected != found {
-            self.moved.iter().for_each(|moved| moved.notify_one());
-            let public =
-                "the operator's credentials or its node are of another AWS account or region than before";
-            let full = format!("{public}: {found} instead of {expected}");
-            return Err(Error::new(ErrorClass::Invalid, Message::new(public, full)));
-        }
+        self.account.ensure("AWS account or region", &self.whose(&identity).await?)?;
         Ok(identity)
     }
 
@@ -250,32 +239,21 @@ impl Api {
             ("WebIdentityToken", token.expose_secret()),
         ];
         let (doing, action) = ("assuming the role AWS_ROLE_ARN", "AssumeRoleWithWebIdentity");
-        let assumed =
-            self.ask(Service::Sts, doing, Pace::Read, action, &parameters, None, Some(token.clone())).await;
-        Ok(assumed.map(|assumed: Assumed| assumed.result.credentials)?)
+        let query = Query::of_identities(doing, action, &parameters);
+        let assumed: Assumed = self.ask(Query { secret: Some(token.clone()), ..query }, None).await?;
+        Ok(assumed.result.credentials)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a request has as many parts")]
     async fn ask<T: DeserializeOwned>(
         &self,
-        service: Service,
-        doing: &'static str,
-        pace: Pace,
-        action: &str,
-        parameters: &[(&str, &str)],
+        query: Query<'_>,
         credential: Option<&Credential>,
-        secret: Option<SecretString>,
     ) -> Result<T, Failure> {
+        let Query { service, doing, pace, action, parameters, secret } = query;
         let region = self.region().await?;
-        let uri = endpoint(service, region, self.place.endpoint.as_deref())?;
-        let body = Serializer::new(String::new())
-            .extend_pairs([("Action", action), ("Version", service.version())])
-            .extend_pairs(parameters)
-            .finish();
-        let mut request = Request::post(uri).body(Bytes::from(body)).map_err(|_| malformed())?;
-        request
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        let url = endpoint(service, region, self.place.endpoint.as_deref());
+        let fields = [&[("Action", action), ("Version", service.version())], parameters].concat();
+        let mut request = form(&url, &fields).map_err(|_| malformed())?;
         if let Some(credential) = credential {
             request = signed(request, service, region, credential).await?;
         }
@@ -290,6 +268,13 @@ impl Api {
             // It may hold a credential.
             Service::Sts => reply.no_credential().into(),
         })
+    }
+}
+
+impl<'a> Query<'a> {
+    /// A question to the token service, which changes nothing.
+    fn of_identities(doing: &'static str, action: &'a str, parameters: &'a [(&'a str, &'a str)]) -> Self {
+        Self { service: Service::Sts, doing, pace: Pace::Read, action, parameters, secret: None }
     }
 }
 
@@ -310,10 +295,10 @@ impl Service {
 }
 
 /// Where a service is.
-fn endpoint(service: Service, region: &str, url: Option<&str>) -> Result<Uri, Error> {
+fn endpoint(service: Service, region: &str, url: Option<&str>) -> String {
     let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
     let amazons = || format!("https://{}.{region}.amazonaws.com{suffix}/", service.name());
-    url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/'))).parse().map_err(|_| malformed())
+    url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/')))
 }
 
 fn malformed() -> Error {

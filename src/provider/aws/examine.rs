@@ -4,10 +4,10 @@ use futures::future::join_all;
 
 use super::{
     Aws, Instances,
-    api::{Done, Failure, Service},
+    api::{Done, Failure},
 };
 use crate::provider::{
-    Error, Finding, POD_VM,
+    Error, ErrorClass, Finding, POD_VM,
     http::Pace::{Read, Write},
 };
 
@@ -31,7 +31,7 @@ impl Aws {
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let region = self.0.region().await?.to_owned();
         let account = match self.0.account().await {
-            Err(error) if error.class == crate::provider::ErrorClass::Transient => return Err(error),
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
             account => account
                 .map(|account| format!("account {account}, region {region}, by {}", self.0.source.as_str())),
         };
@@ -59,7 +59,7 @@ impl Aws {
         let parameters =
             [("Filter.1.Name", "tag:Name"), ("Filter.1.Value.1", &*pod_vms), ("MaxResults", "100")];
         let doing = "listing the instances";
-        match self.0.call::<Instances>(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await {
+        match self.0.call::<Instances>(doing, Read, "DescribeInstances", &parameters).await {
             Err(failure) => (None, Err(failure.into())),
             Ok(page) => {
                 let more = page.next_token.as_ref().is_some_and(|token| !token.is_empty());
@@ -77,8 +77,7 @@ impl Aws {
     /// Whether EC2 would do this.
     async fn would(&self, subject: &'static str, action: &str, mut parameters: Vec<(&str, &str)>) -> Finding {
         parameters.push(("DryRun", "true"));
-        let answer =
-            self.0.call::<Done>(Service::Ec2, "asking for a right", Write, action, &parameters).await;
+        let answer = self.0.call::<Done>("asking for a right", Write, action, &parameters).await;
         Finding::tried(
             subject,
             match answer {

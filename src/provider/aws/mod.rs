@@ -34,16 +34,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use operator_kit::Message;
 use serde::{Deserialize, de::DeserializeOwned};
 
-use self::api::{Api, Failure, Items, Service};
+use self::api::{Api, Failure, Items};
 pub use self::settings::Settings;
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::Pace::{Read, Write},
+    http::{
+        MOST_PAGES,
+        Pace::{Read, Write},
+        too_many_pages,
+    },
 };
 use crate::settings::{Schema, Values};
 
@@ -57,7 +60,8 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
     volumes: &[],
-    open: Some(open),
+    permissions: &[],
+    open,
 };
 
 /// An IAM policy with the rights that deletions need.
@@ -77,9 +81,6 @@ const INTERFACE: &str = "eni-";
 
 /// How many instances or tags a page of a list may have.
 const PAGE: &str = "100";
-
-/// The most pages of one list.
-const MOST_PAGES: usize = 1000;
 
 /// One region of one account.
 pub struct Aws(Api);
@@ -202,7 +203,8 @@ impl Instance {
 }
 
 impl Aws {
-    /// What bears this identifier in its name: elastic addresses and interfaces that cloud-api-adaptor made.
+    /// What bears this identifier in its name: interfaces and elastic addresses that cloud-api-adaptor made, in the order of their
+    /// deletion, as an interface may hold an address.
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
         let (address, interface) = (format!("eip-{id}"), format!("nic-{id}"));
         let names = [("Filter.2.Value.1", &*address), ("Filter.2.Value.2", &*interface)];
@@ -217,23 +219,18 @@ impl Aws {
         self.tagged(&names, kinds).await?;
         // A tag may be listed for a while when what it was on is gone.
         let mut remains = Vec::new();
-        if !addresses.is_empty() {
-            let found = self.addresses(&addresses).await?;
-            remains.extend(found.into_iter().map(|address| address.allocation_id));
-        }
         if !interfaces.is_empty() {
             let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
             let found: Interfaces = self.filtered(doing, action, "network-interface-id", &interfaces).await?;
             let found = found.network_interface_set.item.into_iter();
             remains.extend(found.map(|interface| interface.network_interface_id));
         }
+        if !addresses.is_empty() {
+            let (doing, action) = ("reading elastic addresses", "DescribeAddresses");
+            let found: Addresses = self.filtered(doing, action, "allocation-id", &addresses).await?;
+            remains.extend(found.addresses_set.item.into_iter().map(|address| address.allocation_id));
+        }
         Ok(remains)
-    }
-
-    async fn addresses(&self, ids: &[String]) -> Result<Vec<Address>, Error> {
-        let (doing, action) = ("reading elastic addresses", "DescribeAddresses");
-        let found: Addresses = self.filtered(doing, action, "allocation-id", ids).await?;
-        Ok(found.addresses_set.item)
     }
 
     /// What there is of these. A filter, unlike an identifier, makes it no error that one of them is gone.
@@ -247,7 +244,7 @@ impl Aws {
         let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
         let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
         let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
-        Ok(self.0.call(Service::Ec2, doing, Read, action, &parameters).await?)
+        Ok(self.0.call(doing, Read, action, &parameters).await?)
     }
 
     /// Calls `pages` with the addresses and interfaces whose tag `Name` is one of these.
@@ -267,16 +264,16 @@ impl Aws {
             ];
             parameters.extend(names);
             parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let tags: Tags = self.0.call(Service::Ec2, doing, Read, "DescribeTags", &parameters).await?;
+            let tags: Tags = self.0.call(doing, Read, "DescribeTags", &parameters).await?;
             next = tags.next_token.filter(|token| !token.is_empty());
-            let deleted =
+            let is_either =
                 |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
-            pages(tags.tag_set.item.into_iter().filter(deleted).collect());
+            pages(tags.tag_set.item.into_iter().filter(is_either).collect());
             if next.is_none() {
                 return Ok(());
             }
         }
-        Err(too_long(doing))
+        Err(too_many_pages(doing))
     }
 
     async fn change(
@@ -286,7 +283,7 @@ impl Aws {
         parameter: &str,
         value: &str,
     ) -> Result<(), Failure> {
-        self.0.call::<api::Done>(Service::Ec2, doing, Write, action, &[(parameter, value)]).await.map(drop)
+        self.0.call::<api::Done>(doing, Write, action, &[(parameter, value)]).await.map(drop)
     }
 
     async fn delete_remains(&self, remains: &str) -> Result<(), Failure> {
@@ -300,12 +297,7 @@ impl Aws {
     }
 }
 
-fn too_long(doing: &str) -> Error {
-    let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
-    Error::new(ErrorClass::Transient, Message::public(message))
-}
-
-/// What somebody else deleted meanwhile is deleted.
+/// Absence is what a deletion is for.
 fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
     match answer {
         Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
@@ -318,8 +310,7 @@ impl Provider for Aws {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let doing = "reading the instance";
         let parameters = [("InstanceId.1", id.as_str())];
-        let instances =
-            self.0.call::<Instances>(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await;
+        let instances = self.0.call::<Instances>(doing, Read, "DescribeInstances", &parameters).await;
         let gone = match instances {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
             Err(failure) => return Err(failure.into()),
@@ -350,10 +341,7 @@ impl Provider for Aws {
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let vm = vm.vm();
         if let Stage::Remains(_) = vm.stage {
-            // Interfaces first: they may hold the addresses.
-            let (interfaces, addresses): (Vec<_>, Vec<_>) =
-                vm.belongings.iter().partition(|remains| remains.starts_with(INTERFACE));
-            for remains in interfaces.into_iter().chain(addresses) {
+            for remains in &vm.belongings {
                 self.delete_remains(remains).await?;
             }
             return Ok(Accepted::default());
@@ -385,12 +373,11 @@ impl Provider for Aws {
                 ("MaxResults", PAGE),
             ];
             parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let page: Instances =
-                self.0.call(Service::Ec2, doing, Read, "DescribeInstances", &parameters).await?;
+            let page: Instances = self.0.call(doing, Read, "DescribeInstances", &parameters).await?;
             next = page.next_token.clone().filter(|token| !token.is_empty());
             let vm = |instance: Instance| {
                 let (name, created) = (instance.name(), instance.created());
-                Listed { kind: Resource::Vm, id: instance.id, name, created }
+                Listed { created, ..Listed::new(Resource::Vm, instance.id, name) }
             };
             pages(page.all().map(vm).collect());
             if next.is_none() {
@@ -398,13 +385,13 @@ impl Provider for Aws {
             }
         }
         if next.is_some() {
-            return Err(too_long(doing));
+            return Err(too_many_pages(doing));
         }
         let left = [("Filter.2.Value.1", "eip-i-*"), ("Filter.2.Value.2", "nic-i-*")];
         let listed = |tag: Tag| {
             let kind =
                 if tag.resource_id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
-            Listed { kind, id: tag.resource_id, name: tag.value, created: None }
+            Listed::new(kind, tag.resource_id, tag.value)
         };
         self.tagged(&left, |tags| pages(tags.into_iter().map(listed).collect())).await
     }

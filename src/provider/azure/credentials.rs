@@ -19,7 +19,7 @@ use crate::{
     provider::{
         Error, ErrorClass,
         http::{
-            Call, Client, Fresh, Options, Pace, Tokens,
+            Call, Client, Fresh, Options, Pace, Reply, Tokens,
             identity::{Token, form, read_file},
         },
     },
@@ -123,9 +123,9 @@ impl Credentials {
         self.tokens.get(async || self.fetch().await).await
     }
 
-    /// Resource Manager refuses the token.
-    pub(super) async fn forget(&self) {
-        self.tokens.forget().await;
+    /// Sends `call` to Resource Manager with a valid access token.
+    pub(super) async fn send_authorized(&self, client: &Client, call: Call) -> Result<Reply, Error> {
+        self.tokens.send(client, call, async || self.fetch().await).await
     }
 
     async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {

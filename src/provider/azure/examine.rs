@@ -1,13 +1,12 @@
 //! What can be found out of a resource group before a VM is to be deleted there.
 
 use hyper::Method;
-use operator_kit::Message;
 
 use super::{
     Azure, VM,
     answer::{Permission, Permissions, Thing, accepted},
 };
-use crate::provider::{Error, ErrorClass, Finding, POD_VM};
+use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::ensure_rights};
 
 /// The version of the interface that tells rights.
 const AUTHORIZATION: &str = "2022-04-01";
@@ -80,11 +79,6 @@ impl Azure {
 
 /// Whether these roles together allow what deletions need.
 fn judged(roles: &[Permission]) -> Result<String, Error> {
-    let missing = NEEDED.into_iter().filter(|needed| !roles.iter().any(|role| role.allows(needed)));
-    let missing = missing.collect::<Vec<_>>().join(", ");
-    if missing.is_empty() {
-        return Ok(format!("the credentials have the {} rights that deletions need", NEEDED.len()));
-    }
-    let message = format!("the credentials lack {missing}");
-    Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+    ensure_rights(&NEEDED, |needed| roles.iter().any(|role| role.allows(needed)))?;
+    Ok(format!("the credentials have the {} rights that deletions need", NEEDED.len()))
 }

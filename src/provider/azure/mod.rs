@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::{Method, Request, body::Bytes};
 use operator_kit::Message;
 
 pub use self::settings::Settings;
@@ -34,7 +34,7 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, Options, Pace, Reply, bearer, identity::variable},
+    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
 };
 use crate::settings::{Schema, Values};
 
@@ -48,7 +48,8 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
-    open: Some(open),
+    permissions: &[],
+    open,
 };
 
 /// Versions of Azure's interfaces.
@@ -69,9 +70,6 @@ const BELONGINGS: [(&str, &str, &str); 3] =
 /// When to look again after a deletion, where Azure does not say so.
 const DELETION: Duration = Duration::from_secs(10);
 
-/// The most pages of one list.
-const MOST_PAGES: usize = 1000;
-
 /// One of Azure's clouds.
 struct Azure {
     client: Client,
@@ -85,9 +83,8 @@ struct Azure {
 fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     // Identifiers name their place, so no other one is ever opened.
-    let (source, region) = credentials::source(&settings, &variable).map_err(|malformed| {
-        Error::new(ErrorClass::Invalid, Message::new("the settings cannot be used", malformed.to_string()))
-    })?;
+    let (source, region) =
+        credentials::source(&settings, &variable).map_err(|malformed| Error::unusable(&[malformed]))?;
     Ok(Box::new(Azure {
         client: Client::new(Options::default())?,
         credentials: Credentials::new(source, region.audience)?,
@@ -103,18 +100,13 @@ impl Azure {
     }
 
     async fn send(&self, doing: &'static str, method: Method, url: String) -> Result<Reply, Error> {
-        let pace = if method == Method::DELETE { Pace::Write } else { Pace::Read };
+        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(url)
-            .header(header::AUTHORIZATION, bearer(&self.credentials.token().await?)?)
             .body(Bytes::new())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        let reply = self.client.send(Call::new(doing, pace, request)).await?;
-        if reply.status == 401 {
-            self.credentials.forget().await;
-        }
-        Ok(reply)
+        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
     }
 
     /// Reads, page by page, all that is in this group and has `part` in its name.
@@ -140,8 +132,7 @@ impl Azure {
             }
             url = next;
         }
-        let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
-        Err(Error::new(ErrorClass::Transient, Message::public(message)))
+        Err(too_many_pages(doing))
     }
 
     /// What is left of a VM that does not exist.
@@ -232,6 +223,7 @@ impl Provider for Azure {
             // Azure has no sign of a pod VM beside its name.
             marked: true,
             created: machine.properties.time_created,
+            start: None,
             stage: if is_leaving { Stage::Leaving } else { Stage::Present },
             belongings: machine.properties.belongings(),
         })
@@ -265,9 +257,7 @@ fn listed(thing: Thing) -> Option<Listed> {
     };
     let is_pod_vms = thing.name.starts_with(POD_VM);
     is_pod_vms.then(|| Listed {
-        kind,
-        id: thing.id.to_lowercase(),
-        name: thing.name,
         created: thing.created_time,
+        ..Listed::new(kind, thing.id.to_lowercase(), thing.name)
     })
 }

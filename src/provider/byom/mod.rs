@@ -1,20 +1,53 @@
-//! VMs that are there already ("bring your own machine").
+//! Machines that are there already ("bring your own machine"): a `ConfigMap` says which Pod has which.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  read the pool: the machine is the Pod's
+//! delete    read the pool: it still is; have the machine restart, by SFTP; write the pool without the allocation
+//! describe  read the pool: the machine is available
+//! ```
+//!
+//! An identifier is an address, which the pool gives to other Pods later. So the pool alone says whether a machine is still the
+//! one that a PeerPod recorded, and every write names the pool's version that it is made for.
 
+mod examine;
+mod machine;
+mod pool;
 mod settings;
+mod store;
 
-use super::{
-    cloud::{AdaptorSecret, AdaptorVolume, Cloud, NAME_LIMIT, SSH_KEY, VolumeSource},
-    instance::verbatim,
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use kube::Api;
+use operator_kit::{Message, Permission};
+use tokio::sync::Mutex;
+use tracing::warn;
+
+pub use self::settings::Settings;
+use self::{
+    machine::Access,
+    pool::{Allocation, Pool},
+    settings::is_name,
+    store::Store,
 };
-use crate::settings::Schema;
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
+    Provider, Resource, Stage, Vm,
+    cloud::{AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, SSH_KEY, VolumeSource},
+    ownership,
+};
+use crate::settings::{Schema, Values};
 
-/// What differs from other clouds. This version does not delete VMs here.
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "byom", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "byom", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: address_of_machine,
     settles_late: false,
     instance_type: None,
     volumes: &[
@@ -31,5 +64,151 @@ pub static CLOUD: Cloud = Cloud {
             source: VolumeSource::Secret(AdaptorSecret::HostKeys),
         },
     ],
-    open: None,
+    permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
+    open,
 };
+
+/// So often a write is tried while others write the pool, too.
+const ATTEMPTS: usize = 5;
+
+/// One pool.
+struct Byom {
+    store: Store,
+    access: Access,
+}
+
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let settings = Settings::read(values);
+    let Some(Cluster { client, namespace }) = opening.cluster else {
+        let message = "the pool of machines is in the cluster, to which there is no access: set KUBECONFIG, or run in a Pod";
+        return Err(Error::new(ErrorClass::Invalid, message));
+    };
+    let recorded = opening.recorded.as_ref();
+    let place = recorded.map_or_else(|| settings.place(), |recorded| recorded.address.to_owned());
+    let (namespace, name) = place.split_once('/').unwrap_or((&namespace, &place));
+    if !is_name(namespace) || !is_name(name) {
+        let message = "an address in the record of places is no ConfigMap; delete that entry";
+        return Err(Error::new(ErrorClass::Invalid, message));
+    }
+    let store = Store {
+        api: Api::namespaced(client, namespace),
+        name: name.to_owned(),
+        full_name: format!("{namespace}/{name}"),
+        expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+        moved: recorded.and_then(|recorded| recorded.moved.clone()),
+        turn: Mutex::default(),
+    };
+    let patience = settings.patience();
+    let (user, key) = (settings.user, settings.private_key.into());
+    let access = Access { user, key, host_keys: settings.host_keys.map(Into::into), patience };
+    Ok(Box::new(Byom { store, access }))
+}
+
+fn address_of_machine(raw: &str) -> Result<ParsedId, IdProblem> {
+    let address = raw.parse::<IpAddr>().map(|address| ParsedId::unscoped(address.to_string()));
+    address.map_err(|_| IdProblem::Malformed { expected: "the address of a machine", hint: None })
+}
+
+fn address(id: &InstanceId) -> Result<IpAddr, Error> {
+    let invalid = |_| Error::new(ErrorClass::Invalid, Message::public(format!("{id} is not an address")));
+    id.as_str().parse().map_err(invalid)
+}
+
+/// The name that a VM in the Pod's sandbox has on other clouds. An allocation of another form has no such name.
+fn name(allocation: &Allocation) -> String {
+    let sandbox = allocation.sandbox();
+    sandbox.map_or_else(|| allocation.key.clone(), |it| ownership::name(&allocation.pod, it, NAME_LIMIT))
+}
+
+/// The allocation that was described.
+fn described<'a>(pool: &'a Pool, vm: &Vm) -> Option<&'a Allocation> {
+    let is_same = |it: &&Allocation| {
+        vm.belongings.contains(&it.key)
+            && vm.id.as_str() == it.address.to_string()
+            && vm.created == Some(it.since)
+    };
+    pool.allocations.iter().find(is_same)
+}
+
+#[async_trait]
+impl Provider for Byom {
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        let address = address(id)?;
+        let read = self.store.read().await?;
+        let allocation = read.pool.held(address, claim)?;
+        Ok(Vm {
+            id: id.clone(),
+            name: name(allocation),
+            // The pool has no sign of a pod VM: only pod VMs are in it.
+            marked: true,
+            created: Some(allocation.since),
+            start: None,
+            stage: Stage::Present,
+            belongings: vec![allocation.key.clone()],
+        })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let vm = vm.vm();
+        let address = address(&vm.id)?;
+        let mut read = self.store.read().await?;
+        // cloud-api-adaptor may have given the machine to another Pod since.
+        if described(&read.pool, vm).is_none() {
+            return Ok(Accepted::default());
+        }
+        let told = match self.access.log_in(address).await {
+            Ok(session) => {
+                // That may have taken long enough for the same.
+                read = self.store.read().await?;
+                if described(&read.pool, vm).is_none() {
+                    return Ok(Accepted::default());
+                }
+                self.access.reboot(session).await
+            }
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = told {
+            warn!(
+                machine = vm.name,
+                %address,
+                problem,
+                "the machine could not be told to restart; it returns to the pool as it is"
+            );
+        }
+        let _turn = self.store.turn.lock().await;
+        for _ in 0..ATTEMPTS {
+            let Some(allocation) = described(&read.pool, vm) else { return Ok(Accepted::default()) };
+            let state = read
+                .pool
+                .without(allocation, Timestamp::now())
+                .map_err(|_| Error::new(ErrorClass::Transient, "the pool cannot be written as JSON"))?;
+            if self.store.write(&read, state).await? {
+                return Ok(Accepted::default());
+            }
+            read = self.store.read().await?;
+        }
+        let message = "other processes changed the pool each time the operator was about to write it";
+        Err(Error::new(ErrorClass::Transient, message))
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let listed = |allocation: &Allocation| Listed {
+            created: Some(allocation.since),
+            ..Listed::new(Resource::Vm, allocation.address.to_string(), name(allocation))
+        };
+        let read = self.store.read().await?;
+        pages(read.pool.allocations.iter().map(listed).collect());
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.store.uid().await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -24,9 +24,9 @@ fn names_are_found_and_are_spelled_exactly() {
 }
 
 #[test]
-fn a_cloud_can_be_opened_exactly_if_its_settings_are_checked() {
+fn the_settings_of_every_cloud_are_checked() {
     for cloud in CLOUDS {
-        assert_eq!(cloud.open.is_some(), cloud.schema.check.is_some(), "{cloud}");
+        assert!(cloud.schema.check.is_some(), "{cloud}");
     }
 }
 

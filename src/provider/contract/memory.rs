@@ -28,7 +28,8 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: None,
     volumes: &[],
-    open: None,
+    permissions: &[],
+    open: |_, _| Ok(Box::new(Memory::default())),
 };
 
 /// The scope of identifiers that have none.
@@ -80,9 +81,11 @@ impl Memory {
         let mut state = self.lock();
         state.made += 1;
         let number = state.made;
+        // An identifier of many a cloud.
+        let own = format!("a0000000-0000-4000-8000-{number:012x}");
         let (scope, id) = match kind {
-            Kind::InAnotherScope => ("there", format!("there/vm-{number}")),
-            _ => (HERE, format!("vm-{number}")),
+            Kind::InAnotherScope => ("there", format!("there/{own}")),
+            _ => (HERE, own.clone()),
         };
         let name = match kind {
             Kind::Foreign => format!("database-{number}"),
@@ -95,7 +98,7 @@ impl Memory {
             belongings: [format!("disk-of-{id}"), format!("address-of-{id}")].into(),
             user_data: kind == Kind::WithUserData,
         };
-        state.vms.insert((scope.to_owned(), format!("vm-{number}")), vm);
+        state.vms.insert((scope.to_owned(), own), vm);
         Example { id, name }
     }
 
@@ -198,13 +201,7 @@ impl Provider for Memory {
         let listed: Vec<_> = {
             let state = self.lock();
             let here = state.vms.iter().filter(|((scope, _), vm)| scope == HERE && vm.is_there);
-            here.map(|((_, id), vm)| Listed {
-                kind: Resource::Vm,
-                id: id.clone(),
-                name: vm.name.clone(),
-                created: None,
-            })
-            .collect()
+            here.map(|((_, id), vm)| Listed::new(Resource::Vm, id.clone(), vm.name.clone())).collect()
         };
         for (number, page) in listed.chunks(PAGE).enumerate() {
             if cuts && number > 0 {

@@ -217,7 +217,8 @@ impl Trial<'_> {
     /// Asks as for a PeerPod that was recorded and deleted just now.
     async fn ask(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
         let now = Timestamp::now();
-        let claim = Claim { pod: None, recorded: now - SignedDuration::from_secs(1), deleted: Some(now) };
+        let recorded = now - SignedDuration::from_secs(1);
+        let claim = Claim { pod: None, recorded, created: recorded, deleted: Some(now) };
         Ok(self.provider.describe(&self.id(vm)?, &claim).await)
     }
 

@@ -1,20 +1,41 @@
 //! Docker, where containers stand for VMs: for tests alone.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  the container
+//! delete    the container, by force, with its anonymous volumes: Docker answers when it is done
+//! describe  there is none; and the daemon is still the same one
+//! ```
 
 mod settings;
 
-use super::{
-    cloud::{AdaptorVolume, Cloud, NAME_LIMIT, VolumeSource},
-    instance::verbatim,
-};
-use crate::settings::Schema;
+use std::{sync::Arc, time::Duration};
 
-/// What differs from other clouds. This version does not delete VMs here.
+use async_trait::async_trait;
+use hyper::{Method, Request, body::Bytes, header};
+use jiff::Timestamp;
+use operator_kit::Message;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+pub use self::settings::Settings;
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm,
+    cloud::{AdaptorVolume, Cloud, NAME_LIMIT, Opening, Recorded, VolumeSource},
+    http::{Call, Client, Pace, Reply},
+};
+use crate::settings::{Schema, Values};
+
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "docker", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "docker", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
-    caveat: None,
+    caveat: Some("cloud-api-adaptor supports docker up to v0.21.1."),
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: container,
     settles_late: false,
     instance_type: None,
     volumes: &[
@@ -22,5 +43,210 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
-    open: None,
+    permissions: &[],
+    open,
 };
+
+/// How long Docker may go on with a removal that another client began.
+const REMOVAL: Duration = Duration::from_secs(2);
+
+/// The identifier of no container.
+const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// One daemon.
+struct Docker {
+    client: Client,
+    /// The URL of its API, with the version.
+    base: String,
+    /// The identifier that it must have. None for any.
+    expected: Option<String>,
+    /// Told where it has another one.
+    moved: Option<Arc<Notify>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Container {
+    id: String,
+    name: String,
+    created: String,
+    state: State,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct State {
+    status: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Summary {
+    id: String,
+    names: Vec<String>,
+    created: i64,
+}
+
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let settings = Settings::read(values);
+    let recorded = opening.recorded;
+    let address = recorded.as_ref().map_or(settings.host.as_str(), |recorded| recorded.address);
+    let authority = Settings::authority(address).ok_or_else(|| {
+        Error::new(
+            ErrorClass::Invalid,
+            "an address in the record of places is no Docker daemon's; delete that entry",
+        )
+    })?;
+    let scheme = if settings.certificates.is_some() { "https" } else { "http" };
+    let base = format!("{scheme}://{authority}/v{}", settings.version);
+    let (expected, moved) =
+        recorded.map(|Recorded { host, moved, .. }| (host.map(str::to_owned), moved)).unwrap_or_default();
+    Ok(Box::new(Docker { client: Client::new(settings.options()?)?, base, expected, moved }))
+}
+
+/// Takes what can be part of a URL. Docker would find a container by its name, too, or by a part of its identifier, which is
+/// refused when it is described.
+fn container(raw: &str) -> Result<ParsedId, IdProblem> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let is_id = raw.starts_with(|first: char| first.is_ascii_alphanumeric());
+    let malformed = IdProblem::Malformed { expected: "a container's identifier", hint: None };
+    if is_id && raw.len() <= 128 && raw.bytes().all(known) {
+        Ok(ParsedId::unscoped(raw))
+    } else {
+        Err(malformed)
+    }
+}
+
+/// The reply if it is a success, else what it means. Only a reply that says that this very container does not exist is
+/// [`ErrorClass::NotFound`].
+fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let message = body["message"].as_str().unwrap_or_default();
+    let text = message.to_ascii_lowercase();
+    let is_absent = reply.status == 404
+        && !container.is_empty()
+        && text.contains("no such container")
+        && text.contains(container);
+    Err(reply.error("", message, is_absent.then_some(ErrorClass::NotFound)))
+}
+
+impl Docker {
+    async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
+        let pace = Pace::of(&method);
+        let request =
+            Request::builder().method(method).uri(format!("{}/{path}", self.base)).body(Bytes::new());
+        let request =
+            request.map_err(|_| Error::new(ErrorClass::Invalid, "the path cannot be part of a URL"))?;
+        self.client.send(Call::new(doing, pace, request)).await
+    }
+
+    async fn remove(&self, doing: &'static str, id: &str) -> Result<Reply, Error> {
+        let path = format!("containers/{id}?force=true&v=true");
+        accepted(self.call(doing, Method::DELETE, &path).await?, id)
+    }
+
+    async fn pod_vms(&self) -> Result<Vec<Summary>, Error> {
+        let filters = json!({ "name": [POD_VM] }).to_string();
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("all", "true")
+            .append_pair("filters", &filters)
+            .finish();
+        let path = format!("containers/json?{query}");
+        accepted(self.call("listing the containers", Method::GET, &path).await?, "")?.json()
+    }
+
+    /// The identifier that Docker draws once for its data. Podman, which speaks the same protocol, draws one for each answer.
+    async fn daemon(&self) -> Result<Option<String>, Error> {
+        let reply = accepted(self.call("asking which daemon it is", Method::GET, "info").await?, "")?;
+        let server = reply.headers.get(header::SERVER).and_then(|server| server.to_str().ok());
+        if !server.is_some_and(|server| server.starts_with("Docker/")) {
+            return Ok(None);
+        }
+        let id = reply.json::<Value>()?["ID"].as_str().unwrap_or_default().to_owned();
+        Ok(Some(id).filter(|id| !id.is_empty()))
+    }
+
+    /// Fails unless the daemon is the expected one: one that is another has none of its containers.
+    async fn is_expected(&self) -> Result<(), Error> {
+        let Some(expected) = &self.expected else { return Ok(()) };
+        if self.daemon().await?.as_ref() == Some(expected) {
+            return Ok(());
+        }
+        self.moved.iter().for_each(|moved| moved.notify_one());
+        let message = "another Docker daemon answers at DOCKER_HOST than before";
+        Err(Error::new(ErrorClass::Transient, message))
+    }
+}
+
+#[async_trait]
+impl Provider for Docker {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let reply =
+            self.call("looking up the container", Method::GET, &format!("containers/{id}/json")).await?;
+        let reply = match accepted(reply, id.as_str()) {
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                self.is_expected().await?;
+                return Err(gone);
+            }
+            reply => reply?,
+        };
+        let container: Container = reply.json()?;
+        if container.id != id.as_str() {
+            return Err(reply.unreadable("container", &container.id));
+        }
+        Ok(Vm {
+            id: id.clone(),
+            name: container.name.trim_start_matches('/').to_owned(),
+            // cloud-api-adaptor gives its containers no label.
+            marked: true,
+            created: container.created.parse().ok(),
+            start: None,
+            stage: if container.state.status == "removing" { Stage::Leaving } else { Stage::Present },
+            belongings: Vec::new(),
+        })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        match self.remove("removing the container", vm.vm().id.as_str()).await {
+            // Another client may be at it. If it is not, the container is there still and its removal is asked for again.
+            Err(refused) if refused.class == ErrorClass::Refused => Ok(Accepted { look_after: REMOVAL }),
+            removed => removed.map(|_| Accepted::default()),
+        }
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let listed = |container: Summary| {
+            let name = container.names.first().map_or("", |name| name.trim_start_matches('/')).to_owned();
+            let created = Timestamp::from_second(container.created).ok();
+            Listed { created, ..Listed::new(Resource::Vm, container.id, name) }
+        };
+        pages(
+            self.pod_vms().await?.into_iter().map(listed).filter(|it| it.name.starts_with(POD_VM)).collect(),
+        );
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        self.daemon().await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        let listed = match self.pod_vms().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            listed => listed.map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len())),
+        };
+        // No container has this identifier, and Docker looks for it after it has asked for the right.
+        let removed = match self.remove("removing a container that does not exist", NONE).await {
+            Err(gone) if gone.class == ErrorClass::NotFound => Ok("removals are allowed".to_owned()),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let message = "the daemon says that it removed a container that cannot exist";
+                Err(Error::new(ErrorClass::Invalid, Message::public(message)))
+            }
+        };
+        Ok(vec![Finding::tried("look up containers", listed), Finding::tried("remove containers", removed)])
+    }
+}

@@ -122,9 +122,9 @@ impl Credentials {
         self.tokens.get(async || self.fetch().await).await
     }
 
-    /// The API refuses the token.
-    pub(super) async fn forget(&self) {
-        self.tokens.forget().await;
+    /// Sends `call` to the API with a valid access token.
+    pub(super) async fn send_authorized(&self, client: &Client, call: Call) -> Result<Reply, Error> {
+        self.tokens.send(client, call, async || self.fetch().await).await
     }
 
     async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {

@@ -1,7 +1,6 @@
 //! What can be found out of a project before a VM is to be deleted there.
 
 use hyper::Method;
-use operator_kit::Message;
 use serde_json::json;
 
 use super::{
@@ -9,7 +8,7 @@ use super::{
     answer::{Page, Permissions, accepted},
     pod_vms,
 };
-use crate::provider::{Error, ErrorClass, Finding, POD_VM};
+use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::ensure_rights};
 
 /// What deletions need. `compute.instances.list` is tried by a list.
 const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
@@ -57,12 +56,7 @@ impl Gcp {
         let reply = self.call("asking for the rights on a VM", Method::POST, &path, question).await?;
         let reply = accepted(reply, None)?;
         let granted = reply.json::<Permissions>()?.permissions;
-        let missing = NEEDED.into_iter().filter(|needed| !granted.iter().any(|it| it == needed));
-        let missing = missing.collect::<Vec<_>>().join(", ");
-        if missing.is_empty() {
-            return Ok(format!("the credentials have {}", NEEDED.join(" and ")));
-        }
-        let message = format!("the credentials lack {missing}");
-        Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+        ensure_rights(&NEEDED, |needed| granted.iter().any(|it| it == needed))?;
+        Ok(format!("the credentials have {}", NEEDED.join(" and ")))
     }
 }

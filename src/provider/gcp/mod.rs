@@ -32,7 +32,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, Options, Pace, Reply, bearer, identity::is_safe},
+    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::is_safe, too_many_pages},
 };
 use crate::settings::{Schema, Values};
 
@@ -46,7 +46,8 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
     volumes: &[],
-    open: Some(open),
+    permissions: &[],
+    open,
 };
 
 /// A custom role with the permissions that deletions need, and no others.
@@ -54,9 +55,6 @@ pub const ROLE: &str = include_str!("role.yaml");
 
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
-
-/// The most pages of one list.
-const MOST_PAGES: usize = 1000;
 
 /// The most VMs of a page where all that it looks at may be in the answer. Their metadata may be long, and a body is limited.
 const ALL: &str = "20";
@@ -74,11 +72,7 @@ struct Gcp {
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let unusable = |obstacles: Vec<_>| {
-        let full = obstacles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        Error::new(ErrorClass::Invalid, Message::new("the settings cannot be used", full))
-    };
-    let current = settings::check(values).map_err(unusable)?.address;
+    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
     let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
     let (base, project) = address
         .rsplit_once("/projects/")
@@ -107,19 +101,14 @@ impl Gcp {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Result<Reply, Error> {
-        let pace = if method == Method::DELETE { Pace::Write } else { Pace::Read };
+        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(format!("{}/{path}", self.base))
-            .header(header::AUTHORIZATION, bearer(&self.credentials.token().await?)?)
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.into())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the path of the VM cannot be part of a URL"))?;
-        let reply = self.client.send(Call::new(doing, pace, request)).await?;
-        if reply.status == 401 {
-            self.credentials.forget().await;
-        }
-        Ok(reply)
+        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
     }
 
     /// Reads a list of all zones page by page.
@@ -139,8 +128,7 @@ impl Gcp {
                 return Ok(());
             }
         }
-        let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
-        Err(Error::new(ErrorClass::Transient, Message::public(message)))
+        Err(too_many_pages(doing))
     }
 
     /// Reads a page of a list of all zones. It has all of the VMs that it should have.
@@ -213,6 +201,7 @@ impl Provider for Gcp {
             // Compute Engine has no sign of a pod VM beside its name.
             marked: true,
             created: instance.creation_timestamp.parse().ok(),
+            start: None,
             stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
             belongings: instance.own_disks().collect(),
             name: instance.name,
@@ -242,10 +231,8 @@ impl Provider for Gcp {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let listed = |(_, vm): (String, Instance)| Listed {
-            kind: Resource::Vm,
-            id: vm.name.clone(),
             created: vm.creation_timestamp.parse().ok(),
-            name: vm.name,
+            ..Listed::new(Resource::Vm, vm.name.clone(), vm.name)
         };
         let take = |page: Page| pages(page.into_instances().map(listed).collect());
         self.pages("listing the VMs", &pod_vms(), ALL, take).await

@@ -19,10 +19,10 @@ use hyper_util::{
 };
 use operator_kit::Message;
 use tokio::net::TcpStream;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::ring, pki_types::CertificateDer};
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore, crypto::ring};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::Options;
+use super::{Options, pinned::Pinned};
 use crate::provider::{Error, ErrorClass};
 
 /// Connects, and encrypts what goes to `https:`.
@@ -32,7 +32,7 @@ type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 /// A connector with these proxies, authorities and this deadline.
 pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
-    let tls = Arc::new(tls(&options.authorities)?);
+    let tls = Arc::new(tls(options)?);
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -43,12 +43,34 @@ pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
     Ok(connector)
 }
 
-/// Trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, as for every Go program.
-fn tls(authorities: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
+/// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, as for every Go program.
+fn tls(options: &Options) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(|error| {
+        let full = format!("TLS cannot be set up: {error}");
+        Error::new(ErrorClass::Invalid, Message::new("TLS cannot be set up", full))
+    })?;
+    let builder = match &options.pinned {
+        Some(fingerprint) => {
+            let pinned = Pinned { fingerprint: fingerprint.clone(), provider };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
+        }
+        None => builder.with_root_certificates(roots(options)?),
+    };
+    let Some(identity) = &options.identity else { return Ok(builder.with_no_client_auth()) };
+    let with_own = builder.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key());
+    with_own.map_err(|error| {
+        let public = "the operator's own certificate and its key cannot be used";
+        Error::new(ErrorClass::Invalid, Message::new(public, format!("{public}: {error}")))
+    })
+}
+
+fn roots(options: &Options) -> Result<RootCertStore, Error> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (usable, _) =
-        roots.add_parsable_certificates(found.certs.into_iter().chain(authorities.iter().cloned()));
+        roots.add_parsable_certificates(found.certs.into_iter().chain(options.authorities.iter().cloned()));
     if usable == 0 {
         let problems: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
         let public = "no trusted certificates were found to check the cloud's with; \
@@ -56,12 +78,7 @@ fn tls(authorities: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
         let full = format!("{public}: {}", problems.join("; "));
         return Err(Error::new(ErrorClass::Invalid, Message::new(public, full)));
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(|error| {
-        let full = format!("TLS cannot be set up: {error}");
-        Error::new(ErrorClass::Invalid, Message::new("TLS cannot be set up", full))
-    })?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(roots)
 }
 
 /// Leads to a host: a connection to it, or a proxy's tunnel.
@@ -105,9 +122,13 @@ impl Service<Uri> for Route {
 pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
-            let public = "the certificate of the cloud's endpoint is not trusted; \
-                          a private authority's belongs into SSL_CERT_FILE";
+        if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
+            let public = if matches!(problem, CertificateError::ApplicationVerificationFailure) {
+                "the certificate of the cloud's endpoint is not the one whose fingerprint the settings name"
+            } else {
+                "the certificate of the cloud's endpoint is not trusted; \
+                 a private authority's belongs into SSL_CERT_FILE"
+            };
             return (ErrorClass::Invalid, public);
         }
         // The source of an `io::Error` is that of the error inside, not the error inside.

@@ -4,6 +4,7 @@
 //! mod.rs      Client: one request, one whole answer
 //! connect.rs  how a host is reached: TLS, roots, proxy
 //! reply.rs    Reply: what came back, and the error that it means
+//! pinned.rs   trust in one certificate, by its fingerprint
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
 //! token.rs    Tokens: a credential that ends, fetched once for all who ask
 //! identity.rs what credentials of several clouds are made of
@@ -15,13 +16,14 @@
 mod connect;
 pub(super) mod identity;
 mod pacing;
+mod pinned;
 mod reply;
 mod token;
 
 use std::{error, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Request, Response, body::Bytes, body::Incoming, header::HeaderValue};
+use hyper::{Method, Request, Response, body::Bytes, body::Incoming, header::HeaderValue};
 use hyper_util::{
     client::{legacy, proxy::matcher::Matcher},
     rt::{TokioExecutor, TokioTimer},
@@ -29,10 +31,11 @@ use hyper_util::{
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
-use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use self::{connect::Connector, pacing::Pacing};
 pub(super) use self::{
+    pinned::Fingerprint,
     reply::Reply,
     token::{Fresh, Tokens},
 };
@@ -43,6 +46,9 @@ const IDLE: Duration = Duration::from_secs(50);
 
 /// How many idle connections to one host are kept.
 const IDLE_CONNECTIONS: usize = 16;
+
+/// The most pages of one list.
+pub(super) const MOST_PAGES: usize = 1000;
 
 /// A client for one cloud, account and region. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -65,6 +71,19 @@ pub(super) struct Options {
     pub proxy: Option<Arc<Matcher>>,
     /// Authorities that are trusted beside the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
+    /// The only certificate that is trusted, whoever signed it.
+    pub pinned: Option<Fingerprint>,
+    /// Who the operator is to a server that asks for a certificate.
+    pub identity: Option<Identity>,
+}
+
+/// A certificate of the operator's own.
+#[derive(Debug)]
+pub(super) struct Identity {
+    /// It, and those of the authorities between it and one that the server trusts.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// Its private key. Its debug output shows nothing of it.
+    pub key: PrivateKeyDer<'static>,
 }
 
 /// A request, and what the client has to know of it.
@@ -97,6 +116,8 @@ impl Default for Options {
             body: 4 << 20,
             proxy: Some(Arc::new(Matcher::from_env())),
             authorities: Vec::new(),
+            pinned: None,
+            identity: None,
         }
     }
 }
@@ -105,7 +126,22 @@ impl Options {
     /// For a server of the machine itself, which gives out credentials.
     pub(super) fn metadata() -> Self {
         let connect = Duration::from_secs(2);
-        Self { connect, total: 3 * connect, body: 64 << 10, proxy: None, authorities: Vec::new() }
+        Self {
+            connect,
+            total: 3 * connect,
+            body: 64 << 10,
+            proxy: None,
+            authorities: Vec::new(),
+            pinned: None,
+            identity: None,
+        }
+    }
+}
+
+impl Pace {
+    /// That of a request by this method, where a DELETE alone changes something.
+    pub(super) fn of(method: &Method) -> Self {
+        if *method == Method::DELETE { Self::Write } else { Self::Read }
     }
 }
 
@@ -195,6 +231,12 @@ enum NoAnswer {
 fn credential(header: &HeaderValue) -> Option<SecretString> {
     let text = header.to_str().ok()?;
     Some(text.rsplit(' ').next().unwrap_or(text).into())
+}
+
+/// The error that a list does not end.
+pub(super) fn too_many_pages(doing: &str) -> Error {
+    let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
+    Error::new(ErrorClass::Transient, Message::public(message))
 }
 
 /// A bearer token for the header `Authorization`. Fails if it has characters that a header cannot have.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use hyper::{StatusCode, header::AUTHORIZATION};
 use jiff::Timestamp;
+use secrecy::SecretString;
 use tokio::{sync::Mutex, time::Instant};
 
+use super::{Call, Client, Reply, bearer};
 use crate::provider::Error;
 
 /// A credential is replaced when it ends within this time.
@@ -70,6 +73,24 @@ impl<T: Clone> Tokens<T> {
     /// The cloud refuses the credential: the next one who asks fetches another one.
     pub async fn forget(&self) {
         self.0.lock().await.fresh = None;
+    }
+}
+
+impl Tokens<SecretString> {
+    /// Sends `call` with the token as its bearer. A token that the cloud refuses is not used again.
+    pub async fn send(
+        &self,
+        client: &Client,
+        mut call: Call,
+        fetch: impl AsyncFnOnce() -> Result<Fresh<SecretString>, Error>,
+    ) -> Result<Reply, Error> {
+        let token = bearer(&self.get(fetch).await?)?;
+        call.request.headers_mut().insert(AUTHORIZATION, token);
+        let reply = client.send(call).await?;
+        if reply.status == StatusCode::UNAUTHORIZED {
+            self.forget().await;
+        }
+        Ok(reply)
     }
 }
 

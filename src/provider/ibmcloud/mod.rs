@@ -1,26 +1,239 @@
-//! IBM Cloud: virtual servers for VPC.
+//! IBM Cloud, virtual servers for VPC: a pod VM is an instance, whose boot volume and interfaces VPC deletes with it.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  the instance
+//! delete    the instance
+//! describe  the instance: it is being deleted, or there is none
+//! ```
+//!
+//! cloud-api-adaptor gives an instance no address and no volume but its boot volume. Volumes that a user attached stay, unless the user
+//! told VPC to delete them with the instance. The instance's status shows that it is being deleted, so a restart of the operator
+//! forgets nothing.
+//!
+//! # Which answers mean absence
+//!
+//! | answer | what it means here |
+//! |---|---|
+//! | 404 `not_found` in the recorded region, to a token of the recorded account that can see pod VMs | absence |
+//! | the same to credentials that have shown no pod VM | nothing: VPC may hide what they may not see |
+//! | any other error | nothing |
 
+mod answer;
+mod examine;
 mod settings;
+#[cfg(test)]
+mod tests;
 
-use super::{
-    cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, VolumeSource},
-    instance::verbatim,
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
-use crate::settings::Schema;
 
-/// What differs from other clouds. This version does not delete VMs here.
+use async_trait::async_trait;
+use hyper::{Method, Request, body::Bytes, header};
+use operator_kit::Message;
+
+use self::answer::{Instance, Page, accepted};
+pub use self::settings::Settings;
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm,
+    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
+    ibm_iam::{self, Iam},
+};
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    settings::{Schema, Values},
+};
+
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "ibmcloud", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: None,
     caveat: None,
     name_limit: NAME_LIMIT,
-    parse_id: verbatim,
+    parse_id: instance,
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
-    volumes: &[AdaptorVolume {
-        name: "vault-token",
-        path: "/var/run/secrets/tokens",
-        source: VolumeSource::Token { audience: "iam", file: "vault-token" },
-    }],
-    open: None,
+    volumes: &[ibm_iam::TOKEN],
+    permissions: &[],
+    open,
 };
+
+/// The actions of IAM that deletions need, and no others.
+pub const ACTIONS: [&str; 3] =
+    ["is.instance.instance.read", "is.instance.instance.list", "is.instance.instance.delete"];
+
+/// The version of the API, by its date.
+const VERSION: &str = "2025-01-07";
+
+/// How long VPC needs at least to delete an instance.
+const DELETION: Duration = Duration::from_secs(10);
+
+/// How many instances a page of a list may have: as many as the API allows.
+const PAGE: &str = "100";
+
+/// One region of one account.
+struct IbmCloud {
+    client: Client,
+    iam: Iam,
+    /// The base URL of the region's API, without a slash at the end.
+    base: String,
+    /// Whether the credentials have shown a pod VM.
+    can_see: AtomicBool,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
+    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
+    let base = settings::base(address).map_err(|_| {
+        Error::new(ErrorClass::Invalid, "an address in the record of places is no endpoint of VPC")
+    })?;
+    let Settings { api_key, profile, iam_endpoint, .. } = Settings::read(values);
+    Ok(Box::new(IbmCloud {
+        client: Client::new(Options::default())?,
+        iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
+        base,
+        can_see: AtomicBool::new(false),
+    }))
+}
+
+fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    if (1..=64).contains(&raw.len()) && raw.bytes().all(is_part) {
+        return Ok(ParsedId::unscoped(raw));
+    }
+    Err(IdProblem::Malformed { expected: "an instance's identifier, such as 0717_1e09281b-…", hint: None })
+}
+
+impl IbmCloud {
+    async fn call(
+        &self,
+        doing: &'static str,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Reply, Error> {
+        let identity = self.iam.identity().await?;
+        let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let pace = Pace::of(&method);
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}/{path}?{query}", self.base))
+            .header(header::ACCEPT, "application/json")
+            .body(Bytes::new())
+            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
+        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+    }
+
+    /// Reads the list of all instances page by page, until one is `enough`.
+    async fn pages(
+        &self,
+        doing: &'static str,
+        mut enough: impl FnMut(Vec<Instance>) -> bool + Send,
+    ) -> Result<(), Error> {
+        let mut start = None;
+        for _ in 0..MOST_PAGES {
+            let mut query = vec![("limit", PAGE)];
+            query.extend(start.as_deref().map(|start| ("start", start)));
+            let reply = accepted(self.call(doing, Method::GET, "instances", &query).await?)?;
+            let page: Page = reply.json()?;
+            let next = page.next().map_err(|problem| reply.unreadable("list", problem))?;
+            if enough(page.instances) || next.is_none() {
+                return Ok(());
+            }
+            start = next;
+        }
+        Err(too_many_pages(doing))
+    }
+
+    async fn find(&self, id: &InstanceId) -> Result<Instance, Error> {
+        let path = format!("instances/{id}");
+        let reply = accepted(self.call("reading the instance", Method::GET, &path, &[]).await?)?;
+        let instance: Instance = reply.json()?;
+        if instance.id != id.as_str() {
+            return Err(reply.unreadable("instance", "it has another identifier"));
+        }
+        if instance.name.starts_with(POD_VM) {
+            self.can_see.store(true, Relaxed);
+        }
+        Ok(instance)
+    }
+
+    /// Fails unless the credentials can see pod VMs here. To others VPC may answer as if there was none.
+    async fn ensure_sight(&self) -> Result<(), Error> {
+        if self.can_see.load(Relaxed) {
+            return Ok(());
+        }
+        let mut sees = false;
+        let look = |instances: Vec<Instance>| {
+            sees = instances.iter().any(|instance| instance.name.starts_with(POD_VM));
+            sees
+        };
+        self.pages("looking for pod VMs", look).await?;
+        if sees {
+            self.can_see.store(true, Relaxed);
+            return Ok(());
+        }
+        let message = format!(
+            "VPC shows neither the VM nor any other pod VM: either the VM is gone, or the credentials may not see it; give them {}, or, \
+             if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}",
+            ACTIONS.join(", ")
+        );
+        Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+    }
+}
+
+#[async_trait]
+impl Provider for IbmCloud {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let instance = match self.find(id).await {
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                self.ensure_sight().await?;
+                return Err(gone);
+            }
+            instance => instance?,
+        };
+        let stage = if instance.is_leaving() { Stage::Leaving } else { Stage::Present };
+        Ok(Vm { created: instance.created_at, stage, ..Vm::named(id.clone(), instance.name) })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let id = &vm.vm().id;
+        let reply =
+            self.call("deleting the instance", Method::DELETE, &format!("instances/{id}"), &[]).await?;
+        let refused = match accepted(reply) {
+            Err(refused) if refused.class == ErrorClass::Refused => refused,
+            reply => return reply.map(|_| Accepted { look_after: DELETION }),
+        };
+        // VPC may refuse a second deletion while the first one is under way.
+        let is_leaving = self.find(id).await?.is_leaving();
+        if is_leaving { Ok(Accepted { look_after: DELETION }) } else { Err(refused) }
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let take = |instances: Vec<Instance>| {
+            let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
+            let listed = |Instance { id, name, created_at: created, .. }: Instance| Listed {
+                created,
+                ..Listed::new(Resource::Vm, id, name)
+            };
+            pages(pod_vms.map(listed).collect());
+            false
+        };
+        self.pages("listing the instances", take).await
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        Ok(Some(self.iam.identity().await?.account))
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.examination().await
+    }
+}

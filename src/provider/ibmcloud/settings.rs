@@ -1,53 +1,93 @@
 //! The settings of IBM Cloud: virtual servers for VPC.
 
-use crate::{provider::shared_keys::DISABLE_CVM, settings::Key};
+use secrecy::SecretString;
 
-pub(super) const KEYS: &[Key] = &[
-    Key::secret(
-        "IBMCLOUD_API_KEY",
-        "API key of the user or service. Required unless a trusted profile is used.",
-    ),
-    Key::secret(
-        "IBMCLOUD_IAM_PROFILE_ID",
-        "Trusted profile of the node or the ServiceAccount, instead of a key.",
-    ),
-    Key::text("IBMCLOUD_PODVM_IMAGE_ID", "Images of pod VMs, separated by commas.").required(),
-    Key::text(
-        "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME",
-        "Profile of a pod VM whose Pod asks for no size. Required if there is no list of profiles.",
-    ),
-    Key::text(
-        "IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST",
-        "Profiles, separated by commas. A Pod gets the smallest one that fits its request.",
-    ),
-    Key::text("IBMCLOUD_ZONE", "Zone of the pod VMs. If empty, the node's."),
-    Key::text(
-        "IBMCLOUD_CLUSTER_ID",
-        "Identifier of this cluster, which tags its pod VMs. If empty, from the ConfigMap \
-         kube-system/cluster-info.",
-    ),
-    Key::text(
-        "IBMCLOUD_VPC_ENDPOINT",
-        "Endpoint of the VPC API, which ends in /v1. If empty, that of the node's region.",
-    ),
-    Key::text("IBMCLOUD_RESOURCE_GROUP_ID", "Resource group of the pod VMs. If empty, the node's."),
-    Key::text("IBMCLOUD_VPC_ID", "Virtual private cloud of the pod VMs. If empty, the node's."),
-    Key::text("IBMCLOUD_VPC_SUBNET_ID", "Subnet of the pod VMs. If empty, the node's."),
-    Key::text("IBMCLOUD_SSH_KEY_ID", "Key for logging in to pod VMs."),
-    Key::text(
-        "IBMCLOUD_SECURITY_GROUP_IDS",
-        "Additional security groups of the pod VMs, separated by commas.",
-    ),
-    Key::text(
-        "IBMCLOUD_DEDICATED_HOST_IDS",
-        "Dedicated hosts for pod VMs, separated by commas: one for each zone.",
-    ),
-    Key::text(
-        "IBMCLOUD_DEDICATED_HOST_GROUP_IDS",
-        "Groups of dedicated hosts for pod VMs, separated by commas: one for each zone.",
-    ),
-    Key::text("IBMCLOUD_IAM_ENDPOINT", "Endpoint for tokens.")
-        .default("https://iam.cloud.ibm.com/identity/token"),
-    DISABLE_CVM.default("true"),
-    Key::text("TAGS", "Additional tags of pod VMs, separated by commas."),
-];
+use crate::{
+    provider::ibm_iam,
+    settings::{Endpoint, Malformed, Values, key::settings},
+};
+
+/// The setting that says in which region VMs are.
+const VPC: &str = "IBMCLOUD_VPC_ENDPOINT";
+
+settings! {
+    /// Where pod VMs of VPC are made, of what, and where they are found again.
+    pub struct Settings {
+        /// API key of the user or service. Required unless a trusted profile is used.
+        api_key: Option<SecretString> = IBMCLOUD_API_KEY.concerns_deletion(),
+        /// Trusted profile of the node or the ServiceAccount, instead of a key.
+        profile: Option<SecretString> = IBMCLOUD_IAM_PROFILE_ID.concerns_deletion(),
+        /// Images of pod VMs, separated by commas.
+        images: Option<String> = IBMCLOUD_PODVM_IMAGE_ID.required(),
+        /// Profile of a pod VM whose Pod asks for no size. Required if there is no list of profiles.
+        instance_profile: Option<String> = IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME,
+        /// Profiles, separated by commas. A Pod gets the smallest one that fits its request.
+        instance_profiles: Option<String> = IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST,
+        /// Zone of the pod VMs. If empty, the node's.
+        zone: Option<String> = IBMCLOUD_ZONE,
+        /// Identifier of this cluster, which tags its pod VMs. If empty, from the ConfigMap
+        /// kube-system/cluster-info.
+        cluster: Option<String> = IBMCLOUD_CLUSTER_ID,
+        /// Endpoint of the VPC API, such as https://eu-de.iaas.cloud.ibm.com/v1. cloud-api-adaptor takes that of the node's region if
+        /// it is empty. The operator deletes no VM then.
+        vpc_endpoint: Option<String> = IBMCLOUD_VPC_ENDPOINT.concerns_deletion(),
+        /// Resource group of the pod VMs. If empty, the node's.
+        resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID,
+        /// Virtual private cloud of the pod VMs. If empty, the node's.
+        vpc: Option<String> = IBMCLOUD_VPC_ID,
+        /// Subnet of the pod VMs. If empty, the node's.
+        subnet: Option<String> = IBMCLOUD_VPC_SUBNET_ID,
+        /// Key for logging in to pod VMs.
+        ssh_key: Option<String> = IBMCLOUD_SSH_KEY_ID,
+        /// Additional security groups of the pod VMs, separated by commas.
+        security_groups: Option<String> = IBMCLOUD_SECURITY_GROUP_IDS,
+        /// Dedicated hosts for pod VMs, separated by commas: one for each zone.
+        dedicated_hosts: Option<String> = IBMCLOUD_DEDICATED_HOST_IDS,
+        /// Groups of dedicated hosts for pod VMs, separated by commas: one for each zone.
+        dedicated_host_groups: Option<String> = IBMCLOUD_DEDICATED_HOST_GROUP_IDS,
+        /// Endpoint for tokens.
+        iam_endpoint: String = IBMCLOUD_IAM_ENDPOINT
+            .default("https://iam.cloud.ibm.com/identity/token")
+            .concerns_deletion(),
+        /// Whether pod VMs are ordinary ones, without confidential computing.
+        disable_cvm: bool = DISABLECVM.default("true"),
+        /// Additional tags of pod VMs, separated by commas.
+        tags: Option<String> = TAGS,
+    }
+}
+
+/// Where these settings look for VMs: the VPC API of one region.
+pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    let Settings { api_key, profile, vpc_endpoint, iam_endpoint, .. } = Settings::read(values);
+    let mut malformed: Vec<_> = ibm_iam::check("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint).into_iter().collect();
+    if api_key.is_none() && profile.is_none() {
+        let problem = "it is empty, and so is IBMCLOUD_IAM_PROFILE_ID; set one of them".to_owned();
+        malformed.push(Malformed { key: "IBMCLOUD_API_KEY", problem });
+    }
+    let address = vpc_endpoint.as_deref().map_or_else(
+        || {
+            let problem = "it is empty, and the operator does not know the region of the nodes; set it to \
+                           https://REGION.iaas.cloud.ibm.com/v1";
+            Err(Malformed { key: VPC, problem: problem.to_owned() })
+        },
+        base,
+    );
+    match address {
+        Ok(address) if malformed.is_empty() => return Ok(Endpoint { setting: VPC, address }),
+        Ok(_) => {}
+        Err(problem) => malformed.push(problem),
+    }
+    Err(malformed)
+}
+
+/// The base URL of the VPC API that this endpoint is, without a slash at the end.
+pub(super) fn base(endpoint: &str) -> Result<String, Malformed> {
+    if let Some(malformed) = ibm_iam::check(VPC, endpoint) {
+        return Err(malformed);
+    }
+    let base = endpoint.trim_end_matches('/');
+    if base.ends_with("/v1") {
+        return Ok(base.to_owned());
+    }
+    Err(Malformed { key: VPC, problem: "it must end in /v1, as for cloud-api-adaptor".to_owned() })
+}

@@ -1,19 +1,254 @@
-//! IBM Power Virtual Servers.
+//! IBM Power Virtual Server: a pod VM is a server of a workspace, whose boot volume goes with it.
+//!
+//! Requests of one deletion:
+//!
+//! ```text
+//! describe  the server
+//! delete    the server
+//! describe  the server: it is being deleted, or there is none
+//!           where there is none, all servers of the workspace
+//! ```
+//!
+//! Data volumes that a user attached are detached and stay. The server itself shows that it is being deleted, so a restart of the
+//! operator forgets nothing.
+//!
+//! # Which answers mean absence
+//!
+//! | answer | what it means here |
+//! |---|---|
+//! | 404 or 410 for the server, and the list of the recorded workspace without it | absence |
+//! | 404 or 410 for the server, and no such list, or one with the server | nothing: a live server of another workspace looks so |
+//! | any other error | nothing |
 
 mod settings;
+#[cfg(test)]
+mod tests;
 
-use super::{cloud::Cloud, instance::verbatim};
-use crate::settings::Schema;
+use std::time::Duration;
 
-/// What differs from other clouds. This version does not delete VMs here.
+use async_trait::async_trait;
+use hyper::{Method, Request, StatusCode, body::Bytes, header};
+use jiff::Timestamp;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use self::settings::Place;
+pub use self::settings::Settings;
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm,
+    cloud::{Cloud, Opening},
+    http::{Call, Client, Options, Pace, Reply},
+    ibm_iam::{DELETE, Iam, LOOK_UP},
+};
+use crate::settings::{Schema, Values};
+
+/// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud-powervs", keys: settings::KEYS, check: None },
+    schema: Schema { cloud: "ibmcloud-powervs", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: Some("ibmcloudpowervs"),
     caveat: None,
     name_limit: 47,
-    parse_id: verbatim,
+    parse_id: server,
     settles_late: true,
     instance_type: None,
     volumes: &[],
-    open: None,
+    permissions: &[],
+    open,
 };
+
+/// The actions of IAM that deletions need, and no others.
+pub const ACTIONS: [&str; 4] = [
+    "power-iaas.cloud-instance.read",
+    "power-iaas.pvm-instance.read",
+    "power-iaas.pvm-instance.list",
+    "power-iaas.pvm-instance.delete",
+];
+
+/// How long a server needs at least until it is deleted.
+const DELETION: Duration = Duration::from_secs(10);
+
+/// One workspace.
+struct PowerVs {
+    client: Client,
+    iam: Iam,
+    place: Place,
+}
+
+/// A VM.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Server {
+    #[serde(rename = "pvmInstanceID")]
+    id: String,
+    #[serde(rename = "serverName")]
+    name: String,
+    status: String,
+    #[serde(default)]
+    task_state: String,
+    #[serde(default)]
+    creation_date: Option<Timestamp>,
+}
+
+/// All VMs of a workspace. Their key tells the list from any other JSON, which would be a list of nothing.
+#[derive(Deserialize)]
+struct Servers {
+    #[serde(rename = "pvmInstances")]
+    all: Vec<Server>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    error: String,
+    description: String,
+    message: String,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
+fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
+    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
+    let place = Place::recorded(address).ok_or_else(|| {
+        Error::new(ErrorClass::Invalid, "an address in the record of places is no workspace's")
+    })?;
+    let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
+    let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
+    Ok(Box::new(PowerVs { client: Client::new(Options::default())?, iam, place }))
+}
+
+fn server(raw: &str) -> Result<ParsedId, IdProblem> {
+    let malformed = IdProblem::Malformed { expected: "a server's identifier (a UUID)", hint: None };
+    Uuid::try_parse(raw).map(|id| ParsedId::unscoped(id.hyphenated().to_string())).map_err(|_| malformed)
+}
+
+impl Server {
+    fn is_leaving(&self) -> bool {
+        [&self.status, &self.task_state].iter().any(|state| state.eq_ignore_ascii_case("deleting"))
+    }
+
+    fn is_being_built(&self) -> bool {
+        self.status.eq_ignore_ascii_case("build")
+    }
+}
+
+/// The reply if it is a success, else what it means. A status alone never means absence here.
+fn accepted(reply: Reply) -> Result<Reply, Error> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let Problem { error, description, message } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    Err(reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None))
+}
+
+impl PowerVs {
+    /// Asks about the servers of the workspace, or about one of them.
+    async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
+        let identity = self.iam.identity().await?;
+        let Place { base, zone, workspace } = &self.place;
+        let account = &identity.account;
+        let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
+        let server = server.map(|id| format!("/{id}")).unwrap_or_default();
+        let pace = Pace::of(&method);
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}"))
+            .header(header::ACCEPT, "application/json")
+            .header("CRN", crn)
+            .body(Bytes::new())
+            .map_err(|_| Error::new(ErrorClass::Invalid, "the workspace cannot be part of a URL"))?;
+        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+    }
+
+    /// All servers of the workspace.
+    async fn servers(&self, doing: &'static str) -> Result<Vec<Server>, Error> {
+        let reply = accepted(self.call(doing, Method::GET, None).await?)?;
+        Ok(reply.json::<Servers>()?.all)
+    }
+
+    async fn examined_servers(&self) -> Result<[Finding; 2], Error> {
+        let listed = match self.servers("listing the servers").await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            servers => servers.map(|servers| {
+                let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
+                format!("the workspace has {count} servers named {POD_VM}…")
+            }),
+        };
+        let why = format!("only a deletion shows whether the credentials have {}", ACTIONS[3]);
+        Ok([Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
+    }
+
+    async fn find(&self, id: &InstanceId) -> Result<Server, Error> {
+        let reply = self.call("reading the server", Method::GET, Some(id.as_str())).await?;
+        if [StatusCode::NOT_FOUND, StatusCode::GONE].contains(&reply.status) {
+            return Err(self.missing(id).await);
+        }
+        let reply = accepted(reply)?;
+        let server: Server = reply.json()?;
+        if server.id.eq_ignore_ascii_case(id.as_str()) {
+            return Ok(server);
+        }
+        Err(reply.unreadable("server", "it has another identifier"))
+    }
+
+    /// What it means that the workspace does not show a server: it is absent only if the workspace's own list is without it.
+    async fn missing(&self, id: &InstanceId) -> Error {
+        match self.servers("looking for the server in its workspace").await {
+            Err(error) => error,
+            Ok(servers) if servers.iter().any(|server| server.id.eq_ignore_ascii_case(id.as_str())) => {
+                let message = "the workspace lists the VM, but does not show it";
+                Error::new(ErrorClass::Transient, message)
+            }
+            Ok(_) => Error::new(ErrorClass::NotFound, "the workspace has no such VM"),
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for PowerVs {
+    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let server = self.find(id).await?;
+        let stage = if server.is_leaving() { Stage::Leaving } else { Stage::Present };
+        Ok(Vm { created: server.creation_date, stage, ..Vm::named(id.clone(), server.name) })
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        let id = &vm.vm().id;
+        let reply = self.call("deleting the server", Method::DELETE, Some(id.as_str())).await?;
+        let refused = match accepted(reply) {
+            Ok(_) => return Ok(Accepted { look_after: DELETION }),
+            Err(error) if matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. }) => {
+                return Err(error);
+            }
+            Err(refused) => refused,
+        };
+        // Power Virtual Server has no one answer for what it cannot delete now: the server says why.
+        let server = self.find(id).await?;
+        if server.is_leaving() {
+            return Ok(Accepted { look_after: DELETION });
+        }
+        if server.is_being_built() {
+            let why = "the VM is still being built, and can be deleted afterwards";
+            return Err(Error { class: ErrorClass::Transient, ..refused }.advising(why));
+        }
+        Err(refused)
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let servers = self.servers("listing the servers").await?.into_iter();
+        let listed = |Server { id, name, creation_date: created, .. }: Server| Listed {
+            created,
+            ..Listed::new(Resource::Vm, id.to_lowercase(), name)
+        };
+        pages(servers.filter(|server| server.name.starts_with(POD_VM)).map(listed).collect());
+        Ok(())
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        Ok(Some(self.iam.identity().await?.account))
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.iam.examine(async || self.examined_servers().await).await
+    }
+}

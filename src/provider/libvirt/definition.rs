@@ -12,6 +12,10 @@ const OWN_VOLUMES: [&str; 2] = ["-root.qcow2", "-cloudinit.iso"];
 /// A domain's definition, as far as it is needed.
 #[derive(Debug, Deserialize)]
 pub(super) struct Definition {
+    /// The domain's runtime number, while it runs. libvirtd counts on with each start, and, after a restart of its own, from the
+    /// largest number that is in use.
+    #[serde(rename = "@id")]
+    pub(super) start: Option<u32>,
     #[serde(default)]
     pub(super) name: String,
     #[serde(default)]
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const XML: &str = r"<domain type='qemu'>
+    const XML: &str = r"<domain type='qemu' id='7'>
   <name>podvm-web-1a2b3c4d</name>
   <description>This Virtual Machine is the peer-pod VM</description>
   <devices>
@@ -108,6 +112,8 @@ mod tests {
     fn own_disks_are_the_two_named_after_the_domain() {
         let definition = Definition::parse(XML).unwrap();
         assert!(definition.is_pod_vm());
+        assert_eq!(definition.start, Some(7));
+        assert_eq!(Definition::parse(&XML.replace(" id='7'", "")).unwrap().start, None, "it is off");
         assert_eq!(definition.name, "podvm-web-1a2b3c4d");
         assert_eq!(
             definition.own_disks(),

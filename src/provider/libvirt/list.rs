@@ -8,7 +8,10 @@ use super::{
     Libvirt,
     definition::{own_volume_of, split},
 };
-use crate::provider::{Error, Listed, POD_VM, Pages, Resource};
+use crate::provider::{Error, Listed, POD_VM, Pages, PowerState, Resource, VmRef};
+
+/// What libvirt says instead of the number of a domain that runs.
+const NO_RUNTIME_ID: i32 = -1;
 
 impl Libvirt {
     /// One page of domains, and one of volumes in the pool whose domain is gone. libvirt gives either list whole.
@@ -25,22 +28,17 @@ impl Libvirt {
         let (mut domains, volumes) = try_join(domains, volumes).await?;
         domains.retain(|domain| domain.name.starts_with(POD_VM));
         let names: HashSet<_> = domains.iter().map(|domain| domain.name.as_str()).collect();
-        let left = volumes.into_iter().filter(|volume| {
-            let of = own_volume_of(split(&volume.key).1);
-            of.is_some_and(|domain| domain.starts_with(POD_VM) && !names.contains(domain))
-        });
-        let left = left.map(|volume| Listed {
-            kind: Resource::Disk,
-            name: split(&volume.key).1.to_owned(),
-            id: volume.key,
-            created: None,
+        let left = volumes.into_iter().filter_map(|volume| {
+            let name = split(&volume.key).1;
+            let domain = own_volume_of(name)?;
+            let is_left = domain.starts_with(POD_VM) && !names.contains(domain);
+            let vm = Some(VmRef::Name(domain.to_owned()));
+            is_left.then(|| Listed { vm, ..Listed::new(Resource::Disk, &*volume.key, name) })
         });
         let left: Vec<_> = left.collect();
         let vms = domains.into_iter().map(|domain| Listed {
-            kind: Resource::Vm,
-            id: domain.uuid.hyphenated().to_string(),
-            name: domain.name,
-            created: None,
+            state: if domain.id == NO_RUNTIME_ID { PowerState::Stopped } else { PowerState::Running },
+            ..Listed::new(Resource::Vm, domain.uuid.hyphenated().to_string(), domain.name)
         });
         pages(vms.collect());
         pages(left);

@@ -55,7 +55,8 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: false,
     instance_type: None,
     volumes: &[SSH_KEY],
-    open: Some(open),
+    permissions: &[],
+    open,
 };
 
 /// The libvirt daemon that one set of settings names.
@@ -129,7 +130,7 @@ impl Libvirt {
     }
 }
 
-fn open(values: &Values, Opening { calls, recorded }: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, Opening { calls, recorded, .. }: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let Settings { uri, pool, .. } = Settings::read(values);
     let Some(Recorded { address, host, moved }) = recorded else {
         return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
@@ -182,6 +183,7 @@ impl Provider for Libvirt {
             id: id.clone(),
             marked: definition.is_pod_vm(),
             belongings: definition.own_disks(),
+            start: definition.start,
             name: definition.name,
             // libvirt keeps no time of creation.
             created: None,

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, ErrorClass, Openers, Opening},
+    provider::{CloudSettings, Error, ErrorClass, Openers, Opening, Provider},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -76,7 +76,13 @@ struct Seen {
     unreadable: Option<Error>,
     /// When to ask which host is at the place: it may be another one than is recorded.
     doubt: Option<Instant>,
+    /// With what the cloud was asked in vain. It knows what was refused: a new one would try the same password again and again, until
+    /// the cloud locks the user out.
+    refused: Option<Asked>,
 }
+
+/// Settings, and a provider that was opened by them.
+type Asked = (Arc<Snapshot>, Box<dyn Provider>);
 
 /// Why there are no known places.
 struct Failure {
@@ -181,7 +187,7 @@ impl Keeper {
     async fn find_out(
         &self,
         seen: &mut Seen,
-        snapshot: &Snapshot,
+        snapshot: &Arc<Snapshot>,
         endpoint: &Endpoint,
     ) -> Result<Option<Known>, Failure> {
         let Some(object) = &seen.object else {
@@ -193,8 +199,11 @@ impl Keeper {
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
         let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
-        let host =
-            if recorded.is_none() || doubted { self.ask(snapshot).await.map(Some) } else { Ok(recorded) };
+        let host = if recorded.is_none() || doubted {
+            self.ask(&mut seen.refused, snapshot).await.map(Some)
+        } else {
+            Ok(recorded)
+        };
         let known_host = host.as_ref().ok().and_then(Option::as_ref);
         let records = before
             .naming(cloud, endpoint, known_host, Timestamp::now())
@@ -231,12 +240,18 @@ impl Keeper {
     }
 
     /// Asks which host is at the endpoint that the settings name.
-    async fn ask(&self, snapshot: &Snapshot) -> Result<Host, Error> {
-        let provider = self.openers.open(snapshot, Opening::new(1))?;
+    async fn ask(&self, refused: &mut Option<Asked>, snapshot: &Arc<Snapshot>) -> Result<Host, Error> {
+        let provider = match refused.take() {
+            Some((asked, provider)) if Arc::ptr_eq(&asked, snapshot) => provider,
+            _ => self.openers.open(snapshot, Opening::new(1))?,
+        };
         let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
             let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
             Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });
+        if name.is_err() {
+            *refused = Some((Arc::clone(snapshot), provider));
+        }
         name.map(Host::new)
     }
 

@@ -85,8 +85,11 @@ async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
     let nowhere = after(None, vec![former(None, Err(gone())), former(None, Err(gone()))]);
     assert_eq!(nowhere.describe(&id(), &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
     let seen = after(Some(T), vec![former(None, Ok(vm()))]);
-    seen.sightings.seen(&id());
+    seen.sightings.seen(&id(), &Claim::default());
     assert_eq!(seen.describe(&id(), &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
+    // Another Pod had a machine of this identifier there, which says nothing of this one's.
+    let another = Claim { pod: Some("web".to_owned()), ..Claim::default() };
+    assert_eq!(seen.describe(&id(), &another).await.unwrap_err().class, ErrorClass::Invalid);
 }
 
 #[tokio::test]
@@ -109,7 +112,7 @@ async fn a_young_vm_is_absent_from_a_cloud_that_settles_late_when_it_says_so_twi
     let class = async |claim| late.describe(&id(), &claim).await.unwrap_err().class;
     assert!(matches!(class(deleted(119)).await, ErrorClass::Unsettled { .. }));
     assert_eq!(class(deleted(120)).await, ErrorClass::NotFound);
-    late.sightings.seen(&id());
+    late.sightings.seen(&id(), &deleted(1));
     assert!(matches!(class(deleted(1)).await, ErrorClass::Unsettled { .. }), "a sight of it proves nothing");
     late.sightings.leaves(&id());
     assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "its deletion was accepted");
@@ -123,6 +126,6 @@ async fn remains_of_a_young_vm_may_be_all_that_is_shown_of_it() {
     let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
     let held = late.describe(&id(), &claim).await.unwrap_err().class;
     assert!(matches!(held, ErrorClass::Unsettled { .. }), "{held:?}");
-    assert!(!late.sightings.has(&id()));
+    assert!(!late.sightings.has(&id(), &claim));
     assert_eq!(late.describe(&id(), &Claim::default()).await, Ok(vm), "it is old");
 }

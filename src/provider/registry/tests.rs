@@ -14,8 +14,8 @@ use crate::{
     settings::{Catalogue, Key, Raw, Schema, SettingsError, State},
 };
 
-/// A cloud that this version does not serve by itself.
-const CLOUD: &str = "docker";
+/// A cloud that an embedding program serves here.
+const CLOUD: &str = "vsphere";
 
 static SCHEMA: Schema = Schema {
     cloud: CLOUD,
@@ -73,7 +73,7 @@ fn of_settings(snapshot: Snapshot, openers: &Openers) -> Clouds {
 
 #[tokio::test]
 async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
-    let id = InstanceId::parse(CLOUD, "i-1").unwrap();
+    let id = InstanceId::parse(CLOUD, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").unwrap();
     let vm = Vm::named(id.clone(), "podvm-web-1a2b3c4d");
     let region = Region::default();
     region.0.lock().unwrap().insert(id.clone(), vm.clone());
@@ -88,15 +88,14 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
 }
 
 #[tokio::test]
-async fn a_cloud_that_nobody_opens_and_another_one_are_not_served() {
+async fn another_cloud_than_that_of_the_settings_is_not_served() {
     let refused = |clouds: &Clouds, cloud: &str| {
         let error = clouds.provider(cloud).map(|_| ()).unwrap_err();
         assert_eq!(error.class, ErrorClass::NotSupported);
         error.to_string()
     };
-    assert!(refused(&clouds(&Openers::default()), CLOUD).contains("does not delete VMs on docker"));
     let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
-    assert!(refused(&served, "gcp").contains("settings are for docker"));
+    assert!(refused(&served, "gcp").contains("settings are for vsphere"));
     assert!(refused(&served, "openstack").contains("is not a cloud"));
 }
 
@@ -112,18 +111,18 @@ async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their
         let clouds = Clouds::new([Served { settings, places: places() }], &openers, 1, &metrics);
         clouds.provider(cloud).map(|_| ()).unwrap_err().to_string()
     };
-    let [docker, gcp] = ["docker", "gcp"].map(|name| Cloud::named(name).unwrap());
-    let problem = refused(CloudSettings::new(ServedCloud::any_but([docker]), receiver()), "docker");
+    let [vsphere, gcp] = ["vsphere", "gcp"].map(|name| Cloud::named(name).unwrap());
+    let problem = refused(CloudSettings::new(ServedCloud::any_but([vsphere]), receiver()), "vsphere");
     assert!(problem.contains("which has settings of its own by --provider"), "{problem}");
     let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp");
-    assert!(problem.contains("--provider gcp are for docker"), "{problem}");
+    assert!(problem.contains("--provider gcp are for vsphere"), "{problem}");
 
     let [first, further] = [
-        CloudSettings::new(ServedCloud::any_but([docker]), receiver()),
-        CloudSettings::new(ServedCloud::only(docker), receiver()),
+        CloudSettings::new(ServedCloud::any_but([vsphere]), receiver()),
+        CloudSettings::new(ServedCloud::only(vsphere), receiver()),
     ]
     .map(|settings| Served { settings, places: places() });
-    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("docker").is_ok());
+    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("vsphere").is_ok());
 }
 
 /// A cloud of cloud-api-adaptor's whose VMs are in memory.

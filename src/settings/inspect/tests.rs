@@ -1,15 +1,19 @@
 use secrecy::SecretString;
 
 use super::*;
-use crate::provider::CATALOGUE;
+use crate::{provider::CATALOGUE, settings::Schema};
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
 fn inspect(settings: Pairs, credentials: Pairs) -> Inspection {
+    inspect_with(CATALOGUE, settings, credentials)
+}
+
+fn inspect_with(catalogue: Catalogue, settings: Pairs, credentials: Pairs) -> Inspection {
     let map = |pairs: Pairs| -> BTreeMap<String, SecretString> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
     };
-    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, CATALOGUE, Vec::new())
+    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, catalogue, Vec::new())
 }
 
 fn entry<'a>(inspection: &'a Inspection, name: &str) -> &'a Entry {
@@ -91,13 +95,15 @@ fn demands_on_tls_are_judged_as_the_webhook_judges_them() {
 
 #[test]
 fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
+    static UNSERVED: Schema = Schema { cloud: "unserved", keys: &[], check: None };
+    static SCHEMAS: [&Schema; 1] = [&UNSERVED];
     for (provider, verdict) in
-        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("vsphere", Verdict::Malformed)]
+        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("unserved", Verdict::Malformed)]
     {
-        let inspection =
-            inspect(&[("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")], &[]);
+        let settings = [("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")];
+        let inspection = inspect_with(Catalogue::new(&SCHEMAS), &settings, &[]);
         assert!(!inspection.is_right());
-        assert_eq!(inspection.provider, (provider == "vsphere").then_some("vsphere"));
+        assert_eq!(inspection.provider, (provider == "unserved").then_some("unserved"));
         assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(verdict, true)], "{provider}");
         assert_eq!(remarks(&inspection, "TLS_SKIP_VERIFY"), [(Verdict::Malformed, false)]);
         assert_eq!(remarks(&inspection, "NOBODYS"), [(Verdict::Unknown, false)]);

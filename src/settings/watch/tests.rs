@@ -7,9 +7,17 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
-use crate::provider::{CATALOGUE, libvirt};
+use crate::{
+    provider::{CATALOGUE, libvirt},
+    settings::Schema,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A cloud whose VMs are not deleted, and one whose are.
+const WITH_UNSERVED: Catalogue = Catalogue::new(&SCHEMAS);
+static SCHEMAS: [&Schema; 2] = [&UNSERVED, &libvirt::CLOUD.schema];
+static UNSERVED: Schema = Schema { cloud: "unserved", keys: &[], check: None };
 
 struct Fixture {
     folder: TempDir,
@@ -158,30 +166,30 @@ async fn the_task_ends_on_stop_and_without_receivers() {
 
 #[test]
 fn equal_content_and_equal_errors_are_no_news() {
-    let mut keeper = Keeper::new(CATALOGUE);
+    let mut keeper = Keeper::new(WITH_UNSERVED);
     let raw = |provider: &str| Raw {
         settings: [("CLOUD_PROVIDER".to_owned(), provider.into())].into(),
         ..Raw::default()
     };
-    assert!(keeper.accept(Ok(raw("vsphere"))));
-    assert!(!keeper.accept(Ok(raw("vsphere"))));
+    assert!(keeper.accept(Ok(raw("unserved"))));
+    assert!(!keeper.accept(Ok(raw("unserved"))));
     assert!(keeper.accept(Ok(raw("libvirt"))));
     assert!(!keeper.accept(Ok(raw("libvirt"))));
-    assert!(keeper.accept(Ok(raw("vsphere"))));
+    assert!(keeper.accept(Ok(raw("unserved"))));
     assert!(keeper.accept(Ok(raw("libvirt"))));
     assert_eq!(keeper.state.generation, 1);
 }
 
 #[test]
 fn settings_are_usable_when_deletions_can_go_by_them() {
-    let mut keeper = Keeper::new(CATALOGUE);
+    let mut keeper = Keeper::new(WITH_UNSERVED);
     for (provider, uris, usable) in [
-        ("vsphere", ["a", "a"], None),
+        ("unserved", ["a", "a"], None),
         ("opnstack", ["a", "a"], Some(false)),
         ("libvirt", ["test:///default", "test:///default"], Some(true)),
         ("libvirt", ["test:///default", "test:///other"], Some(false)),
         ("libvirt", ["nonsense", "nonsense"], Some(false)),
-        ("vsphere", ["a", "a"], None),
+        ("unserved", ["a", "a"], None),
         ("", ["", ""], Some(false)),
     ] {
         let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));

@@ -3,9 +3,10 @@
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
 use serde_json::json;
@@ -91,6 +92,59 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
         let new = |config: &PeerPodConfig| config.uid() != first.uid();
         wait::present(&configs, "waits", "it is made anew", DEADLINE, new).await?;
         configs.delete("waits", &DeleteParams::default()).await?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_configuration_waits_for_the_end_of_an_earlier_revision_of_the_operator() -> Result<()> {
+    without_operator(async |testbed: &Testbed| {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.yaml");
+        std::fs::write(
+            &file,
+            "apiVersion: confidentialcontainers.org/v1alpha1\nkind: PeerPodConfig\nmetadata: {name: after}\nspec: {limit: 1}\n",
+        )?;
+        let file = file.to_str().context("the folder's name is UTF-8")?;
+        let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
+        let deployment = serde_json::from_value(json!({
+            "metadata": { "name": "rolling" },
+            "spec": {
+                "replicas": 1, "selector": { "matchLabels": { "app": "rolling" } },
+                "template": {
+                    "metadata": { "labels": { "app": "rolling" } },
+                    "spec": { "nodeSelector": { "no": "where" }, "containers": [{ "name": "main", "image": "one" }] },
+                },
+            },
+        }))?;
+        deployments.create(&PostParams::default(), &deployment).await?;
+        let all_new = |it: &Deployment| it.status.as_ref().is_some_and(|it| it.updated_replicas == Some(1));
+        wait::present(&deployments, "rolling", "its Pod is made", DEADLINE, all_new).await?;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
+        let pod =
+            pods.list(&ListParams::default().labels("app=rolling")).await?.items.pop().context("a Pod")?;
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(ready)).await?;
+        let is_ready = |it: &Deployment| it.status.as_ref().is_some_and(|it| it.ready_replicas == Some(1));
+        wait::present(&deployments, "rolling", "its Pod is ready", DEADLINE, is_ready).await?;
+        let change = |spec| Patch::Merge(json!({ "spec": spec }));
+        let image = json!({ "spec": { "containers": [{ "name": "main", "image": "two" }] } });
+        let rolling = json!({ "paused": true, "template": image });
+        deployments.patch("rolling", &PatchParams::default(), &change(rolling)).await?;
+        let mut apply = start(testbed, &["apply", file, "--after-rollout=rolling"])?;
+        let told = complaint(&mut apply).await?;
+        ensure!(
+            told.contains("the Deployment rolling has 0 Pods of its present revision and 1 of earlier"),
+            "{told}"
+        );
+        let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
+        ensure!(configs.get_opt("after").await?.is_none(), "it was applied");
+        let resumed =
+            change(json!({ "paused": false, "strategy": { "type": "Recreate", "rollingUpdate": null } }));
+        deployments.patch("rolling", &PatchParams::default(), &resumed).await?;
+        succeeds(apply).await?;
+        configs.delete("after", &DeleteParams::default()).await?;
+        deployments.delete("rolling", &DeleteParams::default()).await?;
         Ok(())
     })
 }

@@ -122,7 +122,7 @@ async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration
     delete(api, "vsphere", HEALTHY).await?;
     wait::eventually("the VMs of the healthy cloud are gone", DEADLINE, async || {
         let left = api.list_metadata(&ListParams::default()).await?.items;
-        let left = left.iter().filter(|peerpod| peerpod.name_any().starts_with("gcp-")).count();
+        let left = left.iter().filter(|peerpod| peerpod.name_any().starts_with("vsphere-")).count();
         ensure!(left == 0 && memory.count() == 0, "{left} PeerPods and {} VMs are left", memory.count());
         Ok(())
     })

@@ -4,10 +4,9 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage,
+    Claim, Error, ErrorClass, InstanceId, Provider, Stage,
     aws::{CLOUD, POLICY},
     cloud::Recorded,
-    ownership,
 };
 use peers::{
     Does, HttpRelay,
@@ -17,7 +16,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::{Settings, vm_name};
 
-use super::check::{check, findings, outcomes};
+use super::{
+    check::{check, findings, outcomes},
+    own,
+};
 use crate::support::run;
 
 /// The account that moto plays.
@@ -68,18 +70,13 @@ impl Aws {
     }
 }
 
-async fn own(provider: &dyn Provider, id: &str, pod: &str) -> Result<OwnVm> {
-    let vm = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await?;
-    Ok(ownership::verify(vm, pod, NAME_LIMIT)?)
-}
-
 #[test]
 fn a_deletion_takes_four_requests() -> Result<()> {
     run(async {
         let aws = Aws::start().await?;
         let id = aws.moto.make(&vm_name("web"), "bare").await?;
         let provider = aws.open()?;
-        let accepted = provider.delete(&own(&*provider, &id, "web").await?).await?;
+        let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
         ensure!(!accepted.look_after.is_zero(), "it asks again at once");
         let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
         ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));

@@ -4,9 +4,7 @@ use std::{cell::OnceCell, fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::ResourceExt as _;
-use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage, azure::CLOUD, ownership,
-};
+use peerpod_operator::provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, azure::CLOUD};
 use peers::{
     Does,
     azure::{
@@ -21,7 +19,10 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use super::check::{check, findings};
+use super::{
+    check::{check, findings},
+    own,
+};
 use crate::support::{PROGRAM, alone_with, run};
 
 const ROLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider/azure/role.json"));
@@ -87,11 +88,6 @@ fn refusal(code: &str) -> String {
     json!({ "error": { "code": code, "message": "no" } }).to_string()
 }
 
-async fn own(provider: &dyn Provider, id: &str, pod: &str) -> Result<OwnVm> {
-    let vm = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await?;
-    Ok(ownership::verify(vm, pod, NAME_LIMIT)?)
-}
-
 /// Waits until nothing is left by what the provider says.
 async fn vanishes(provider: &dyn Provider, id: &str) -> Result<()> {
     let id = InstanceId::of(&CLOUD, id)?;
@@ -110,7 +106,7 @@ fn a_deletion_takes_four_requests_and_one_for_a_token() -> Result<()> {
         let name = vm_name("web");
         let id = azure.peer.make(&Vm::named(&name)).await?;
         let provider = azure.open()?;
-        let accepted = provider.delete(&own(&*provider, &id, "web").await?).await?;
+        let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
         ensure!(!accepted.look_after.is_zero(), "it asks again at once");
         wait::eventually("Azure deletes it", DEADLINE, async || {
             let names = azure.names().await?;
@@ -218,20 +214,20 @@ fn an_interface_that_azure_holds_is_deleted_later_and_its_address_after_it() -> 
         azure.peer.make(&Vm::named(&other)).await?;
         azure.peer.behave(&id, Behavior::HoldsInterface).await?;
         let provider = azure.open()?;
-        provider.delete(&own(&*provider, &id, "web").await?).await?;
+        provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
         wait::eventually("the VM is gone", DEADLINE, async || {
             ensure!(matches!(azure.describe(&id).await?, Ok(Stage::Remains(_))));
             Ok(())
         })
         .await?;
-        let refused = provider.delete(&own(&*provider, &id, "web").await?).await;
+        let refused = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await;
         ensure!(refused.as_ref().is_err_and(|error| error.class == ErrorClass::Refused), "{refused:?}");
 
         let interface =
             id.replace("Microsoft.Compute/virtualMachines", "Microsoft.Network/networkInterfaces") + "-net";
         azure.peer.behave(&interface, Behavior::Well).await?;
         wait::eventually("all of it is deleted", DEADLINE, async || {
-            if let Ok(own) = own(&*provider, &id, "web").await {
+            if let Ok(own) = own(&*provider, &CLOUD, &id, "web").await {
                 provider.delete(&own).await?;
             }
             let names = azure.names().await?;
@@ -257,7 +253,8 @@ fn a_locked_vm_stays_and_its_refusal_says_why() -> Result<()> {
         let id = azure.peer.make(&Vm::named(&name)).await?;
         azure.peer.behave(&id, Behavior::Locked).await?;
         let provider = azure.open()?;
-        let refused = provider.delete(&own(&*provider, &id, "web").await?).await.err().context("deleted")?;
+        let refused =
+            provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await.err().context("deleted")?;
         ensure!(
             refused.class == ErrorClass::Refused && refused.to_string().contains("ScopeLocked"),
             "{refused}"

@@ -38,6 +38,36 @@ fn gcp_keeps_the_contract() -> Result<()> {
 }
 
 #[test]
+fn ibmcloud_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("ibmcloud", 13)
+}
+
+#[test]
+fn powervs_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("ibmcloud-powervs", 13)
+}
+
+#[test]
+fn byom_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("byom", 9)
+}
+
+#[test]
+fn docker_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("docker", 12)
+}
+
+#[test]
 fn aws_keeps_the_contract() -> Result<()> {
     keeps_the_contract("aws", 15)
+}
+
+#[test]
+fn alibabacloud_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("alibabacloud", 15)
+}
+
+#[test]
+fn vsphere_keeps_the_contract() -> Result<()> {
+    keeps_the_contract("vsphere", 11)
 }

@@ -4,9 +4,8 @@ use std::{fs, net::SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, NAME_LIMIT, OwnVm, Provider, Stage,
+    Claim, Error, ErrorClass, InstanceId, Provider, Stage,
     gcp::{CLOUD, ROLE},
-    ownership,
 };
 use peers::{
     Does, HttpRelay,
@@ -16,7 +15,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testbed::{Settings, vm_name};
 
-use super::check::{check, findings, outcomes};
+use super::{
+    check::{check, findings, outcomes},
+    own,
+};
 use crate::support::run;
 
 const ACCOUNT: &str = "operator@peer-pods.iam.gserviceaccount.com";
@@ -59,11 +61,6 @@ impl Gcp {
     }
 }
 
-async fn own(provider: &dyn Provider, id: &str, pod: &str) -> Result<OwnVm> {
-    let vm = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await?;
-    Ok(ownership::verify(vm, pod, NAME_LIMIT)?)
-}
-
 #[test]
 fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
     run(async {
@@ -73,7 +70,7 @@ fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
         for (instance, id) in [(Instance::running(&name), name.clone()), (elsewhere, elsewhere.path())] {
             gcp.peer.make(&instance).await?;
             let (provider, before) = (gcp.open()?, gcp.requests().len());
-            let accepted = provider.delete(&own(&*provider, &id, "web").await?).await?;
+            let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
             ensure!(!accepted.look_after.is_zero(), "it asks again at once");
             gcp.peer.remove(&instance).await?;
             let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
@@ -188,7 +185,7 @@ fn a_protected_vm_stays_and_its_refusal_says_why() -> Result<()> {
         let instance = Instance { protected: true, ..Instance::running(&name) };
         gcp.peer.make(&instance).await?;
         let provider = gcp.open()?;
-        let refused = provider.delete(&own(&*provider, &name, "web").await?).await;
+        let refused = provider.delete(&own(&*provider, &CLOUD, &name, "web").await?).await;
         let refused = refused.err().context("it was deleted")?;
         ensure!(
             refused.class == ErrorClass::Refused && refused.to_string().contains("protected"),

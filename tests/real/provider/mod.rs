@@ -1,11 +1,29 @@
 //! The operator and its clouds: reaching them, their VMs, and the places where VMs may be.
 
+mod alibabacloud;
+mod all;
 mod aws;
 mod azure;
+mod byom;
 mod check;
 mod contract;
+mod docker;
 mod far_host;
+mod former;
 mod gcp;
+mod ibm;
+mod ibmcloud;
 mod places;
+mod powervs;
 mod qemu;
 mod several;
+mod vsphere;
+
+use anyhow::Result;
+use peerpod_operator::provider::{Claim, Cloud, InstanceId, OwnVm, Provider, ownership};
+
+/// The VM with this identifier, proven to be this Pod's.
+async fn own(provider: &dyn Provider, cloud: &Cloud, id: &str, pod: &str) -> Result<OwnVm> {
+    let vm = provider.describe(&InstanceId::of(cloud, id)?, &Claim::default()).await?;
+    Ok(ownership::verify(vm, pod, cloud.name_limit)?)
+}

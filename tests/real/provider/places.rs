@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::{DeleteParams, Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, names::PLACES, provider::aws};
@@ -21,6 +21,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
+use super::former::Former;
 use crate::{
     process::leadership::{elected, standby, until_leads},
     support::{ABANDON, Alone, PROGRAM, Scene, alone, alone_with},
@@ -43,7 +44,7 @@ async fn entries(alone: &Alone<'_>) -> Result<Vec<(String, Value)>> {
 }
 
 /// Waits until so many places are recorded; gives the key of the one that the settings name.
-async fn until_recorded(alone: &Alone<'_>, count: usize) -> Result<String> {
+pub async fn until_recorded(alone: &Alone<'_>, count: usize) -> Result<String> {
     wait::eventually("the places are recorded", DEADLINE, async || {
         let entries = entries(alone).await?;
         ensure!(entries.len() == count, "{entries:?}");
@@ -335,25 +336,12 @@ fn a_vm_in_the_project_before_holds_its_peerpod_until_that_project_is_named_agai
     alone_with(start, async |alone| {
         let (peer, before, here) = cloud.get().context("the cloud was started")?;
         until_recorded(alone, 1).await?;
-        let (pod, name) = (alone.scene().pods.run("web").await?, vm_name("web"));
-        let vm = Instance { project: OTHER_PROJECT, zone: OTHER_ZONE, ..Instance::running(&name) };
-        peer.make(&vm).await?;
-        let peerpod = alone.scene().caa.record(&pod, "gcp", &name).await?.name_any();
-        alone.operator.mount(here)?;
-        alone.operator.reloaded(2, 0).await?;
-        until_recorded(alone, 2).await?;
-
-        alone.scene().pods.delete("web").await?;
-        let held = alone.scene().held(&peerpod, "InvalidSettings").await?;
-        ensure!(held.message.contains("GCP_PROJECT_ID"), "{}", held.message);
-        alone.scene().shows_none_of(&peerpod, &[OTHER_PROJECT, "127.0.0.1"]).await?;
-        ensure!(peer.state(&vm).await?.instance, "the VM is gone");
-
-        alone.operator.mount(before)?;
-        // Compute Engine gets its time for the deletion.
-        wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
-        ensure!(!peer.state(&vm).await?.instance, "the VM is there");
-        Ok(())
+        let name = vm_name("web");
+        let instance = Instance { project: OTHER_PROJECT, zone: OTHER_ZONE, ..Instance::running(&name) };
+        peer.make(&instance).await?;
+        let hidden = [OTHER_PROJECT, "127.0.0.1"];
+        let vm = Former { cloud: "gcp", id: &name, before, here, setting: "GCP_PROJECT_ID", hidden: &hidden };
+        vm.holds(alone, async || Ok(peer.state(&instance).await?.instance)).await
     })
 }
 
@@ -372,24 +360,13 @@ fn an_instance_in_the_region_before_holds_its_peerpod_until_that_region_is_named
     alone_with(start, async |alone| {
         let (moto, before, here) = cloud.get().context("the cloud was started")?;
         until_recorded(alone, 1).await?;
-        let pod = alone.scene().pods.run("web").await?;
         // With an elastic address and an interface of its own.
         let id = moto.make(&vm_name("web"), "running").await?;
-        let peerpod = alone.scene().caa.record(&pod, "aws", &id).await?.name_any();
-        alone.operator.mount(here)?;
-        alone.operator.reloaded(2, 0).await?;
-        until_recorded(alone, 2).await?;
-
-        alone.scene().pods.delete("web").await?;
-        let held = alone.scene().held(&peerpod, "InvalidSettings").await?;
-        ensure!(held.message.contains("AWS_REGION"), "{}", held.message);
-        alone.scene().shows_none_of(&peerpod, &["eu-west-1", "127.0.0.1", "123456789012"]).await?;
-        ensure!(moto.left(&id).await?.vm, "the VM is gone");
-
-        alone.operator.mount(before)?;
-        wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
+        let hidden = ["eu-west-1", "127.0.0.1", "123456789012"];
+        let vm = Former { cloud: "aws", id: &id, before, here, setting: "AWS_REGION", hidden: &hidden };
+        vm.holds(alone, async || Ok(moto.left(&id).await?.vm)).await?;
         let left = moto.left(&id).await?;
-        ensure!(!left.vm && left.belongings == 0, "{left:?}");
+        ensure!(left.belongings == 0, "{left:?}");
         Ok(())
     })
 }

@@ -22,7 +22,6 @@ use testbed::wait::{self, DEADLINE};
 
 use self::stage::{a_pod, with_webhook};
 use super::stage::VM;
-use crate::support::second_after;
 
 #[test]
 fn what_a_peer_pod_config_brings_is_called_through_its_service() -> Result<()> {
@@ -133,7 +132,7 @@ fn one_webhook_takes_anothers_place_under_load_and_no_pod_is_admitted_unchanged(
     with_webhook("succeeded", async |stage| {
         let succeed = async |of: &str, by: &str| {
             // Which one is older is told by whole seconds.
-            second_after(Timestamp::now()).await?;
+            wait::second_after(Timestamp::now()).await?;
             stage.configure(by).await?;
             stage.until(by, "AdmissionShared").await?;
             stage.configs.delete(of, &DeleteParams::default()).await?;

@@ -17,7 +17,7 @@ use crate::pki::{self, Pki};
 use crate::process::{Lifetime, Process};
 use crate::tools::Tools;
 
-const SERVICE_RANGE: &str = "10.96.0.0/16";
+pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// How long after the end of its lease a node counts as lost, as Kubernetes has it.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 

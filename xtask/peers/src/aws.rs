@@ -8,17 +8,11 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use cluster::process::{Lifetime, Process};
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, body::Bytes};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::python;
+use crate::{control::Control, python};
 
 /// How long it may take until it listens.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
@@ -30,8 +24,7 @@ pub const REGION: &str = "eu-west-1";
 #[derive(Debug)]
 pub struct Moto {
     api: SocketAddr,
-    control: SocketAddr,
-    client: Client<HttpConnector, Full<Bytes>>,
+    control: Control,
     _process: Process,
 }
 
@@ -66,8 +59,8 @@ impl Moto {
         });
         let (api, control) = ports.await?;
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        Ok(Self { api: local(api), control: local(control), client, _process: process })
+        let control = Control::new(format!("http://{}", local(control)));
+        Ok(Self { api: local(api), control, _process: process })
     }
 
     /// Where its API is.
@@ -78,13 +71,13 @@ impl Moto {
     /// Makes an instance of this name, and gives its identifier. `kind` is `running`, `stopped`, `remains` (each with an elastic
     /// address and an interface of its own), `bare` or `data` (with a user's volume).
     pub async fn make(&self, name: &str, kind: &str) -> Result<String> {
-        let made = self.ask("make", &json!({"name": name, "kind": kind})).await?;
+        let made = self.control.ask("make", &json!({"name": name, "kind": kind})).await?;
         made["id"].as_str().map(str::to_owned).context("an instance without an identifier")
     }
 
     /// What is there of an instance.
     pub async fn left(&self, instance: &str) -> Result<Left> {
-        let left = self.ask("left", &json!({"instance": instance})).await?;
+        let left = self.control.ask("left", &json!({"instance": instance})).await?;
         let yes = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
         let belongings = left["belongings"].as_u64().context("no belongings")?;
         Ok(Left { vm: yes("vm")?, belongings, user_data: yes("userData")? })
@@ -92,35 +85,25 @@ impl Moto {
 
     /// Terminates an instance, and deletes what bears its identifier.
     pub async fn remove(&self, instance: &str) -> Result<()> {
-        self.ask("remove", &json!({"instance": instance})).await.map(drop)
+        self.control.ask("remove", &json!({"instance": instance})).await.map(drop)
     }
 
     /// Makes a user who may do this policy's actions alone, and gives identifier and secret of the access key.
     pub async fn user(&self, policy: &str) -> Result<(String, String)> {
-        let key = self.ask("user", &json!({"policy": policy})).await?;
+        let key = self.control.ask("user", &json!({"policy": policy})).await?;
         let part = |name: &str| key[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
         Ok((part("id")?, part("secret")?))
     }
 
     /// Makes a role that every token's bearer may assume and that may do this policy's actions alone. Gives its ARN.
     pub async fn role(&self, policy: &str) -> Result<String> {
-        let role = self.ask("role", &json!({"policy": policy})).await?;
+        let role = self.control.ask("role", &json!({"policy": policy})).await?;
         role["arn"].as_str().map(str::to_owned).context("a role without an ARN")
     }
 
     /// Whether signatures and rights count. While they do, moto cannot answer requests that are not signed, as those for a role are.
     pub async fn rights(&self, count: bool) -> Result<()> {
-        self.ask("rights", &json!({"count": count})).await.map(drop)
-    }
-
-    async fn ask(&self, what: &str, with: &Value) -> Result<Value> {
-        let request =
-            Request::post(format!("http://{}/{what}", self.control)).body(with.to_string().into())?;
-        let answer = self.client.request(request).await.context("moto's control")?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        ensure!(status.is_success(), "{what} {with}: {}", String::from_utf8_lossy(&body));
-        Ok(serde_json::from_slice(&body)?)
+        self.control.ask("rights", &json!({"count": count})).await.map(drop)
     }
 }
 

@@ -4,22 +4,13 @@
 //! (`armcompute/fake`, `armnetwork/fake` and others) read each request and write each answer. The endpoint for tokens and the
 //! metadata service are at the same address.
 
-use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
-use cluster::{
-    process::{Lifetime, Process},
-    tools::{self, Module},
-};
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, body::Bytes};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use anyhow::{Context as _, Result};
+use cluster::tools::{self, Module};
 use serde_json::{Value, json};
 
-use crate::HttpRelay;
+use crate::{HttpRelay, go_server::GoServer};
 
 /// The tenant of the pod VMs' subscriptions.
 pub const TENANT: &str = "11111111-1111-1111-1111-111111111111";
@@ -55,15 +46,9 @@ pub const ASK_FOR_RIGHTS: &str = "Microsoft.Authorization/permissions/read";
 const PROGRAM: &str = "azure";
 const MODULE: Module =
     Module::new("azure", concat!(env!("CARGO_MANIFEST_DIR"), "/azure"), &[(PROGRAM, "peers/azure")]);
-const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The server, behind a relay.
-pub struct Azure {
-    address: SocketAddr,
-    relay: HttpRelay,
-    client: Client<HttpConnector, Full<Bytes>>,
-    _process: Process,
-}
+pub struct Azure(GoServer);
 
 /// An application, or the managed identity of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -147,20 +132,8 @@ impl Azure {
     /// Starts a server with its log in `dir`, which it has to itself, with both tenants, both subscriptions and both groups of
     /// each, and an application with [`ACTIONS`]. It is built first if need be, which takes minutes.
     pub async fn start(dir: &Path) -> Result<Self> {
-        let program = tools::program(&MODULE, PROGRAM).await?;
-        let mut command = Command::new(program);
-        command.args(["-listen", "127.0.0.1:0"]);
-        let process = Process::start(PROGRAM, &command, dir, Lifetime::Owned)?;
-        let listens = || async {
-            let log = std::fs::read_to_string(process.log())?;
-            let line = log.lines().find_map(|line| line.strip_prefix("listening at "));
-            Ok(line.context("it does not listen yet")?.parse::<SocketAddr>()?)
-        };
-        let address = process.wait_until("it listens", START_DEADLINE, listens).await?;
-        let relay = HttpRelay::start(address).await?;
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        let azure = Self { address, relay, client, _process: process };
-        azure.control("address", &azure.url().into()).await?;
+        let azure = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
+        azure.0.control.ask("address", &azure.url().into()).await?;
         for (subscription, group) in [
             (SUBSCRIPTION, GROUP),
             (SUBSCRIPTION, OTHER_GROUP),
@@ -176,12 +149,12 @@ impl Azure {
 
     /// The relay by which everything is reached.
     pub fn relay(&self) -> &HttpRelay {
-        &self.relay
+        &self.0.relay
     }
 
     /// The URL of Resource Manager, of the endpoint for tokens and of the metadata service.
     pub fn url(&self) -> String {
-        format!("http://{}", self.relay.address())
+        format!("http://{}", self.0.relay.address())
     }
 
     /// Adds a principal, or changes it.
@@ -190,24 +163,25 @@ impl Azure {
         let wanted = json!({
             "Tenant": tenant, "Client": client, "Secret": secret, "Managed": managed, "Actions": actions,
         });
-        self.control("principal", &wanted).await.map(drop)
+        self.0.control.ask("principal", &wanted).await.map(drop)
     }
 
     /// A token of a cluster that stands for this principal, good for so many seconds.
     pub async fn assertion(&self, client: &str, seconds: i32) -> Result<String> {
-        let answer = self.control("assertion", &json!({ "Client": client, "Seconds": seconds })).await?;
+        let answer =
+            self.0.control.ask("assertion", &json!({ "Client": client, "Seconds": seconds })).await?;
         Ok(answer.as_str().context("the server gave no token")?.to_owned())
     }
 
     /// Lets every access token expire that was given out so far.
     pub async fn expire(&self) -> Result<()> {
-        self.control("expire", &Value::Null).await.map(drop)
+        self.0.control.ask("expire", &Value::Null).await.map(drop)
     }
 
     /// Adds a resource group, and its subscription.
     pub async fn group(&self, subscription: &str, tenant: &str, group: &str) -> Result<()> {
         let wanted = json!({ "Subscription": subscription, "Tenant": tenant, "Group": group });
-        self.control("group", &wanted).await.map(drop)
+        self.0.control.ask("group", &wanted).await.map(drop)
     }
 
     /// Makes a VM with an interface and a disk, and gives its identifier.
@@ -217,13 +191,13 @@ impl Azure {
             "Subscription": subscription, "Tenant": tenant, "Group": group, "Name": name, "Address": address,
             "DataDisk": data_disk.unwrap_or_default(), "Detach": detach,
         });
-        let answer = self.control("vm", &wanted).await?;
+        let answer = self.0.control.ask("vm", &wanted).await?;
         Ok(answer.as_str().context("the server gave no identifier")?.to_owned())
     }
 
     /// Removes a VM at once, with what goes with it, or any other resource.
     pub async fn remove(&self, id: &str) -> Result<()> {
-        self.control("remove", &id.into()).await.map(drop)
+        self.0.control.ask("remove", &id.into()).await.map(drop)
     }
 
     /// From now on the cloud behaves so to this resource.
@@ -236,21 +210,11 @@ impl Azure {
             Behavior::Locked => "locked",
             Behavior::Hidden => "hidden",
         };
-        self.control("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+        self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
     }
 
     /// The identifiers of all resources.
     pub async fn resources(&self) -> Result<Vec<String>> {
-        Ok(serde_json::from_value(self.control("resources", &Value::Null).await?)?)
-    }
-
-    async fn control(&self, what: &str, wanted: &Value) -> Result<Value> {
-        let uri = format!("http://{}/_control/{what}", self.address);
-        let request = Request::post(uri).body(Full::new(wanted.to_string().into()))?;
-        let answer = self.client.request(request).await?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        ensure!(status.is_success(), "{what}: {status}: {}", String::from_utf8_lossy(&body));
-        Ok(serde_json::from_slice(&body)?)
+        Ok(serde_json::from_value(self.0.control.ask("resources", &Value::Null).await?)?)
     }
 }

@@ -4,12 +4,19 @@
 //! which judge each request. Every one gets its state in a folder of its own, so that many run side by side and none touches what
 //! the machine itself has.
 
+pub mod alibaba;
 pub mod aws;
 pub mod azure;
+mod control;
+pub mod docker;
 pub mod gcp;
+mod go_server;
 mod http_relay;
+pub mod ibm;
 pub mod libvirt;
 mod python;
 pub mod sshd;
+pub mod vsphere;
 
+pub use control::Control;
 pub use http_relay::{Does, HttpRelay, Seen};

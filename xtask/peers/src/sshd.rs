@@ -12,7 +12,11 @@ use cluster::address::loopback;
 use cluster::process::{Lifetime, Process, Signal};
 
 const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
+/// Where it listens unless told otherwise.
 const PORT: u16 = 2222;
+
+/// What those see as their root who are let in for SFTP alone. sshd wants nobody else to be able to write in a folder above it.
+const ROOT: &str = "/run/peer-sftp";
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What an sshd does for those that it lets in.
@@ -20,8 +24,12 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 pub struct Options {
     /// The folder that sessions find at `/run/libvirt`; none for the machine's own.
     pub libvirt: Option<PathBuf>,
+    /// The folder that those who are let in see as their root, for SFTP and nothing else; none to let them do what they want.
+    pub sftp: Option<PathBuf>,
     /// Where it listens; none for a loopback address of its own.
     pub address: Option<Ipv4Addr>,
+    /// Its port, if not 2222.
+    pub port: Option<u16>,
     /// Further lines of `sshd_config`, such as `AllowStreamLocalForwarding no`.
     pub configuration: String,
 }
@@ -31,6 +39,7 @@ pub struct Options {
 pub struct Sshd {
     dir: PathBuf,
     address: Ipv4Addr,
+    port: u16,
     process: Process,
 }
 
@@ -38,7 +47,8 @@ pub struct Sshd {
 const RUN: &str = r#"set -e
 mkdir -p /run/sshd
 if [ -n "$1" ]; then mkdir -p /run/libvirt; mount --bind "$1" /run/libvirt; fi
-shift
+if [ -n "$2" ]; then mkdir -p "$3"; mount --bind "$2" "$3"; fi
+shift 3
 exec "$@"
 "#;
 
@@ -58,22 +68,30 @@ impl Sshd {
             known += &fs::read_to_string(dir.join(format!("id_{kind}.pub")))?;
         }
         fs::write(dir.join("authorized_keys"), known)?;
-        let address = options.address.unwrap_or_else(loopback);
+        let (address, port) = (options.address.unwrap_or_else(loopback), options.port.unwrap_or(PORT));
         fs::write(dir.join("sshd_config"), configuration(dir, address, options))?;
 
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", RUN, "sh"]);
-        command.arg(options.libvirt.as_deref().unwrap_or(Path::new("")));
+        for folder in [&options.libvirt, &options.sftp] {
+            command.arg(folder.as_deref().unwrap_or(Path::new("")));
+        }
+        command.arg(ROOT);
         command.args(["/usr/sbin/sshd", "-D", "-e", "-f"]).arg(dir.join("sshd_config"));
         let process = Process::start("sshd", &command, dir, Lifetime::Owned)?;
-        let probe = || async { Ok(TcpStream::connect((address, PORT))?) };
+        let probe = || async { Ok(TcpStream::connect((address, port))?) };
         process.wait_until("sshd answers", READY_DEADLINE, probe).await?;
-        Ok(Self { dir: dir.to_owned(), address, process })
+        Ok(Self { dir: dir.to_owned(), address, port, process })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
     }
 
     /// Address and port, as in a URI.
     pub fn authority(&self) -> String {
-        format!("{}:{PORT}", self.address)
+        format!("{}:{}", self.address, self.port)
     }
 
     /// The private key of this kind (`ed25519`, `ecdsa`, `rsa`) that it lets in.
@@ -84,10 +102,15 @@ impl Sshd {
     /// Writes a `known_hosts` file with its host key of this kind.
     pub fn known_hosts(&self, kind: &str) -> Result<PathBuf> {
         let path = self.dir.join(format!("known_hosts_{kind}"));
-        let key = fs::read_to_string(self.dir.join(format!("host_{kind}.pub")))?;
-        fs::write(&path, format!("[{}]:{PORT} {key}", self.address))
+        let key = self.host_key(kind)?;
+        fs::write(&path, format!("[{}]:{} {key}", self.address, self.port))
             .with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Its public host key of this kind, as in a file of OpenSSH.
+    pub fn host_key(&self, kind: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.dir.join(format!("host_{kind}.pub")))?)
     }
 
     /// Its sessions that are open: it has a process for each connection.
@@ -118,13 +141,16 @@ pub fn keygen(path: &Path, kind: &str, passphrase: &str) -> Result<()> {
 }
 
 fn configuration(dir: &Path, address: Ipv4Addr, options: &Options) -> String {
-    let dir = dir.display();
+    let (dir, port) = (dir.display(), options.port.unwrap_or(PORT));
+    let sftp = options.sftp.as_ref().map_or_else(String::new, |_| {
+        format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {ROOT}\n")
+    });
     // Of several lines with the same keyword the first counts.
     format!(
-        "{}\nListenAddress {address}\nPort {PORT}\nPidFile none\nUsePAM no\nStrictModes no\n\
+        "{}\nListenAddress {address}\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\n\
          PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
          HostKey {dir}/host_ed25519\nHostKey {dir}/host_ecdsa\nHostKey {dir}/host_rsa\n\
-         AuthorizedKeysFile {dir}/authorized_keys\n",
+         AuthorizedKeysFile {dir}/authorized_keys\n{sftp}",
         options.configuration
     )
 }

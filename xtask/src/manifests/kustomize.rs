@@ -3,7 +3,7 @@
 //! ```text
 //! base/                  everything but the namespace, and the settings
 //! namespace/             the namespace
-//! overlays/PROVIDER/     both, and peer-pods-cm and peer-pods-secret from two files that people fill in
+//! overlays/PROVIDER/     both, peer-pods-cm and peer-pods-secret from two files that people fill in, and rights for it alone
 //! components/NAME/       an option each
 //! ```
 
@@ -11,6 +11,7 @@ use anyhow::Result;
 use peerpod_operator::{
     install::{self, Component, Manifest, Options, guard, monitoring, samples},
     names::{CONFIG_MAP, SECRET},
+    peerpodconfig::resources::token_volumes,
     provider::{CLOUDS, Cloud},
 };
 use serde::Serialize;
@@ -110,14 +111,18 @@ fn base(objects: &[Manifest]) -> Result<Files> {
 fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     let generator =
         |name: &str, file: &str| json!({ "name": name, "namespace": options.namespace, "envs": [file] });
+    let rights = install::cloud_rights(provider, options)?;
+    let further = (!rights.is_empty()).then(|| "rights.yaml".to_owned());
+    let resources = ["../../namespace".to_owned(), "../../base".to_owned()].into_iter().chain(further);
     let kustomization = Kustomization {
-        resources: vec!["../../namespace".to_owned(), "../../base".to_owned()],
+        resources: resources.collect(),
         // A name that follows the content would be a new object for each change, which no running Pod reads.
         generator_options: Some(
             json!({ "disableNameSuffixHash": true, "labels": Component::Adaptor.labels() }),
         ),
         config_map_generator: vec![generator(CONFIG_MAP, "settings.env")],
         secret_generator: vec![generator(SECRET, "credentials.env")],
+        patches: tokens(provider)?,
         ..Kustomization::new()
     };
     let about = format!(
@@ -128,11 +133,29 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
         caveat(provider)
     );
     let folder = format!("kustomize/overlays/{provider}");
-    Ok(Files::from([
+    let mut files = Files::from([
         (format!("{folder}/kustomization.yaml").into(), kustomization.print(&about)?),
         (format!("{folder}/settings.env").into(), env_file(provider, Place::ConfigMap)),
         (format!("{folder}/credentials.env").into(), env_file(provider, Place::Secret)),
-    ]))
+    ]);
+    if !rights.is_empty() {
+        files.insert(format!("{folder}/rights.yaml").into(), yaml(rights.iter())?);
+    }
+    Ok(files)
+}
+
+/// Gives the operator's Pods the tokens by which they are known to this cloud.
+fn tokens(provider: &Cloud) -> Result<Vec<Value>> {
+    let mut patches = Vec::new();
+    for (volume, mount) in token_volumes(provider) {
+        for (path, part) in [("volumes", to_value(volume)?), ("containers/0/volumeMounts", to_value(mount)?)]
+        {
+            let patch = operation("add", &format!("/spec/template/spec/{path}/-"), &part)?;
+            patches
+                .push(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }));
+        }
+    }
+    Ok(patches)
 }
 
 /// An option.

@@ -51,10 +51,7 @@ pub(super) fn comment(key: &Key) -> String {
 
 /// What people have to know before they install for this provider; begins with a space, or is empty.
 pub(super) fn caveat(provider: &Cloud) -> String {
-    let unsupported = "This version of the operator DELETES NO VM of this provider: deleted PeerPods stay, and so do their VMs \
-                       and namespaces.";
-    let caveats = [provider.caveat, (!provider.is_reaped()).then_some(unsupported)];
-    caveats.into_iter().flatten().flat_map(|caveat| [" ", caveat]).collect()
+    provider.caveat.into_iter().flat_map(|caveat| [" ", caveat]).collect()
 }
 
 /// Text as lines of a comment, each ending in a line break.

@@ -10,7 +10,10 @@ use cluster::{
     tools::{self, Tools},
 };
 use peerpod_operator::install::NAME;
-use peers::{aws::Moto, azure::Azure, gcp::ComputeEngine};
+use peers::{
+    alibaba::Alibaba, aws::Moto, azure::Azure, docker::Podman, gcp::ComputeEngine, ibm::Ibm, vsphere::Vsphere,
+};
+use testbed::stand_in;
 
 use crate::repository;
 
@@ -34,8 +37,13 @@ pub(crate) async fn run() -> Result<()> {
     Moto::install().await?;
     Azure::install().await?;
     ComputeEngine::install().await?;
+    Ibm::install().await?;
+    Alibaba::install().await?;
+    Vsphere::install().await?;
+    Podman::install()?;
     if node::obstacle().is_none() {
         node::install().await?;
+        stand_in::install().await?;
     }
     progress.step("lints");
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;

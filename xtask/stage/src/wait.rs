@@ -2,9 +2,10 @@
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 pub use cluster::wait::eventually;
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use kube::{
     Api, Resource,
     runtime::{WatchStreamExt as _, watcher},
@@ -80,4 +81,13 @@ pub fn unless_gone<T>(outcome: kube::Result<T>) -> Result<()> {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         outcome => Ok(outcome.map(drop)?),
     }
+}
+
+/// What the API server and kubelets date, they date by whole seconds: returns in a later one than this.
+pub async fn second_after(time: Timestamp) -> Result<()> {
+    eventually("the clock shows another second", DEADLINE, async || {
+        ensure!(Timestamp::now().as_second() > time.as_second());
+        Ok(())
+    })
+    .await
 }

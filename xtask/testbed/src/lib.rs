@@ -4,18 +4,20 @@
 //! - [`Operator`]: the operator's program as it runs in a cluster, under the generated `ServiceAccount`'s own token and
 //!   with [settings](MountedFolder) mounted as a kubelet mounts them.
 //! - [`Caa`]: does what cloud-api-adaptor does, with its rights and no more.
-//! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes no VMs.
+//! - [`stand_in`]: an image for the DaemonSet of cloud-api-adaptor on a real node, whose program makes VMs as told.
 //! - [`RealNode`]: what an operator that is a Pod needs around it; [`OperatorPods`]: that operator.
 //! - [`Shell`]: commands as a user types them; [`docs`]: those of README.md and docs/.
 //! - [`Pods`]: Pods on a fake node, which end as soon as they are deleted; [`Kubelet`]: a node whose Pods end when told.
 //! - [`PodRunner`]: really runs Pods of the operator's own image, at addresses of their own on this machine.
 //! - [`FakeNodes`]: further fake nodes, with labels.
+//! - [`BringYourOwn`]: the pool of the provider byom.
 //! - [`contract`]: the clouds that the contract's scenarios run on.
 //! - [`repository`]: its folder, and cargo in it.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
 
+pub mod byom_pool;
 mod caa;
 pub mod contract;
 mod disk;
@@ -33,6 +35,7 @@ mod settings;
 mod shell;
 pub mod stand_in;
 
+pub use byom_pool::BringYourOwn;
 pub use caa::{Caa, Vm, peerpod_object, vm_name};
 pub use disk::Disk;
 pub use installation::{Options, Testbed};

@@ -1,6 +1,6 @@
 //! The operator as its users have it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
@@ -9,6 +9,7 @@ use kube::{
     api::{ListParams, LogParams},
 };
 use peerpod_operator::{NAMESPACE, install::NAME};
+use tokio::time::timeout;
 
 use crate::{
     Metrics,
@@ -17,6 +18,9 @@ use crate::{
 
 /// The labels of the operator's Pods, and of nobody else's.
 const LABELS: &str = "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=operator";
+
+/// For the metrics of one Pod. One that was evicted does not answer at all, and the client alone waits for minutes.
+const METRICS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The Pods of the operator's Deployment.
 #[derive(Clone)]
@@ -58,7 +62,8 @@ impl OperatorPods {
             let name = pod.name_any();
             let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}:8080/proxy/metrics");
             let request = hyper::Request::get(path).body(Vec::new())?;
-            let text = self.client.request_text(request).await;
+            let text = timeout(METRICS_DEADLINE, self.client.request_text(request)).await;
+            let text = text.with_context(|| format!("{name} did not answer in {METRICS_DEADLINE:?}"))?;
             all.insert(name, Metrics::parse(text.context("asking an operator's Pod for its metrics")?)?);
         }
         ensure!(!all.is_empty(), "there is no Pod of the operator");
@@ -72,7 +77,7 @@ impl OperatorPods {
         for pod in self.list().await.unwrap_or_default() {
             let name = pod.name_any();
             let log = self.api().logs(&name, &params).await.unwrap_or_else(|error| error.to_string());
-            logs.push(format!("the last of {name}:\n{log}\n"));
+            logs.push(format!("{name}: {}\nthe last of its log:\n{log}\n", state(&pod)));
         }
         logs.concat()
     }
@@ -80,4 +85,12 @@ impl OperatorPods {
     fn api(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
+}
+
+/// Where a Pod runs and in what state it is, with the reason where there is one: an eviction tells nothing in a log.
+fn state(pod: &Pod) -> String {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("no node");
+    let status = pod.status.clone().unwrap_or_default();
+    let parts = [status.phase, status.reason, status.message].into_iter().flatten();
+    format!("on {node}: {}", parts.collect::<Vec<_>>().join(", "))
 }

@@ -9,11 +9,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use kube::Client;
 use peerpod_operator::{
+    NAMESPACE,
     provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
     settings::{Raw, Snapshot},
 };
-use peers::azure::{CLIENT, GROUP, SECRET, SUBSCRIPTION, TENANT};
+use peers::{
+    alibaba::{self, Alibaba},
+    azure::{CLIENT, GROUP, SECRET, SUBSCRIPTION, TENANT},
+    ibm::Ibm,
+    vsphere::{DATACENTER, FOLDER, PASSWORD, USER, Vsphere},
+};
 
 /// The content of `peer-pods-cm` and `peer-pods-secret`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +42,7 @@ impl Settings {
             ("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", &base),
         ];
         Self {
-            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            config_map: pairs(config_map),
             secret: credentials
                 .map(|document| ("GCP_CREDENTIALS".to_owned(), document))
                 .into_iter()
@@ -52,10 +59,7 @@ impl Settings {
         let secret = key.into_iter().flat_map(|(id, secret)| {
             [("AWS_ACCESS_KEY_ID".to_owned(), id), ("AWS_SECRET_ACCESS_KEY".to_owned(), secret)]
         });
-        Self {
-            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-            secret: secret.collect(),
-        }
+        Self { config_map: pairs(config_map), secret: secret.collect() }
     }
 
     /// Settings for an [`Azure`](peers::azure::Azure) at this URL, with the secret of its application.
@@ -69,10 +73,70 @@ impl Settings {
         ];
         let secret =
             [("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", CLIENT), ("AZURE_CLIENT_SECRET", SECRET)];
-        Self {
-            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-            secret: secret.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        }
+        Self { config_map: pairs(config_map), secret: pairs(secret) }
+    }
+
+    /// Settings for a region of an [`Ibm`](peers::ibm::Ibm), with the API key of the operator.
+    pub fn ibmcloud(cloud: &Ibm, region: &str) -> Self {
+        let (vpc, iam) = (cloud.vpc(region), cloud.iam());
+        let config_map = [
+            ("CLOUD_PROVIDER", "ibmcloud"),
+            ("IBMCLOUD_VPC_ENDPOINT", &*vpc),
+            ("IBMCLOUD_IAM_ENDPOINT", &*iam),
+        ];
+        Self { config_map: pairs(config_map), secret: pairs([("IBMCLOUD_API_KEY", peers::ibm::KEY)]) }
+    }
+
+    /// Settings for a workspace of an [`Ibm`](peers::ibm::Ibm), with the API key of the operator.
+    pub fn powervs(cloud: &Ibm, workspace: &str) -> Self {
+        let (api, iam) = (cloud.url(), cloud.iam());
+        let config_map = [
+            ("CLOUD_PROVIDER", "ibmcloud-powervs"),
+            ("POWERVS_ZONE", peers::ibm::ZONE),
+            ("POWERVS_SERVICE_INSTANCE_ID", workspace),
+            ("IBMCLOUD_POWER_API_ENDPOINT", &*api),
+            ("IBMCLOUD_IAM_ENDPOINT", &*iam),
+        ];
+        Self { config_map: pairs(config_map), secret: pairs([("IBMCLOUD_API_KEY", peers::ibm::KEY)]) }
+    }
+
+    /// Settings for a region of an [`Alibaba`], with the access key of the operator.
+    pub fn alibabacloud(cloud: &Alibaba, region: &str) -> Self {
+        let endpoint = cloud.endpoint(region);
+        let config_map =
+            [("CLOUD_PROVIDER", "alibabacloud"), ("REGION", region), ("ALIBABA_CLOUD_ENDPOINT", &*endpoint)];
+        let secret = [
+            ("ALIBABACLOUD_ACCESS_KEY_ID", alibaba::KEY),
+            ("ALIBABACLOUD_ACCESS_KEY_SECRET", alibaba::SECRET),
+        ];
+        Self { config_map: pairs(config_map), secret: pairs(secret) }
+    }
+
+    /// Settings for machines that let root in with this key.
+    pub fn byom(key: &Path) -> Self {
+        let key = key.display().to_string();
+        let config_map = [("CLOUD_PROVIDER", "byom"), ("SSH_USERNAME", "root"), ("SSH_PRIV_KEY_PATH", &key)];
+        Self { config_map: pairs(config_map), secret: BTreeMap::new() }
+    }
+
+    /// Settings for the Docker daemon at this address.
+    pub fn docker(address: SocketAddr) -> Self {
+        let host = format!("tcp://{address}");
+        let config_map = [("CLOUD_PROVIDER", "docker"), ("DOCKER_HOST", &host)];
+        Self { config_map: pairs(config_map), secret: BTreeMap::new() }
+    }
+
+    /// Settings for a [`Vsphere`], with the user of the operator.
+    pub fn vsphere(vcenter: &Vsphere) -> Self {
+        let url = format!("http://{}", vcenter.relay().address());
+        let config_map = [
+            ("CLOUD_PROVIDER", "vsphere"),
+            ("GOVC_URL", &*url),
+            ("GOVC_DATACENTER", DATACENTER),
+            ("GOVC_FOLDER", FOLDER),
+        ];
+        let secret = [("GOVC_USERNAME", USER), ("GOVC_PASSWORD", PASSWORD)];
+        Self { config_map: pairs(config_map), secret: pairs(secret) }
     }
 
     /// A provider for these settings, opened as the operator does.
@@ -82,23 +146,38 @@ impl Settings {
 
     /// A provider for these settings at a place that was recorded.
     pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
+        self.open_by(&Openers::default(), recorded)
+    }
+
+    /// A provider for these settings, opened by an operator with this client.
+    pub fn open_in(
+        &self,
+        client: Client,
+        recorded: Option<Recorded<'_>>,
+    ) -> Result<Box<dyn Provider>, Error> {
+        self.open_by(&Openers::default().in_cluster(client, NAMESPACE), recorded)
+    }
+
+    fn open_by(&self, openers: &Openers, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
         let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
         let snapshot = Snapshot::parse(&raw, CATALOGUE)
             .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
-        Openers::default().open(&snapshot, Opening { recorded, ..Opening::new(32) })
+        openers.open(&snapshot, Opening { recorded, ..Opening::new(32) })
     }
 
     /// Settings for the libvirt daemon at this URI.
     pub fn libvirt(uri: &str) -> Self {
         let config_map = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri), ("LIBVIRT_POOL", "default")];
-        Self {
-            config_map: config_map.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-            secret: BTreeMap::new(),
-        }
+        Self { config_map: pairs(config_map), secret: BTreeMap::new() }
     }
+}
+
+/// The data of a `ConfigMap` or `Secret`.
+fn pairs<const N: usize>(data: [(&str, &str); N]) -> BTreeMap<String, String> {
+    data.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
 /// A `ConfigMap` or `Secret` mounted the way a kubelet does it: `KEY -> ..data/KEY`, `..data -> ..VERSION`, and a new

@@ -1,24 +1,71 @@
 //! What runs in the place of cloud-api-adaptor's image, which is far too big for tests and needs Kata Containers.
 
-use std::path::Path;
+use std::{fs, net::Ipv4Addr};
 
-use anyhow::Result;
-use cluster::{Cluster, node};
+use anyhow::{Context as _, Result};
+use cluster::{
+    Cluster,
+    tools::{self, Module},
+};
+use image::{Config, Files, Image};
+use peers::Control;
+use serde_json::json;
 
-/// The name of an image that has what the DaemonSet asks of cloud-api-adaptor's: its program answers the startup probe, says
-/// in its log what it is, and makes no VMs.
+/// The name of an image that does on a node what cloud-api-adaptor was seen to do, with its rights, and says in its log what it is.
 pub const NAME: &str = "cloud-api-adaptor-stand-in";
 /// Its tag.
-pub const TAG: &str = "1";
+pub const TAG: &str = "2";
 
 /// What the DaemonSet runs.
-const PROGRAM: &str = "/usr/local/bin/entrypoint.sh";
+const PATH: &str = "/usr/local/bin/entrypoint.sh";
 
-/// Builds it, and puts it on a cluster's real node.
+const PROGRAM: &str = "cloud-api-adaptor";
+const MODULE: Module = Module::new(
+    NAME,
+    concat!(env!("CARGO_MANIFEST_DIR"), "/stand-in"),
+    &[(PROGRAM, "testbed/cloud-api-adaptor")],
+);
+
+/// Where it is told what Kata's shim would tell it.
+const PORT: u16 = 8001;
+
+/// Builds the program, which takes a while the first time.
+pub async fn install() -> Result<()> {
+    tools::program(&MODULE, PROGRAM).await.map(drop)
+}
+
+/// Builds the image, and puts it on a cluster's real node.
 pub async fn import(cluster: &Cluster) -> Result<()> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("stand-in/cloud-api-adaptor.rs");
-    let (dir, name) = (cluster.dir().to_owned(), format!("{NAME}:{TAG}"));
-    let image =
-        tokio::task::spawn_blocking(move || node::static_program(&source, &dir, &name, PROGRAM, "0:0"));
-    cluster.import(&image.await??).await
+    let program = tools::program(&MODULE, PROGRAM).await?;
+    let mut files = Files::new();
+    files.program(PATH, fs::read(&program).with_context(|| format!("reading {}", program.display()))?);
+    let config = Config { entrypoint: vec![PATH.to_owned()], user: "0:0".to_owned(), ..Config::default() };
+    cluster.import(&Image { name: format!("{NAME}:{TAG}"), files, config }).await
+}
+
+/// The one that runs on a node.
+#[derive(Debug)]
+pub struct StandIn(Control);
+
+impl StandIn {
+    /// That on the node with this address.
+    pub fn at(node: Ipv4Addr) -> Self {
+        Self(Control::new(format!("http://{node}:{PORT}")))
+    }
+
+    /// A Pod's sandbox starts: its VM is there, and has no address yet, so that nothing records it. Gives the VM's name.
+    pub async fn make(&self, namespace: &str, pod: &str) -> Result<String> {
+        let name = self.0.ask(&format!("make/{namespace}/{pod}"), &json!({})).await?;
+        Ok(name.as_str().context("a VM without name")?.to_owned())
+    }
+
+    /// The VM has an address: it is recorded.
+    pub async fn record(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
+        self.0.ask(&format!("record/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
+    }
+
+    /// The sandbox ends: its VM is deleted and the PeerPod released. Fails where it has restarted meanwhile.
+    pub async fn stop(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
+        self.0.ask(&format!("stop/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
+    }
 }

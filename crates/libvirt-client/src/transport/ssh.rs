@@ -6,7 +6,6 @@
 mod command;
 mod host_keys;
 mod identity;
-mod tether;
 
 use std::io;
 use std::pin::Pin;
@@ -14,12 +13,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use russh::client::{self, Handle};
+use ssh_login::{Tether, has_hung_up};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tracing::debug;
 
 use self::host_keys::{HostKeys, Untrusted};
-use self::tether::Tether;
 use super::Stream;
 use crate::error::{ConnectError, Error};
 use crate::uri::{Endpoint, Ssh};
@@ -38,7 +37,7 @@ pub(super) async fn connect(endpoint: &Endpoint, ssh: &Ssh, stream: TcpStream) -
         preferred: host_keys.preferred(),
         ..client::Config::default()
     };
-    let (tether, stream) = tether::tie(stream);
+    let (tether, stream) = ssh_login::tie(stream);
     let mut handle = match client::connect_stream(Arc::new(config), stream, host_keys).await {
         Ok(handle) => handle,
         Err(Untrusted::Key(problem)) => return Err(Error::Auth(problem)),
@@ -67,16 +66,10 @@ async fn reach(endpoint: &Endpoint, ssh: &Ssh, handle: &Handle<HostKeys>) -> Res
 fn broken(endpoint: &Endpoint, error: russh::Error) -> Error {
     let error = match error {
         russh::Error::IO(error) => error,
-        error if is_end(&error) => io::ErrorKind::UnexpectedEof.into(),
+        error if has_hung_up(&error) => io::ErrorKind::UnexpectedEof.into(),
         error => io::Error::other(error),
     };
     ConnectError::io(endpoint, error).into()
-}
-
-/// Whether the far side has hung up; the last two are how the ssh library's task says that it has ended.
-fn is_end(error: &russh::Error) -> bool {
-    use russh::Error::{Disconnect, HUP, RecvError, SendError};
-    matches!(error, Disconnect | HUP | SendError | RecvError)
 }
 
 /// A stream to libvirt, and the ssh connection around it, which ends with it.

@@ -73,11 +73,11 @@ fn it_has_what_cloud_api_adaptor_needs_on_every_cloud() {
     assert_eq!(container["securityContext"], rights);
     let probe = json!({
         "httpGet": { "host": "127.0.0.1", "path": "/startup", "port": 8000 },
-        "failureThreshold": 30,
-        "periodSeconds": 20,
+        "periodSeconds": 10,
     });
-    assert_eq!(container["startupProbe"], probe);
-    let update = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1 } });
+    assert_eq!(container["readinessProbe"], probe);
+    assert!(container["startupProbe"].is_null() && container["livenessProbe"].is_null());
+    let update = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } });
     assert_eq!(daemon_set["spec"]["updateStrategy"], update);
     let paths: Vec<_> = mounted(&daemon_set).into_iter().map(|(path, _)| path).collect();
     assert_eq!(
@@ -274,5 +274,24 @@ fn its_pods_keep_off_nodes_with_those_of_other_configurations_alone() {
             selector["matchExpressions"],
             json!([{ "key": CONFIG_LABEL, "operator": "NotIn", "values": ["config"] }])
         );
+    }
+}
+
+#[test]
+fn an_update_strategy_names_both_numbers() {
+    let strategy = |strategy: Value| {
+        built(&json!({ "adaptor": { "updateStrategy": strategy } }), "aws")["spec"]["updateStrategy"].clone()
+    };
+    let rolling = |surge: Value, unavailable: Value| json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } });
+    for (said, expected) in [
+        (json!({}), rolling(json!(0), json!(1))),
+        (json!({ "rollingUpdate": { "maxSurge": 1 } }), rolling(json!(1), json!(0))),
+        (json!({ "rollingUpdate": { "maxUnavailable": 0 } }), rolling(json!(1), json!(0))),
+        (json!({ "rollingUpdate": { "maxSurge": "0%" } }), rolling(json!("0%"), json!(1))),
+        (json!({ "rollingUpdate": { "maxUnavailable": "25%" } }), rolling(json!(0), json!("25%"))),
+        (rolling(json!(2), json!(0)), rolling(json!(2), json!(0))),
+        (json!({ "type": "OnDelete", "rollingUpdate": { "maxSurge": 1 } }), json!({ "type": "OnDelete" })),
+    ] {
+        assert_eq!(strategy(said.clone()), expected, "{said}");
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 const QUICK: Duration = Duration::from_millis(300);
 
 fn options() -> Options {
-    Options { connect: QUICK, total: 2 * QUICK, body: 10_000, proxy: None, authorities: Vec::new() }
+    Options { connect: QUICK, total: 2 * QUICK, body: 10_000, proxy: None, ..Options::default() }
 }
 
 fn get(uri: &str) -> Call {

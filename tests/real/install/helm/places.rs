@@ -46,12 +46,13 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             (&pod["topologySpreadConstraints"], json!([])),
             (&pod["volumes"][0]["configMap"]["name"], json!("mine")),
             (&pod["volumes"][1]["secret"]["secretName"], json!("credentials")),
-            (&pod["volumes"][2]["secret"]["secretName"], json!("key")),
-            (&pod["volumes"][3], json!({ "name": "more", "emptyDir": {} })),
+            (&pod["volumes"][2]["secret"]["secretName"], json!("hosts")),
+            (&pod["volumes"][3]["secret"]["secretName"], json!("key")),
+            (&pod["volumes"][5], json!({ "name": "more", "emptyDir": {} })),
             (&container["image"], json!(format!("registry.example/operator@{}", digest()))),
             (&container["imagePullPolicy"], json!("Always")),
             (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
-            (&container["volumeMounts"][3], json!({ "name": "more", "mountPath": "/more" })),
+            (&container["volumeMounts"][5], json!({ "name": "more", "mountPath": "/more" })),
             (
                 &container["env"][3],
                 json!({ "name": "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", "value": "mine" }),
@@ -217,8 +218,8 @@ fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Resul
         let arguments = pod["containers"][0]["args"].to_string();
         ensure!(arguments.contains("\"--metrics-secure=true\""), "{arguments}");
         ensure!(arguments.contains(&format!("\"--metrics-tls-dir={folder}\"")), "{arguments}");
-        ensure!(pod["volumes"][3]["secret"]["secretName"] == "mine", "{pod}");
-        ensure!(pod["containers"][0]["volumeMounts"][3]["mountPath"] == folder, "{pod}");
+        ensure!(pod["volumes"][5]["secret"]["secretName"] == "mine", "{pod}");
+        ensure!(pod["containers"][0]["volumeMounts"][5]["mountPath"] == folder, "{pod}");
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
     })

@@ -127,7 +127,8 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         let theirs = Holder::start(alone.testbed, &dir.path().join("holder")).await?;
 
         // 1. Beside it, with its lease.
-        let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL_LEASE}")];
+        // No Pod of the chart's operator runs, as one that is ready would be waited for.
+        let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL_LEASE},{NOWHERE}")];
         let refused = helm.upgrade(&share).await.err().context("helm took what another release has")?;
         ensure!(
             format!("{refused:#}").contains("cannot be imported into the current release"),

@@ -31,7 +31,7 @@ use super::{
     shared::{forget_certificate, secrets},
     stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator},
 };
-use crate::support::{Alone, alone_on, second_after};
+use crate::support::{Alone, alone_on};
 
 const NAME: &str = "peer-pods-config";
 
@@ -323,7 +323,7 @@ fn a_younger_configuration_shares_the_admission_of_an_older_one_as_far_as_that_i
         stage.configure("config", older("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookStarting").await?;
         // Which one is older is told by whole seconds.
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.configure("sharing", mode("Policy")).await?;
         let message = stage.until("sharing", "AdmissionReady", "SharedNotReady").await?;
         ensure!(message.contains("PeerPodConfig config"), "{message}");

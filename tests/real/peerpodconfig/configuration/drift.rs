@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration},
+    apps::v1::DaemonSet,
+    events::v1::Event,
+};
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
+use peerpod_operator::NAMESPACE;
 use serde_json::{Value, json};
 use testbed::wait;
 
@@ -167,6 +172,48 @@ fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_
         stage.until_gone("config", "Conflict").await?;
         stage.until("config", "Ready", "AllReady").await?;
         ensure!(other.webhook().await?.rules.is_some_and(|rules| rules.len() == 1));
+        stage.clear("config").await
+    })
+}
+
+/// What the container says of its readiness probe, as somebody replaces it.
+fn another_probe() -> Value {
+    json!({ "template": { "spec": { "containers": [
+        { "name": "cloud-api-adaptor", "readinessProbe": { "httpGet": null, "tcpSocket": { "port": 1 } } },
+    ] } } })
+}
+
+#[test]
+fn what_others_set_beside_the_operators_fields_wedges_nothing_and_is_taken_over_once() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let own = stage.daemon_set("config").await?.spec;
+        let surge = json!({ "updateStrategy": { "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } } });
+        for drift in [surge, another_probe()] {
+            let params =
+                PatchParams { field_manager: Some("kubectl-patch".to_owned()), ..PatchParams::default() };
+            let patch = Patch::Strategic(json!({ "spec": drift }));
+            daemon_sets.patch("config-cloud-api-adaptor", &params, &patch).await?;
+            wait::eventually("the DaemonSet is as it was", AT_ONCE, async || {
+                let now = stage.daemon_set("config").await?.spec;
+                ensure!(now == own, "{}", json!(now));
+                Ok(())
+            })
+            .await?;
+        }
+        let events: Api<Event> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        wait::eventually("an event tells it once", AT_ONCE, async || {
+            let taken = ListParams::default().fields("reason=FieldsTakenOver");
+            let told: Vec<_> = events.list(&taken).await?.items.into_iter().map(|event| event.note).collect();
+            let [Some(note)] = &*told else { bail!("{told:?}") };
+            ensure!(note.contains("DaemonSet config-cloud-api-adaptor"), "{note}");
+            Ok(())
+        })
+        .await?;
+        stage.until("config", "Ready", "AllReady").await?;
         stage.clear("config").await
     })
 }

@@ -20,6 +20,7 @@ mod taints;
 mod takeover;
 mod tls;
 mod upstream;
+mod waiting;
 mod withheld;
 
 use anyhow::{Context as _, Result, ensure};

@@ -12,7 +12,6 @@ use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use super::stage::{Stage, configuring};
-use crate::support::second_after;
 
 #[test]
 fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
@@ -20,7 +19,7 @@ fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("older", json!({ "limit": 4 })).await?;
         stage.until("older", "Ready", "AllReady").await?;
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.configure("younger", json!({ "limit": 20 })).await?;
         let message = stage.until("younger", "Conflict", "NodesTaken").await?;
         assert!(message.contains("older"), "{message}");

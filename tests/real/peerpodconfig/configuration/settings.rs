@@ -4,9 +4,9 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::util::intstr::IntOrString};
 use serde_json::json;
+use testbed::wait;
 
 use super::stage::{Stage, configuring};
-use crate::support::second_after;
 
 #[test]
 fn changed_settings_wait_and_are_said_to() -> Result<()> {
@@ -16,7 +16,7 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         stage.until("config", "Ready", "AllReady").await?;
         let template = stage.daemon_set("config").await?.metadata.generation;
         // The times of containers are whole seconds.
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "4" })).await?;
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("config-cloud-api-adaptor-"), "{message}");
@@ -27,7 +27,7 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         Stage::kubectl(alone, &adaptors).await?;
         stage.until_gone("config", "SettingsPending").await?;
 
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "8" })).await?;
         stage.until("config", "SettingsPending", "OlderSettings").await?;
         let restart = json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": true } });
@@ -47,7 +47,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
             async || Ok::<_, anyhow::Error>(stage.daemon_set("config").await?.metadata.generation);
         let first = generation().await?.context("a generation")?;
         // The times of containers are whole seconds.
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.settings(json!({ "CLOUD_PROVIDER": "aws", "PROBE_PORT": "9000" })).await?;
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("CLOUD_PROVIDER libvirt and PROBE_PORT 8000"), "{message}");
@@ -60,7 +60,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
         assert_eq!(generation().await?, Some(first + 1));
         let template = stage.daemon_set("config").await?.spec.context("a spec")?.template;
         let pod = template.spec.context("a Pod")?;
-        let probe = pod.containers[0].startup_probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+        let probe = pod.containers[0].readiness_probe.as_ref().and_then(|probe| probe.http_get.as_ref());
         assert_eq!(probe.map(|probe| &probe.port), Some(&IntOrString::Int(9000)));
         assert!(!pod.volumes.iter().flatten().any(|volume| volume.name == "ssh"), "libvirt's alone");
 

@@ -21,7 +21,6 @@ use super::{
     shared::forget_certificate,
     stage::{RUNTIME_CLASS, Stage, configuring},
 };
-use crate::support::second_after;
 
 /// Whether Pods of the runtime class are led to the admission of this configuration.
 async fn admits(client: &Client, config: &str) -> Result<bool> {
@@ -59,7 +58,7 @@ async fn two(stage: &Stage, younger: &str) -> Result<()> {
     stage.configure("older", mode("Policy")).await?;
     stage.until("older", "AdmissionReady", "PolicyInForce").await?;
     // Which one is older is told by whole seconds.
-    second_after(Timestamp::now()).await?;
+    wait::second_after(Timestamp::now()).await?;
     stage.configure("younger", mode(younger)).await?;
     stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
     ensure!(!admits(&stage.client, "younger").await?, "there are two admissions");
@@ -147,7 +146,7 @@ fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready()
             |mode: &str| json!({ "nodeSelector": { "nowhere": "yes" }, "admission": { "mode": mode } });
         stage.configure("older", older("None")).await?;
         // Which one is older is told by whole seconds.
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.configure("younger", mode("Policy")).await?;
         stage.until("younger", "Ready", "AllReady").await?;
         // No Pod of the webhook can be made.
@@ -178,7 +177,7 @@ fn a_webhook_whose_server_goes_first_goes_at_once_and_the_next_one_is_set_up() -
         trust(&stage.client).await?;
         stage.until("older", "AdmissionReady", "WebhookRunning").await?;
         // Which one is older is told by whole seconds.
-        second_after(Timestamp::now()).await?;
+        wait::second_after(Timestamp::now()).await?;
         stage.configure("younger", mode("Webhook")).await?;
         stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
         // The Pods of fake nodes make no certificate, so the younger one's never is ready.

@@ -1,6 +1,7 @@
 //! What the programs of a node are told.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -37,11 +38,27 @@ impl<'a> Files<'a> {
         self.dir.join("cni")
     }
 
+    /// The folder of the plugin that gates hold back.
+    fn gated(self) -> PathBuf {
+        self.dir.join("gated")
+    }
+
+    /// Where the gate of the Pods of this name is.
+    pub(super) fn gate(self, pod: &str) -> PathBuf {
+        self.dir.join("gates").join(pod)
+    }
+
     /// Writes all of them.
     pub(super) fn write(self, ca: &Path, network: &Network, cgroup: &Cgroup) -> Result<()> {
         fs::create_dir_all(self.plugins())
             .with_context(|| format!("creating {}", self.plugins().display()))?;
-        write(&self.containerd(), &containerd(self.dir, &self.plugins()))?;
+        for folder in [self.gated(), self.gate("")] {
+            fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        }
+        let plugin = self.gated().join(GATED_BRIDGE);
+        write(&plugin, &gated_bridge(&self.gate("")))?;
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755))?;
+        write(&self.containerd(), &containerd(self.dir, &self.plugins(), &self.gated()))?;
         write(&self.plugins().join("pods.conflist"), &format!("{:#}\n", pod_network(self.dir, network)))?;
         // JSON is YAML.
         write(&self.kubelet(), &format!("{:#}\n", kubelet(ca, network, cgroup)))
@@ -52,7 +69,35 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-fn containerd(dir: &Path, plugins: &Path) -> String {
+/// The extension of the file in which a sandbox that comes to a gate leaves a byte.
+pub(super) const ARRIVALS: &str = "arrivals";
+
+/// The plugin `bridge`. Where a gate is, the plugin waits until a test says whether the sandbox gets its network.
+const GATED_BRIDGE: &str = "gated-bridge";
+
+fn gated_bridge(gates: &Path) -> String {
+    format!(
+        "#!/bin/sh\n\
+         pod=${{CNI_ARGS#*K8S_POD_NAME=}}\n\
+         gate='{}'/${{pod%%;*}}\n\
+         verdict=pass\n\
+         if [ \"$CNI_COMMAND\" = ADD ] && [ -p \"$gate\" ]; then\n\
+           # Both ends, so that it is open before anybody writes.\n\
+           exec 3<> \"$gate\"\n\
+           echo >> \"$gate.{ARRIVALS}\"\n\
+           read -r verdict <&3\n\
+           exec 3>&-\n\
+         fi\n\
+         if [ \"$verdict\" = fail ]; then\n\
+           echo '{{\"cniVersion\": \"1.0.0\", \"code\": 100, \"msg\": \"the gate is shut\"}}'\n\
+           exit 1\n\
+         fi\n\
+         exec {CNI_PLUGINS}/bridge\n",
+        gates.display()
+    )
+}
+
+fn containerd(dir: &Path, plugins: &Path, gated: &Path) -> String {
     // A string of JSON is one of TOML.
     let text = |path: &Path| Value::from(path.display().to_string());
     format!(
@@ -73,7 +118,7 @@ fn containerd(dir: &Path, plugins: &Path) -> String {
          # Not every root may make a process less likely to be killed than itself.\n\
          restrict_oom_score_adj = true\n\
          [plugins.'io.containerd.cri.v1.runtime'.cni]\n\
-         bin_dirs = [\"{CNI_PLUGINS}\"]\n\
+         bin_dirs = [\"{CNI_PLUGINS}\", {gated}]\n\
          conf_dir = {plugins}\n\
          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n\
@@ -82,6 +127,7 @@ fn containerd(dir: &Path, plugins: &Path) -> String {
          SystemdCgroup = false\n",
         root = text(&dir.join("containerd")),
         plugins = text(plugins),
+        gated = text(gated),
     )
 }
 
@@ -92,7 +138,7 @@ fn pod_network(dir: &Path, network: &Network) -> Value {
         "name": "pods",
         "plugins": [
             {
-                "type": "bridge",
+                "type": GATED_BRIDGE,
                 "bridge": "pods",
                 "isGateway": true,
                 "isDefaultGateway": true,
@@ -135,9 +181,16 @@ fn kubelet(ca: &Path, network: &Network, cgroup: &Cgroup) -> Value {
         "clusterDomain": "cluster.local",
         // Changed ConfigMaps and Secrets reach their Pods within that time.
         "syncFrequency": "1s",
-        // Images come from nowhere but here, and a disk that is full is not this node's to clear.
+        // Images come from nowhere but here, and a machine whose disk or page cache is full is not this node's to clear:
+        // its Pods would be evicted for what other programs use.
         "imageGCHighThresholdPercent": 100,
-        "evictionHard": { "memory.available": "1%", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%" },
+        "evictionHard": {
+            "memory.available": "0%",
+            "nodefs.available": "0%",
+            "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%",
+            "imagefs.inodesFree": "0%",
+        },
         "oomScoreAdj": 0,
         // Its usual place is a folder of the machine.
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

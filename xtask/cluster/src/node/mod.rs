@@ -5,6 +5,7 @@
 
 mod cgroups;
 mod config;
+mod gate;
 mod namespaces;
 mod network;
 mod tools;
@@ -20,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::cgroups::PodMemory;
+pub use self::gate::Gate;
 pub(crate) use self::network::Network;
-pub use self::tools::{PAUSE_IMAGE, static_program};
+pub use self::tools::PAUSE_IMAGE;
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
 use crate::component::{Component, Plan, flag};
 use crate::control_plane::{Cluster, START_DEADLINE, is_ready};

@@ -8,13 +8,19 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::component::SERVICE_RANGE;
+
 /// How many subnets are tried.
 const ATTEMPTS: usize = 50;
 
 /// Makes the bridge in the network namespace of process `$1`, and the cable from it to this machine.
+///
+/// The node has a default route, as any node: programs on its network reach Services only where the kernel finds a route before
+/// kube-proxy's rules apply, and cloud-api-adaptor looks for the interface that has it. Nothing but Services takes it, so there is no
+/// way further out, and whoever looks for one is told so at once.
 const CONNECT: &str = r#"set -e
 PATH=$PATH:/usr/sbin:/sbin
-pid=$1 interface=$2 node=$3 host=$4
+pid=$1 interface=$2 node=$3 host=$4 services=$5
 inside() { nsenter --target "$pid" --net "$@"; }
 inside ip link set lo up
 inside ip link add pods type bridge
@@ -24,6 +30,10 @@ ip link add "$interface" type veth peer name host netns "$pid"
 inside ip link set host master pods up
 ip address add "$host" dev "$interface"
 ip link set "$interface" up
+inside ip route add default via "${host%/*}" dev pods
+inside ip route add "$services" via "${host%/*}" dev pods
+inside ip route add unreachable 0.0.0.0/1
+inside ip route add unreachable 128.0.0.0/1
 inside sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'
 "#;
 
@@ -84,6 +94,7 @@ impl Network {
         let mut command = Command::new("sh");
         command.args(["-c", CONNECT, "sh", &pid.to_string(), &self.interface()]);
         command.args([self.node(), self.host()].map(|address| format!("{address}/24")));
+        command.arg(SERVICE_RANGE);
         output(&mut command).context("connecting the node's network").map(drop)
     }
 

@@ -81,7 +81,7 @@ pub(super) fn pause(dir: &Path) -> Result<Image> {
 
 /// An image of one static program at `path`, which this user runs. It is built in `dir`, from one Rust source file that
 /// needs the standard library alone, and ends at once when it is to end.
-pub fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str) -> Result<Image> {
+fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str) -> Result<Image> {
     let program = dir.join(source.file_stem().context("a source file without a name")?);
     let mut rustc = Command::new("rustc");
     rustc.args([

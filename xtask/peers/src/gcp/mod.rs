@@ -7,18 +7,14 @@
 
 use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use cluster::{
     process::{Lifetime, Process},
     tools::{self, Module},
 };
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, body::Bytes};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
 use serde_json::{Value, json};
+
+use crate::control::Control;
 
 /// The project of the pod VMs.
 pub const PROJECT: &str = "peer-pods";
@@ -43,7 +39,7 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct ComputeEngine {
     address: SocketAddr,
-    client: Client<HttpConnector, Full<Bytes>>,
+    control: Control,
     _process: Process,
 }
 
@@ -123,8 +119,8 @@ impl ComputeEngine {
         let process = Process::start(PROGRAM, &command, dir, Lifetime::Owned)?;
         let listens = || async { fs::read_to_string(&file).context("it does not listen yet") };
         let address = process.wait_until("it listens", START_DEADLINE, listens).await?;
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        Ok(Self { address: address.parse()?, client, _process: process })
+        let control = Control::new(format!("http://{address}/_control"));
+        Ok(Self { address: address.parse()?, control, _process: process })
     }
 
     /// Where it listens.
@@ -137,12 +133,12 @@ impl ComputeEngine {
     pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
         let token_uri = format!("http://{through}/token");
         let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
-        Ok(self.control("accounts", &wanted).await?.to_string())
+        Ok(self.control.ask("accounts", &wanted).await?.to_string())
     }
 
     /// Makes a workload identity pool's provider with this audience. Gives a token that a Pod of this subject has.
     pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
-        let answer = self.control("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
+        let answer = self.control.ask("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
         Ok(answer["token"].as_str().context("the server gave no token")?.to_owned())
     }
 
@@ -152,17 +148,17 @@ impl ComputeEngine {
         wanted["Status"] = instance.status.into();
         wanted["UserDisk"] = instance.user_disk.into();
         wanted["Protected"] = instance.protected.into();
-        self.control("instances", &wanted).await.map(drop)
+        self.control.ask("instances", &wanted).await.map(drop)
     }
 
     /// Removes an instance with the disk of its own at once.
     pub async fn remove(&self, instance: &Instance<'_>) -> Result<()> {
-        self.control("remove", &instance.place()).await.map(drop)
+        self.control.ask("remove", &instance.place()).await.map(drop)
     }
 
     /// What is there of an instance.
     pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
-        let answer = self.control("state", &instance.place()).await?;
+        let answer = self.control.ask("state", &instance.place()).await?;
         let is =
             |name: &str| answer[name].as_bool().with_context(|| format!("the server did not say {name}"));
         Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("userDisk")? })
@@ -179,16 +175,6 @@ impl ComputeEngine {
             "Disabled": list(behavior.disabled),
             "Warning": behavior.warning.unwrap_or_default(),
         });
-        self.control("behavior", &wanted).await.map(drop)
-    }
-
-    async fn control(&self, what: &str, wanted: &Value) -> Result<Value> {
-        let uri = format!("http://{}/_control/{what}", self.address);
-        let request = Request::post(uri).body(Full::new(wanted.to_string().into()))?;
-        let answer = self.client.request(request).await?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        ensure!(status.is_success(), "{what}: {status}: {}", String::from_utf8_lossy(&body));
-        Ok(serde_json::from_slice(&body)?)
+        self.control.ask("behavior", &wanted).await.map(drop)
     }
 }

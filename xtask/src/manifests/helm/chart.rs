@@ -11,12 +11,15 @@ use k8s_openapi::{
 use peerpod_operator::{
     install::{self, Component, Manifest, NAME, Options, guard, removal},
     names,
+    peerpodconfig::resources::token_volumes,
+    provider::CLOUDS,
 };
 use serde_json::{Value, json, to_value};
 
 use super::{
     hooks, metrics,
     template::{Node, file},
+    values::provider_names,
 };
 
 /// A template, and when it is there.
@@ -72,6 +75,15 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
         // A release cannot hold the namespace that it is in.
         if *file != "namespace" {
             files.entry(file).or_default().push(of_installation(object, &objects)?);
+        }
+    }
+    for provider in CLOUDS {
+        for object in install::cloud_rights(provider, &options)? {
+            let names =
+                provider_names().filter(|(of, _)| *of == provider).map(|(_, name)| format!("\"{name}\""));
+            let names: Vec<_> = names.collect();
+            let is_named = format!("has (toString .Values.provider) (list {})", names.join(" "));
+            files.entry("rights").or_default().push((tree(&object)?, Some(is_named)));
         }
     }
     files.insert("settings", settings(&options)?);
@@ -185,6 +197,13 @@ fn deployment(node: &mut Node) -> Result<()> {
         &format!("{POD}/topologySpreadConstraints"),
         yaml(".Values.operator.topologySpreadConstraints"),
     )?;
+    for cloud in CLOUDS {
+        let when = format!("eq (toString .Values.provider) {:?}", cloud.name());
+        for (volume, mount) in token_volumes(cloud) {
+            node.add(&format!("{POD}/volumes"), None, Node::Plain(to_value(volume)?), &when)?;
+            node.add(&in_container("volumeMounts"), None, Node::Plain(to_value(mount)?), &when)?;
+        }
+    }
     node.extend(&format!("{POD}/volumes"), ".Values.operator.extraVolumes")?;
 
     node.set(&in_container("imagePullPolicy"), scalar(".Values.operator.image.pullPolicy"))?;

@@ -20,7 +20,7 @@ use crate::{Settings, vm_name};
 pub(super) struct Aws {
     moto: Moto,
     relay: HttpRelay,
-    settings: Settings,
+    pub(super) settings: Settings,
     /// An instance whose termination was accepted and not done.
     later: Mutex<Option<String>>,
     _dir: TempDir,

@@ -12,11 +12,12 @@ use peers::{
 };
 use tempfile::TempDir;
 
-use crate::{Settings, vm_name};
+use super::{failed, hinder, name_of};
+use crate::Settings;
 
 pub(super) struct Azure {
     peer: Server,
-    settings: Settings,
+    pub(super) settings: Settings,
     _dir: TempDir,
 }
 
@@ -39,10 +40,6 @@ fn name(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or_default()
 }
 
-fn failed(error: anyhow::Error) -> Cannot {
-    Cannot::Failed(error.into())
-}
-
 #[async_trait]
 impl Peer for Azure {
     fn cloud(&self) -> &Cloud {
@@ -54,10 +51,7 @@ impl Peer for Azure {
     }
 
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
-        let mut name = vm_name(pod);
-        if kind == Kind::Foreign {
-            name = format!("database-{name}");
-        }
+        let name = name_of(kind, pod);
         let (vm, data) = (Vm::named(&name), user_data(&name));
         let vm = match kind {
             // Only its power is off.
@@ -99,16 +93,10 @@ impl Peer for Azure {
             Behavior::DeletesLater => Behaves::DeletesLater,
             Behavior::HoldsBelongings => Behaves::Locked,
             Behavior::NotYetShown => Behaves::Hidden,
-            Behavior::Throttled => {
-                let headers = vec![("retry-after", "1".to_owned())];
+            Behavior::Throttled | Behavior::Hangs => {
                 let body =
                     r#"{"error":{"code":"TooManyRequests","message":"The request is being throttled."}}"#;
-                let does = Does::Answer { status: 429, headers, body: body.to_owned() };
-                relay.rule(|seen| seen.path.starts_with("/subscriptions/"), does);
-                return Ok(());
-            }
-            Behavior::Hangs => {
-                relay.rule(|seen| seen.path.starts_with("/subscriptions/"), Does::Hang);
+                hinder(relay, behavior, "/subscriptions/", body);
                 return Ok(());
             }
             Behavior::CutsListsOff => {

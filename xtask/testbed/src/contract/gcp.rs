@@ -13,13 +13,13 @@ use peers::{
 };
 use tempfile::TempDir;
 
-use super::failed;
-use crate::{Settings, vm_name};
+use super::{failed, name_of};
+use crate::Settings;
 
 pub(super) struct Gcp {
     peer: ComputeEngine,
     relay: HttpRelay,
-    settings: Settings,
+    pub(super) settings: Settings,
     _dir: TempDir,
 }
 
@@ -59,10 +59,7 @@ impl Peer for Gcp {
     }
 
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
-        let mut name = vm_name(pod);
-        if kind == Kind::Foreign {
-            name = format!("database-{name}");
-        }
+        let name = name_of(kind, pod);
         let running = Instance::running(&name);
         let instance = match kind {
             Kind::Running | Kind::Foreign => running,

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::failed;
-use crate::vm_name;
+use crate::{Settings, vm_name};
 
 /// libvirt's procedures.
 const DOMAIN_GET_XML_DESC: i32 = 14;
@@ -39,6 +39,10 @@ impl Libvirt {
         let libvirtd = Libvirtd::start(dir.path(), Lifetime::Owned).await?;
         let relay = Relay::start(libvirtd.host(), dir.path(), Duration::ZERO)?;
         Ok(Self { libvirtd, relay, _dir: dir })
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        Settings::libvirt(&self.relay.uri().to_string())
     }
 
     async fn names(&self) -> Result<(Vec<String>, Vec<String>), Cannot> {

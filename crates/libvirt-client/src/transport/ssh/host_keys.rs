@@ -1,12 +1,11 @@
 //! Whom an ssh client trusts: `known_hosts`, as OpenSSH has it.
 
-use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
 use ring::hmac;
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, KnownHosts, Marker};
-use russh::keys::{Algorithm, HashAlg, PublicKey, PublicKeyOrCertificate};
+use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
 use russh::{Preferred, client};
 
 use super::identity;
@@ -70,19 +69,9 @@ impl HostKeys {
         }
     }
 
-    /// What is negotiated: host keys of a kind that is known come first, so that the host shows one of them.
+    /// What is negotiated.
     pub(super) fn preferred(&self) -> Preferred {
-        let mut preferred = Preferred::DEFAULT;
-        let mut algorithms = preferred.key.into_owned();
-        let kind = |algorithm: &Algorithm| match algorithm {
-            Algorithm::Rsa { .. } => Algorithm::Rsa { hash: None },
-            other => other.clone(),
-        };
-        algorithms.sort_by_key(|algorithm| {
-            !self.known.iter().any(|known| kind(&known.algorithm()) == kind(algorithm))
-        });
-        preferred.key = Cow::Owned(algorithms);
-        preferred
+        ssh_login::preferring(&self.known)
     }
 
     /// What is wrong with this host's key, if anything.

@@ -1,16 +1,16 @@
 //! Who this client is to sshd: a user and private keys.
 
 use std::env;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use russh::client::{AuthResult, Handle};
+use russh::keys::HashAlg;
 use russh::keys::key::PrivateKeyWithHashAlg;
-use russh::keys::{self, HashAlg, PrivateKey};
+use ssh_login::{has_hung_up, private_key, signature_hash};
 
+use super::broken;
 use super::host_keys::HostKeys;
-use super::{broken, is_end};
 use crate::error::Error;
 use crate::uri::{Endpoint, Ssh};
 
@@ -53,7 +53,7 @@ pub(super) async fn authenticate(
     };
     let (mut problems, mut refused) = (Vec::new(), false);
     for file in files {
-        let key = match load(&file).await {
+        let key = match private_key(&file).await {
             Ok(Some(key)) => Arc::new(key),
             Ok(None) if ssh.key.is_none() => continue,
             Ok(None) => return Err(Error::Auth(format!("there is no private key {}", file.display()))),
@@ -62,7 +62,7 @@ pub(super) async fn authenticate(
                 continue;
             }
         };
-        let hash = if key.algorithm().is_rsa() { rsa_hash(endpoint, handle).await? } else { None };
+        let hash = signature_hash(handle, &key).await.map_err(|error| broken(endpoint, error))?;
         let fingerprint = key.fingerprint(HashAlg::Sha256);
         let key = PrivateKeyWithHashAlg::new(key, hash);
         let answer = handle.authenticate_publickey(&user, key).await;
@@ -70,7 +70,7 @@ pub(super) async fn authenticate(
             // A refusal says what else may be tried; the ssh library makes one without that of the connection's end.
             Ok(AuthResult::Failure { remaining_methods, .. }) => remaining_methods.is_empty(),
             Ok(AuthResult::Success) => return Ok(()),
-            Err(error) => is_end(error),
+            Err(error) => has_hung_up(error),
         };
         match answer {
             // After too many attempts. Before it has refused any, an sshd that hangs up says nothing about them.
@@ -98,28 +98,4 @@ pub(super) async fn authenticate(
         ssh.server,
         problems.join("; ")
     )))
-}
-
-/// The best hash for signatures that sshd knows. SHA-1 only where it says that it knows no other.
-async fn rsa_hash(endpoint: &Endpoint, handle: &Handle<HostKeys>) -> Result<Option<HashAlg>, Error> {
-    let best = handle.best_supported_rsa_hash().await.map_err(|error| broken(endpoint, error))?;
-    Ok(best.unwrap_or(Some(HashAlg::Sha256)))
-}
-
-/// A private key; none if there is no such file.
-async fn load(file: &Path) -> Result<Option<PrivateKey>, String> {
-    let text = match tokio::fs::read_to_string(file).await {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
-    match keys::decode_secret_key(&text, None) {
-        Ok(key) if !key.is_encrypted() => Ok(Some(key)),
-        Ok(_) | Err(keys::Error::KeyIsEncrypted) => {
-            Err("protected by a passphrase, which nobody is here to type; \
-                                                         use a key without one (ssh-keygen -p removes it)"
-                .to_owned())
-        }
-        Err(error) => Err(format!("not a private key that can be read ({error})")),
-    }
 }

@@ -1,0 +1,63 @@
+//! What an ssh client with a private key in a file needs beside the protocol: the key, its signatures, and a connection that ends
+//! with its owner.
+
+mod tether;
+
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+
+use russh::Preferred;
+use russh::client::{Handle, Handler};
+use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PublicKey};
+
+pub use tether::{Tether, Tethered, tie};
+
+/// A private key; none if there is no such file.
+pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
+    let text = match tokio::fs::read_to_string(file).await {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    match keys::decode_secret_key(&text, None) {
+        Ok(key) if !key.is_encrypted() => Ok(Some(key)),
+        Ok(_) | Err(keys::Error::KeyIsEncrypted) => {
+            Err("protected by a passphrase, which nobody is here to type; \
+                                                         use a key without one (ssh-keygen -p removes it)"
+                .to_owned())
+        }
+        Err(error) => Err(format!("not a private key that can be read ({error})")),
+    }
+}
+
+/// The hash for signatures by this key: the best one that sshd knows. SHA-1 only where it says that it knows no other.
+pub async fn signature_hash<H: Handler>(
+    handle: &Handle<H>,
+    key: &PrivateKey,
+) -> Result<Option<HashAlg>, russh::Error> {
+    if !key.algorithm().is_rsa() {
+        return Ok(None);
+    }
+    Ok(handle.best_supported_rsa_hash().await?.unwrap_or(Some(HashAlg::Sha256)))
+}
+
+/// What is negotiated: host keys of a kind that is known come first, so that the host shows one of them.
+pub fn preferring(known: &[PublicKey]) -> Preferred {
+    let mut preferred = Preferred::DEFAULT;
+    let mut algorithms = preferred.key.into_owned();
+    let kind = |algorithm: &Algorithm| match algorithm {
+        Algorithm::Rsa { .. } => Algorithm::Rsa { hash: None },
+        other => other.clone(),
+    };
+    algorithms
+        .sort_by_key(|algorithm| !known.iter().any(|known| kind(&known.algorithm()) == kind(algorithm)));
+    preferred.key = Cow::Owned(algorithms);
+    preferred
+}
+
+/// Whether the far side has hung up; the last two are how the ssh library's task says that it has ended.
+pub fn has_hung_up(error: &russh::Error) -> bool {
+    use russh::Error::{Disconnect, HUP, RecvError, SendError};
+    matches!(error, Disconnect | HUP | SendError | RecvError)
+}

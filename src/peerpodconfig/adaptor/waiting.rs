@@ -1,0 +1,182 @@
+//! Which peer pods keep cloud-api-adaptor from becoming ready *(client required)*.
+//!
+//! It is ready once every Pod of its runtime class on its node has become ready since it started. A Job that has completed, a Pod
+//! that cannot start and a Pod that has been ready all along never do.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Api, Client, Resource, api::ListParams};
+use operator_kit::{
+    api_call::{self, ApiError},
+    metadata,
+    projection::{MOST, Part, Projection, reading},
+};
+use serde::Deserialize;
+
+/// On so many nodes the operator looks for them. One is enough to know what to do.
+const NODES: usize = 3;
+
+/// So many Pods are named.
+const NAMED: usize = 3;
+
+/// A cloud-api-adaptor that has not run for so long may become ready by itself.
+const START: SignedDuration = SignedDuration::from_secs(20);
+
+/// One that restarted and has not run for so long may do so again, whatever Pods there are.
+const STABLE: SignedDuration = SignedDuration::from_mins(10);
+
+/// What is read of a Pod.
+static POD: Projection = Projection {
+    metadata: &[],
+    rest: &[
+        ("spec", Part::Only(&[("runtimeClassName", Part::All)])),
+        (
+            "status",
+            Part::Only(&[(
+                "conditions",
+                Part::Only(&[("type", Part::All), ("status", Part::All), ("lastTransitionTime", Part::All)]),
+            )]),
+        ),
+    ],
+    most: MOST,
+};
+
+#[derive(Clone, Debug, Resource, Deserialize)]
+#[resource(inherit = Pod)]
+struct PodView {
+    #[serde(with = "metadata::Stored")]
+    metadata: ObjectMeta,
+    spec: SpecView,
+    #[serde(default)]
+    status: StatusView,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecView {
+    runtime_class_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct StatusView {
+    conditions: Vec<PodCondition>,
+}
+
+/// A cloud-api-adaptor that runs and is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Unready {
+    pub(super) node: String,
+    /// When its container started.
+    pub(super) since: Timestamp,
+}
+
+/// Whether one that runs since then, after so many restarts, is not ready because of Pods: not as it has just begun, or ends again
+/// and again.
+pub(super) fn stands(since: Timestamp, restarts: i32, now: Timestamp) -> bool {
+    now.duration_since(since) >= if restarts > 0 { STABLE } else { START }
+}
+
+/// What one of these waits for, for the condition; `None` if no Pod holds up those that were looked at.
+pub(super) async fn look(
+    client: &Client,
+    runtime_class: &str,
+    mut unready: Vec<Unready>,
+) -> Result<Option<String>, ApiError> {
+    unready.sort();
+    let pods: Api<PodView> = Api::all(reading(client, &POD));
+    for Unready { node, since } in unready.into_iter().take(NODES) {
+        let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let mut waits_for = Vec::new();
+        api_call::for_each(&pods, &params, |pod| waits_for.extend(held_up_by(pod, runtime_class, since)))
+            .await?;
+        if !waits_for.is_empty() {
+            waits_for.sort();
+            return Ok(Some(told(&node, &waits_for)));
+        }
+    }
+    Ok(None)
+}
+
+/// The Pod, with its namespace, if a cloud-api-adaptor that started at `since` waits for it.
+fn held_up_by(pod: PodView, runtime_class: &str, since: Timestamp) -> Option<String> {
+    if pod.spec.runtime_class_name.as_deref() != Some(runtime_class) {
+        return None;
+    }
+    let ready = pod.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let why = if ready.status != "True" {
+        "not ready"
+    // Both are whole seconds, and it reads its clock after its container has started.
+    } else if ready.last_transition_time.as_ref().is_some_and(|time| time.0 <= since) {
+        "ready since before it started"
+    } else {
+        return None;
+    };
+    let text = |text: Option<String>| text.unwrap_or_default();
+    Some(format!("{}/{} ({why})", text(pod.metadata.namespace), text(pod.metadata.name)))
+}
+
+fn told(node: &str, pods: &[String]) -> String {
+    let named = pods.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match pods.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "on node {node}, cloud-api-adaptor waits for the Pods {named}{more}: it goes on once all are ready, or gone; delete those that have ended, or were ready before"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_kit::testing::read_and_projected;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(class: &str, ready: Option<(&str, &str)>) -> PodView {
+        let condition = |(status, time): (&str, &str)| json!({ "type": "Ready", "status": status, "lastTransitionTime": time, "message": "fat" });
+        let conditions: Vec<Value> = ready.into_iter().map(condition).collect();
+        let [_, pod] = read_and_projected::<PodView>(
+            &POD,
+            &json!({
+                "metadata": { "name": "a", "namespace": "shop", "annotations": { "fat": "x" } },
+                "spec": { "runtimeClassName": class, "containers": [] },
+                "status": { "conditions": conditions },
+            }),
+        );
+        pod
+    }
+
+    #[test]
+    fn it_waits_for_pods_of_its_class_that_are_not_ready_or_older_than_it() {
+        let since = "2026-11-23T10:00:00Z".parse().unwrap();
+        let held_up = |pod| held_up_by(pod, "kata-remote", since);
+        let not_ready = pod("kata-remote", Some(("False", "2026-11-23T10:05:00Z")));
+        assert_eq!(held_up(not_ready).as_deref(), Some("shop/a (not ready)"));
+        for time in ["2026-11-23T09:59:59Z", "2026-11-23T10:00:00Z"] {
+            let older = pod("kata-remote", Some(("True", time)));
+            assert_eq!(held_up(older).as_deref(), Some("shop/a (ready since before it started)"), "{time}");
+        }
+        assert_eq!(held_up(pod("kata-remote", Some(("True", "2026-11-23T10:00:01Z")))), None);
+        assert_eq!(held_up(pod("kata-remote", None)), None, "the kubelet has not seen it");
+        assert_eq!(held_up(pod("runc", Some(("False", "2026-11-23T09:00:00Z")))), None);
+    }
+
+    #[test]
+    fn one_that_has_just_begun_or_ends_again_and_again_waits_for_no_pod() {
+        let since: Timestamp = "2026-11-23T10:00:00Z".parse().unwrap();
+        let after = |minutes, restarts| stands(since, restarts, since + SignedDuration::from_mins(minutes));
+        assert!(!after(0, 0) && after(1, 0) && !after(1, 1) && after(10, 1));
+    }
+
+    #[test]
+    fn three_pods_are_named_and_the_others_counted() {
+        let pods: Vec<_> = (0..5).map(|number| format!("shop/{number}")).collect();
+        let told = told("n1", &pods);
+        assert!(told.contains("node n1") && told.contains("shop/0, shop/1, shop/2 and 2 more:"), "{told}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Takes over the fields that others set in an object of the operator *(no client)*.
+//!
+//! The API server merges what the operator applies with what others set. Where the two exclude each other, such as two handlers of one
+//! probe, it refuses every further apply. If the operator owns the fields of the others, an apply without them removes them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use serde_json::Value;
+
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+/// These stay with those who set them: controllers keep their own annotations there, and nothing in it excludes anything else.
+const METADATA: &str = "f:metadata";
+
+/// The same owners, but with all that others own outside of the metadata as the operator's; `None` if they own nothing there.
+pub(super) fn taken_over(entries: &[ManagedFieldsEntry]) -> Option<Vec<ManagedFieldsEntry>> {
+    let mut entries = entries.to_vec();
+    let own = entries.iter().position(|entry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.operation.as_deref() == Some("Apply")
+    })?;
+    let mut own = entries.swap_remove(own);
+    let mut fields = own.fields_v1.take()?.0;
+    let mut any = false;
+    let others =
+        entries.iter_mut().filter(|it| it.subresource.is_none() && it.api_version == own.api_version);
+    for FieldsV1(theirs) in others.filter_map(|entry| entry.fields_v1.as_mut()) {
+        let Value::Object(theirs) = theirs else { continue };
+        let metadata = theirs.remove(METADATA);
+        any |= !theirs.is_empty();
+        unite(&mut fields, Value::Object(std::mem::take(theirs)));
+        theirs.extend(metadata.map(|metadata| (METADATA.to_owned(), metadata)));
+    }
+    own.fields_v1 = Some(FieldsV1(fields));
+    entries.push(own);
+    entries.retain(|entry| {
+        entry.fields_v1.as_ref().is_some_and(|fields| fields.0 != Value::Object(<_>::default()))
+    });
+    any.then_some(entries)
+}
+
+/// Adds a set of fields to another. A set is a tree whose leaves are empty objects.
+fn unite(fields: &mut Value, further: Value) {
+    if let (Value::Object(fields), Value::Object(further)) = (fields, further) {
+        for (name, below) in further {
+            unite(fields.entry(name).or_insert_with(|| Value::Object(<_>::default())), below);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: Value) -> ManagedFieldsEntry {
+        ManagedFieldsEntry {
+            api_version: Some("apps/v1".to_owned()),
+            manager: Some(manager.to_owned()),
+            operation: Some(operation.to_owned()),
+            subresource: subresource.map(str::to_owned),
+            fields_v1: Some(FieldsV1(fields)),
+            ..ManagedFieldsEntry::default()
+        }
+    }
+
+    #[test]
+    fn what_others_set_becomes_the_operators_but_for_metadata_and_status() {
+        let own = json!({ "f:metadata": { "f:labels": {} }, "f:spec": { "f:a": { "f:b": {} } } });
+        let status = entry("kube-controller-manager", "Update", Some("status"), json!({ "f:status": {} }));
+        let counted = json!({ "f:metadata": { "f:annotations": {} } });
+        let both =
+            json!({ "f:metadata": { "f:annotations": {} }, "f:spec": { "f:a": { ".": {}, "f:c": {} } } });
+        let entries = [
+            entry(FIELD_MANAGER, "Apply", None, own.clone()),
+            status.clone(),
+            entry("controller", "Update", None, both),
+            entry("kubectl-patch", "Update", None, json!({ "f:spec": { "f:d": {} } })),
+        ];
+        let united = json!({
+            "f:metadata": { "f:labels": {} },
+            "f:spec": { "f:a": { ".": {}, "f:b": {}, "f:c": {} }, "f:d": {} },
+        });
+        let taken = taken_over(&entries).unwrap();
+        assert_eq!(taken.len(), 3);
+        assert!(taken.contains(&entry(FIELD_MANAGER, "Apply", None, united)));
+        assert!(taken.contains(&entry("controller", "Update", None, counted)), "{taken:?}");
+        assert!(taken.contains(&status));
+        assert_eq!(taken_over(&taken), None, "once");
+        assert_eq!(taken_over(&[status]), None, "it is not the operator's");
+    }
+}

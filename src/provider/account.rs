@@ -1,0 +1,48 @@
+//! Of which account the VMs at a place are. To the credentials of another account none of them exists.
+
+use std::sync::Arc;
+
+use operator_kit::Message;
+use tokio::sync::Notify;
+
+use super::{Error, ErrorClass, cloud::Opening};
+
+/// The account in which the VMs of an opened place are.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// None until it was recorded with the place.
+    recorded: Option<String>,
+    /// Whether the settings named this place before.
+    is_former: bool,
+    /// Told where the credentials are of another account.
+    moved: Option<Arc<Notify>>,
+}
+
+impl Account {
+    pub(super) fn of(opening: &Opening<'_>) -> Self {
+        let recorded = opening.recorded.as_ref();
+        Self {
+            recorded: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+            is_former: recorded.is_some_and(|recorded| recorded.moved.is_none()),
+            moved: recorded.and_then(|recorded| recorded.moved.clone()),
+        }
+    }
+
+    /// Fails unless the credentials are of the account in which the VMs are. `kind` says for people what an account is here.
+    pub(super) fn ensure(&self, kind: &str, found: &str) -> Result<(), Error> {
+        match &self.recorded {
+            None if self.is_former => {
+                let message = format!("it was never known of which {kind} that place was");
+                Err(Error::new(ErrorClass::Invalid, Message::public(message)))
+            }
+            Some(recorded) if recorded != found => {
+                self.moved.iter().for_each(|moved| moved.notify_one());
+                let public =
+                    format!("the operator's credentials or its node are of another {kind} than before");
+                let full = format!("{public}: {found} instead of {recorded}");
+                Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
+            }
+            None | Some(_) => Ok(()),
+        }
+    }
+}

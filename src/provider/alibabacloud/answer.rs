@@ -1,0 +1,242 @@
+//! What the services answer, and what it means *(no client)*.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::sign::Credential;
+use crate::provider::{ErrorClass, Stage, http::Fresh};
+
+/// A VM.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Instance {
+    #[serde(rename = "InstanceId")]
+    pub(super) id: String,
+    #[serde(rename = "InstanceName")]
+    pub(super) name: String,
+    status: String,
+    #[serde(default)]
+    creation_time: String,
+    #[serde(default)]
+    network_interfaces: Value,
+    #[serde(default)]
+    operation_locks: Value,
+}
+
+/// A network interface.
+#[derive(Debug, Deserialize)]
+pub(super) struct Interface {
+    #[serde(rename = "NetworkInterfaceId")]
+    pub(super) id: String,
+    #[serde(rename = "NetworkInterfaceName", default)]
+    pub(super) name: String,
+}
+
+/// An elastic address.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Address {
+    #[serde(rename = "AllocationId")]
+    pub(super) id: String,
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    charge_type: String,
+    pub(super) status: String,
+    /// What it is associated with.
+    #[serde(rename = "InstanceId", default)]
+    pub(super) user: String,
+}
+
+/// Whose credentials are.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Caller {
+    pub(super) account_id: String,
+}
+
+/// The credentials of a role.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Assumed {
+    pub(super) credentials: Expiring,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Expiring {
+    access_key_id: SecretString,
+    access_key_secret: SecretString,
+    security_token: SecretString,
+    expiration: Timestamp,
+}
+
+/// An error.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Problem {
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) request_id: String,
+}
+
+impl Instance {
+    pub(super) fn created(&self) -> Option<Timestamp> {
+        self.creation_time.parse().ok()
+    }
+
+    /// ECS has no state of its own for an instance that is being deleted: it is stopped first.
+    pub(super) fn stage(&self) -> Stage {
+        if self.status == "Stopping" { Stage::Leaving } else { Stage::Present }
+    }
+
+    /// Whether it may have an interface that cloud-api-adaptor added.
+    pub(super) fn has_further_interfaces(&self) -> bool {
+        let interfaces = self.network_interfaces["NetworkInterface"].as_array();
+        interfaces.into_iter().flatten().any(|interface| interface["Type"] == "Secondary")
+    }
+
+    /// Whether its deletion would delete disks that are to stay.
+    pub(super) fn is_locked_for_security(&self) -> bool {
+        let locks = self.operation_locks["LockReason"].as_array();
+        locks.into_iter().flatten().any(|lock| lock["LockReason"] == "security")
+    }
+}
+
+impl Address {
+    /// Whether cloud-api-adaptor made it: all of its addresses have this description, and none is paid in advance.
+    pub(super) fn is_adaptors(&self) -> bool {
+        self.description == "Peerpod External Network EIP" && self.charge_type == "PostPaid"
+    }
+}
+
+impl From<Expiring> for Fresh<Credential> {
+    fn from(expiring: Expiring) -> Self {
+        let (id, secret) = (expiring.access_key_id, expiring.access_key_secret);
+        let value = Credential { id, secret, token: Some(expiring.security_token) };
+        Self { value, expires: expiring.expiration }
+    }
+}
+
+/// What asks for the page after this one: ECS gives a token, VPC counts.
+pub(super) fn next(page: &Value) -> Option<(&'static str, String)> {
+    let count = |name: &str| page[name].as_u64().unwrap_or_default();
+    if let Some(token) = page["NextToken"].as_str().filter(|token| !token.is_empty()) {
+        return Some(("NextToken", token.to_owned()));
+    }
+    let is_counted = page.get("EipAddresses").is_some();
+    let is_last = count("PageNumber").saturating_mul(count("PageSize")) >= count("TotalCount");
+    (is_counted && !is_last).then(|| ("PageNumber", (count("PageNumber") + 1).to_string()))
+}
+
+/// What the documents say of a code. The status counts for all others. A code of absence is one of the thing that was asked for.
+pub(super) fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
+    let is = |beginnings: &[&str]| beginnings.iter().any(|beginning| code.starts_with(beginning));
+    Some(match code {
+        "InvalidInstanceId.NotFound" | "InvalidEniId.NotFound" | "InvalidAllocationId.NotFound"
+            if status == StatusCode::NOT_FOUND =>
+        {
+            ErrorClass::NotFound
+        }
+        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: Duration::ZERO },
+        _ if is(&["ChargeType", "Dependency", "Forbidden.ChargeType", "InvalidOperation", "Operation"]) => {
+            ErrorClass::Refused
+        }
+        _ if is(&[
+            "Authentication",
+            "Forbidden",
+            "InvalidAccessKey",
+            "InvalidSecurityToken",
+            "Signature",
+        ]) =>
+        {
+            ErrorClass::Unauthorized
+        }
+        // These are states that pass by themselves.
+        _ if is(&["Incorrect", "LastTokenProcessing", "TaskConflict", "InternalError"]) => {
+            ErrorClass::Transient
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(fields: &[(&str, Value)]) -> Instance {
+        let mut instance = json!({ "InstanceId": "i-1", "InstanceName": "a", "Status": "Running" });
+        for (name, value) in fields {
+            instance[name] = value.clone();
+        }
+        serde_json::from_value(instance).unwrap()
+    }
+
+    #[test]
+    fn an_instance_says_when_it_was_made_and_whether_it_is_locked() {
+        let made = instance(&[("CreationTime", json!("2017-12-10T04:04Z"))]).created();
+        assert_eq!(made.unwrap().to_string(), "2017-12-10T04:04:00Z");
+        assert_eq!(instance(&[("CreationTime", json!("soon"))]).created(), None);
+        let locked = |reason: &str| {
+            let locks = json!({ "LockReason": [{ "LockReason": reason }] });
+            instance(&[("OperationLocks", locks)]).is_locked_for_security()
+        };
+        assert!(locked("security") && !locked("financial"));
+        assert!(!instance(&[]).is_locked_for_security() && !instance(&[]).has_further_interfaces());
+    }
+
+    #[test]
+    fn a_page_says_where_the_next_one_begins() {
+        let instances = |token: Value| {
+            let list = json!({ "Instance": [] });
+            next(&json!({ "Instances": list, "NextToken": token, "TotalCount": 1000, "PageSize": 1 }))
+        };
+        assert_eq!([instances(json!("")), instances(Value::Null)], [None, None]);
+        assert_eq!(instances(json!("x")), Some(("NextToken", "x".to_owned())));
+        let addresses = |number: u32, total: u32| {
+            let list = json!({ "EipAddress": [] });
+            next(&json!({ "EipAddresses": list, "PageNumber": number, "PageSize": 50, "TotalCount": total }))
+        };
+        assert_eq!([addresses(1, 0), addresses(2, 100)], [None, None]);
+        assert_eq!(addresses(2, 101), Some(("PageNumber", "3".to_owned())));
+    }
+
+    #[test]
+    fn an_address_is_the_adaptors_by_its_description_and_only_if_it_is_not_paid_in_advance() {
+        let address = |description: &str, charge: &str| {
+            let address = json!({
+                "AllocationId": "eip-1", "Status": "InUse", "Description": description, "ChargeType": charge,
+            });
+            serde_json::from_value::<Address>(address).unwrap().is_adaptors()
+        };
+        let adaptors = "Peerpod External Network EIP";
+        assert!(address(adaptors, "PostPaid"));
+        assert!(!address(adaptors, "PrePaid") && !address(adaptors, "") && !address("", "PostPaid"));
+    }
+
+    #[test]
+    fn codes_mean_what_the_documents_say() {
+        for (status, code, expected) in [
+            (404, "InvalidInstanceId.NotFound", Some(ErrorClass::NotFound)),
+            (403, "InvalidInstanceId.NotFound", None),
+            (404, "InvalidRegionId.NotFound", None),
+            (404, "InvalidAccessKeyId.NotFound", Some(ErrorClass::Unauthorized)),
+            (403, "IncorrectInstanceStatus.Initializing", Some(ErrorClass::Transient)),
+            (403, "InvalidOperation.DeletionProtection", Some(ErrorClass::Refused)),
+            (400, "Forbidden.ChargeTypeIsPrepaid", Some(ErrorClass::Refused)),
+            (403, "Forbidden.RAM", Some(ErrorClass::Unauthorized)),
+            (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: Duration::ZERO })),
+        ] {
+            assert_eq!(class(status.try_into().unwrap(), code), expected, "{code}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Alibaba Cloud's API of the RPC kind: a signed query, answered by JSON.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    answer::{Assumed, Caller, Problem, class, next},
+    settings::{Place, Settings},
+    sign::{Credential, request},
+};
+use crate::provider::{
+    Error, ErrorClass,
+    account::Account,
+    cloud::Opening,
+    http::{
+        Call, Client, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens, identity::read_file, too_many_pages,
+    },
+};
+
+/// The API of one region, with credentials of one account.
+pub(super) struct Api {
+    client: Client,
+    pub(super) place: Place,
+    source: Source,
+    identity: Tokens<Arc<Identity>>,
+    /// Of which the VMs are.
+    account: Account,
+}
+
+enum Source {
+    /// An access key.
+    Key(Credential),
+    /// A role with its identity provider, assumed with the token in a file.
+    Role([String; 3]),
+}
+
+/// Credentials, and whose they are.
+#[derive(Debug)]
+struct Identity {
+    credential: Credential,
+    account: String,
+}
+
+/// What is asked of a service.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    /// For errors: "reading the instance".
+    pub doing: &'static str,
+    pub action: &'static str,
+    pub parameters: &'a [(&'a str, &'a str)],
+}
+
+impl Api {
+    pub(super) fn new(settings: &Settings, place: Place, opening: &Opening<'_>) -> Result<Self, Error> {
+        let token = settings.security_token.clone();
+        let source = match (settings.key(), settings.role()) {
+            (Some((id, secret)), _) => Source::Key(Credential { id, secret, token }),
+            (None, Some(role)) => Source::Role(role),
+            (None, None) => return Err(Error::new(ErrorClass::Invalid, "there are no credentials")),
+        };
+        let (client, account) = (Client::new(Options::default())?, Account::of(opening));
+        Ok(Self { client, place, source, identity: Tokens::default(), account })
+    }
+
+    /// Where credentials come from, for people.
+    pub(super) fn origin(&self) -> &'static str {
+        match self.source {
+            Source::Key(_) => "an access key",
+            Source::Role(_) => "a role by a token of the ServiceAccount",
+        }
+    }
+
+    /// The account that the credentials are of.
+    pub(super) async fn account(&self) -> Result<String, Error> {
+        Ok(self.identity().await?.account.clone())
+    }
+
+    /// Asks in the account in which the VMs are.
+    pub(super) async fn call(&self, query: Query<'_>) -> Result<Reply, Error> {
+        let identity = self.identity().await?;
+        let reply = self.send(query, Some(&identity.credential), &identity.credential.secret).await?;
+        let answer = accepted(reply);
+        // 403 is for want of a right.
+        if let Err((status, Error { class: ErrorClass::Unauthorized, .. })) = &answer
+            && *status != StatusCode::FORBIDDEN
+        {
+            self.identity.forget().await;
+        }
+        answer.map_err(|(_, error)| error)
+    }
+
+    /// Reads a list, the pages of which have it at this path.
+    pub(super) async fn list<T: DeserializeOwned>(
+        &self,
+        query: Query<'_>,
+        path: &str,
+    ) -> Result<Vec<T>, Error> {
+        let (mut all, mut more): (Vec<T>, Option<(&str, String)>) = (Vec::new(), None);
+        for _ in 0..MOST_PAGES {
+            let more_parameters = more.as_ref().map(|(name, value)| (*name, value.as_str()));
+            let parameters: Vec<_> = query.parameters.iter().copied().chain(more_parameters).collect();
+            let reply = self.call(Query { parameters: &parameters, ..query }).await.map_err(never_absent)?;
+            let mut page: Value = reply.json()?;
+            let items = page.pointer_mut(path).map(Value::take).unwrap_or_default();
+            let items = serde_json::from_value::<Vec<T>>(items);
+            all.extend(items.map_err(|problem| reply.unreadable("list", &problem.to_string()))?);
+            more = next(&page);
+            if more.is_none() {
+                return Ok(all);
+            }
+        }
+        Err(too_many_pages(query.doing))
+    }
+
+    /// Credentials that are of the account in which the VMs are: to another one, none of them exists.
+    async fn identity(&self) -> Result<Arc<Identity>, Error> {
+        let identity = self.identity.get(async || {
+            let Fresh { value: credential, expires } = self.credential().await?;
+            let doing = "asking whose the credentials are";
+            let query = Query { doing, action: "GetCallerIdentity", parameters: &[] };
+            let reply = self.send(query, Some(&credential), &credential.secret).await?;
+            let Caller { account_id: account } =
+                accepted(reply).map_err(|(_, error)| never_absent(error))?.json()?;
+            Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
+        });
+        let identity = identity.await?;
+        self.account.ensure("Alibaba Cloud account", &identity.account)?;
+        Ok(identity)
+    }
+
+    async fn credential(&self) -> Result<Fresh<Credential>, Error> {
+        let [role, provider, file] = match &self.source {
+            Source::Key(key) => return Ok(Fresh { value: key.clone(), expires: Timestamp::MAX }),
+            Source::Role(role) => role,
+        };
+        let token = read_file("the token of the ServiceAccount", file).await?;
+        let query = Query {
+            doing: "assuming the role ALIBABA_CLOUD_ROLE_ARN",
+            action: "AssumeRoleWithOIDC",
+            parameters: &[
+                ("OIDCProviderArn", provider),
+                ("OIDCToken", token.expose_secret()),
+                ("RoleArn", role),
+                ("RoleSessionName", "peerpod-operator"),
+            ],
+        };
+        let reply = self.send(query, None, &token).await?;
+        let Assumed { credentials } =
+            accepted(reply).map_err(|(_, error)| never_absent(error))?.credential()?;
+        Ok(credentials.into())
+    }
+
+    async fn send(
+        &self,
+        Query { doing, action, parameters }: Query<'_>,
+        credential: Option<&Credential>,
+        secret: &SecretString,
+    ) -> Result<Reply, Error> {
+        let (url, version) = self.place.service(action);
+        let date = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let nonce = format!("{:032x}", fastrand::u128(..));
+        let request =
+            request(&url, [action, version, &date, &nonce], parameters, credential).ok_or_else(|| {
+                let message =
+                    "no request can be made of the endpoint and the credentials: they have wrong characters";
+                Error::new(ErrorClass::Invalid, message)
+            })?;
+        let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| action.starts_with(verb));
+        let pace = if is_question { Pace::Read } else { Pace::Write };
+        self.client.send(Call { doing, pace, request, secrets: vec![secret.clone()] }).await
+    }
+}
+
+/// The reply if it is a success, else its status and what it means.
+fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Error)> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let message = format!("{message} (request {request_id})");
+    Err((reply.status, reply.error(&code, &message, class(reply.status, &code))))
+}
+
+/// The same error where the answer is about no one thing that could be absent.
+fn never_absent(error: Error) -> Error {
+    let class = if error.class == ErrorClass::NotFound { ErrorClass::Transient } else { error.class };
+    Error { class, ..error }
+}
+
+impl Place {
+    /// The address and the version of the service that does this, as the library that cloud-api-adaptor uses knows it. That one's
+    /// table has some more regions, which are not open to customers.
+    pub(super) fn service(&self, action: &str) -> (String, &'static str) {
+        let region = self.region.as_str();
+        let is_of_hangzhou =
+            ["cn-hangzhou", "cn-shanghai-finance-1", "cn-shenzhen-finance-1"].contains(&region);
+        let is_old = is_of_hangzhou || ["cn-hangzhou-finance", "cn-north-2-gov-1"].contains(&region);
+        let (host, version) = match action {
+            "AssumeRoleWithOIDC" | "GetCallerIdentity" => ("sts.aliyuncs.com".to_owned(), "2015-04-01"),
+            _ if action.contains("Eip") && is_old => ("vpc.aliyuncs.com".to_owned(), "2016-04-28"),
+            _ if action.contains("Eip") => (format!("vpc.{region}.aliyuncs.com"), "2016-04-28"),
+            _ if is_of_hangzhou => ("ecs-cn-hangzhou.aliyuncs.com".to_owned(), "2014-05-26"),
+            _ if is_old => ("ecs.aliyuncs.com".to_owned(), "2014-05-26"),
+            _ => (format!("ecs.{region}.aliyuncs.com"), "2014-05-26"),
+        };
+        let of_alibaba = || format!("https://{host}");
+        (self.endpoint.clone().map_or_else(of_alibaba, |url| url.trim_end_matches('/').to_owned()), version)
+    }
+}

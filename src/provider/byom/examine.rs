@@ -1,0 +1,41 @@
+//! What can be found out of a pool before a machine is to be returned to it.
+
+use operator_kit::Message;
+
+use super::Byom;
+use crate::provider::{Error, ErrorClass, Finding};
+
+impl Byom {
+    /// Reads the pool, tries a write that changes nothing, and logs in to one machine.
+    pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
+        let read = match self.store.read().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            Err(error) => return Ok(vec![Finding::tried("read the pool", Err(error))]),
+            Ok(read) => read,
+        };
+        let (name, pool) = (&self.store.full_name, &read.pool);
+        let told = format!(
+            "the ConfigMap {name} has {} allocated and {} available machines",
+            pool.allocations.len(),
+            pool.available.len()
+        );
+        let written = self.store.try_write(&read).await;
+        let written = written.map(|()| format!("the ConfigMap {name} may be updated (dry run)"));
+        // A machine that no Pod has is disturbed least.
+        let allocated = pool.allocations.iter().map(|allocation| &allocation.address);
+        let machine = match pool.available.iter().chain(allocated).next() {
+            None => Finding::untried("restart machines", "the pool has no machine"),
+            Some(address) => {
+                let answer = self.access.log_in(*address).await;
+                let answer = answer.map(|_| format!("{} can log in to {address} by SFTP", self.access.user));
+                let refused = |problem| {
+                    let text = format!("logging in to {address} failed: {problem}");
+                    Error::new(ErrorClass::Refused, Message::public(text))
+                };
+                Finding::tried("restart machines", answer.map_err(refused))
+            }
+        };
+        let read = Finding::tried("read the pool", Ok(told));
+        Ok(vec![read, Finding::tried("return machines to the pool", written), machine])
+    }
+}

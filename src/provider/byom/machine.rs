@@ -1,0 +1,148 @@
+//! A machine, which is reached by SFTP alone *(client required)*.
+
+use std::{
+    error,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use russh::{
+    client::{self, AuthResult},
+    keys::{HashAlg, PublicKey, PublicKeyOrCertificate, key::PrivateKeyWithHashAlg},
+};
+use russh_sftp::client::SftpSession;
+use ssh_login::Tether;
+use tokio::{
+    fs,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+const PORT: u16 = 22;
+
+/// A machine that finds this file restarts, and forgets the Pod. sshd shows the folder at its root.
+const REBOOT: &str = "cidata/reboot";
+
+/// As many trusted host keys are read, and each from so many bytes, as cloud-api-adaptor reads.
+const MOST_KEYS: usize = 100;
+const LONGEST_KEY: u64 = 16 << 10;
+
+/// How machines are reached.
+pub(super) struct Access {
+    pub(super) user: String,
+    pub(super) key: PathBuf,
+    /// The folder with the trusted host keys. None: every one is trusted.
+    pub(super) host_keys: Option<PathBuf>,
+    pub(super) patience: Duration,
+}
+
+type Failure = Box<dyn error::Error + Send + Sync>;
+
+/// SFTP, and the connection around it, which ends with it whatever the far side does.
+pub(super) struct Session {
+    sftp: SftpSession,
+    _handle: client::Handle<Trusted>,
+    _tether: Tether,
+}
+
+/// The host keys that are trusted.
+struct Trusted(Option<Vec<PublicKey>>);
+
+impl client::Handler for Trusted {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        let Some(trusted) = &self.0 else { return Ok(true) };
+        let PublicKeyOrCertificate::PublicKey { key, .. } = shown else { return Ok(false) };
+        Ok(trusted.iter().any(|known| known.key_data() == key.key_data()))
+    }
+}
+
+impl Access {
+    /// Has the machine restart. Fails with the reason, for the log.
+    pub(super) async fn reboot(&self, session: Session) -> Result<(), String> {
+        self.bounded(async {
+            let mut file = session.sftp.create(REBOOT).await?;
+            file.write_all(b"reboot").await?;
+            Ok(file.close().await?)
+        })
+        .await
+    }
+
+    /// Logs in to the machine at this address, and changes nothing there.
+    pub(super) async fn log_in(&self, address: IpAddr) -> Result<Session, String> {
+        self.bounded(self.connect(address)).await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, String> {
+        let patience = self.patience;
+        match timeout(patience, work).await {
+            Ok(done) => done.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("it did not answer within {patience:?}")),
+        }
+    }
+
+    async fn connect(&self, address: IpAddr) -> Result<Session, Failure> {
+        let trusted = match &self.host_keys {
+            Some(folder) => Some(host_keys(folder).await?),
+            None => None,
+        };
+        let (tether, stream) = ssh_login::tie(TcpStream::connect((address, PORT)).await?);
+        let preferred = ssh_login::preferring(trusted.as_deref().unwrap_or_default());
+        let config = client::Config { preferred, ..client::Config::default() };
+        let connected = client::connect_stream(Arc::new(config), stream, Trusted(trusted)).await;
+        let mut handle = connected.map_err(|error| match error {
+            russh::Error::UnknownKey => "its host key is not in the folder SSH_HOST_KEY_ALLOWLIST_DIR".into(),
+            error => Failure::from(error),
+        })?;
+        self.authenticate(&mut handle).await?;
+        let channel = handle.channel_open_session().await?;
+        channel.request_subsystem(true, "sftp").await?;
+        let sftp = SftpSession::new(channel.into_stream()).await?;
+        Ok(Session { sftp, _handle: handle, _tether: tether })
+    }
+
+    async fn authenticate(&self, handle: &mut client::Handle<Trusted>) -> Result<(), Failure> {
+        let Self { user, key: file, .. } = self;
+        let key = ssh_login::private_key(file).await;
+        let key = key.map_err(|problem| format!("the private key {}: {problem}", file.display()))?;
+        let key = key.ok_or_else(|| format!("there is no private key {}", file.display()))?;
+        let hash = ssh_login::signature_hash(handle, &key).await?;
+        let fingerprint = key.fingerprint(HashAlg::Sha256);
+        let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
+        match handle.authenticate_publickey(user, key).await? {
+            AuthResult::Success => Ok(()),
+            AuthResult::Failure { .. } => {
+                Err(format!("it does not let {user} in with the key {fingerprint}").into())
+            }
+        }
+    }
+}
+
+/// The host keys in the files `*.pub` of this folder. Kubelet replaces them, so they are read each time.
+async fn host_keys(folder: &Path) -> Result<Vec<PublicKey>, String> {
+    let failed = |error: std::io::Error| format!("SSH_HOST_KEY_ALLOWLIST_DIR {}: {error}", folder.display());
+    let mut entries = fs::read_dir(folder).await.map_err(failed)?;
+    let mut keys = Vec::new();
+    while let Some(entry) = entries.next_entry().await.map_err(failed)? {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "pub") || keys.len() >= MOST_KEYS {
+            continue;
+        }
+        let mut text = String::new();
+        let file = fs::File::open(path).await.map_err(failed)?;
+        // A file that is no text holds no key.
+        let _ = file.take(LONGEST_KEY).read_to_string(&mut text).await;
+        keys.extend(text.lines().find_map(|line| PublicKey::from_openssh(line.trim()).ok()));
+    }
+    if keys.is_empty() {
+        return Err(format!(
+            "SSH_HOST_KEY_ALLOWLIST_DIR {} has no file *.pub with a host key",
+            folder.display()
+        ));
+    }
+    Ok(keys)
+}

@@ -1,0 +1,136 @@
+use std::sync::Arc;
+
+use operator_kit::testing::{Answer, ApiServer, Call, not_of};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::provider::cloud::Recorded;
+
+const PATH: &str = "/api/v1/namespaces/here/configmaps/byom-ip-pool-state";
+const NAME: &str = "byom-ip-pool-state";
+
+/// Nothing listens there.
+const ADDRESS: &str = "127.255.255.254";
+
+fn provider(server: &ApiServer, recorded: Option<Recorded<'_>>) -> Box<dyn Provider> {
+    let cluster = Some(Cluster { client: server.client(), namespace: "here".to_owned() });
+    open(&Values::default(), Opening { cluster, recorded, ..Opening::new(1) }).unwrap()
+}
+
+fn allocation(pod: &str, ip: &str) -> (String, Value) {
+    let key = format!("{pod}-0123456789abcdef");
+    (key, json!({ "ip": ip, "podName": pod, "allocatedAt": "2026-01-01T00:00:00Z", "nodeName": "a" }))
+}
+
+fn pool(allocated: &[(String, Value)], available: &[&str], version: u32) -> Value {
+    let allocated: serde_json::Map<_, _> = allocated.iter().cloned().collect();
+    let state = json!({ "allocatedIPs": allocated, "availableIPs": available, "version": version });
+    let metadata =
+        json!({ "name": NAME, "namespace": "here", "uid": "u-1", "resourceVersion": version.to_string() });
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+        "data": { "allocation-state": state.to_string(), "notes": "mine" },
+    })
+}
+
+fn claim() -> Claim {
+    Claim { pod: Some("web".to_owned()), created: Timestamp::now(), ..Claim::default() }
+}
+
+async fn describe(provider: &dyn Provider) -> Result<Vm, Error> {
+    provider.describe(&InstanceId::of(&CLOUD, ADDRESS).unwrap(), &claim()).await
+}
+
+async fn own(provider: &dyn Provider) -> OwnVm {
+    ownership::verify(describe(provider).await.unwrap(), "web", NAME_LIMIT).unwrap()
+}
+
+#[test]
+fn an_identifier_is_an_address() {
+    let id = |raw: &str| InstanceId::of(&CLOUD, raw).map(|id| id.to_string());
+    assert_eq!(id("10.0.0.1").as_deref(), Ok("10.0.0.1"));
+    assert_eq!(id("FD00:0::1").as_deref(), Ok("fd00::1"));
+    for raw in ["host", "10.0.0.1:22", "10.0.0", "10.0.0.1/24", "010.0.0.1"] {
+        assert!(id(raw).is_err(), "{raw}");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_but_the_pools_own_word_is_absence() {
+    let asked = async |answer: Answer| {
+        let server = ApiServer::expecting([Call::get(PATH).answer(answer)]);
+        describe(&*provider(&server, None)).await.unwrap_err().class
+    };
+    let web = allocation("web", "10.0.0.1");
+    assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, ErrorClass::NotFound);
+    assert_eq!(asked(Answer::object(&pool(&[web], &[], 1))).await, ErrorClass::Invalid);
+    assert_eq!(asked(Answer::not_found("configmaps", NAME)).await, ErrorClass::Invalid);
+    assert_eq!(asked(Answer::object(&json!({ "metadata": { "name": NAME } }))).await, ErrorClass::Invalid);
+    assert_eq!(asked(Answer::error(401, "Unauthorized", "no")).await, ErrorClass::Unauthorized);
+    assert_eq!(asked(Answer::error(403, "Forbidden", "no")).await, ErrorClass::Unauthorized);
+    assert!(matches!(asked(Answer::error(429, "TooManyRequests", "")).await, ErrorClass::Throttled { .. }));
+    for answer in not_of(NAME).into_iter().chain([Answer::text(200, "<html>"), Answer::dropped()]) {
+        assert_eq!(asked(answer.clone()).await, ErrorClass::Transient, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_was_made_anew_proves_nothing_and_is_told() {
+    let server = ApiServer::expecting([Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)))]);
+    let moved = Arc::new(Notify::new());
+    let recorded = Recorded { address: NAME, host: Some("u-0"), moved: Some(Arc::clone(&moved)) };
+    let error = describe(&*provider(&server, Some(recorded))).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+    moved.notified().await;
+}
+
+#[tokio::test]
+async fn after_a_conflict_the_pool_is_read_again_and_what_others_wrote_stays() {
+    let (web, db) = (allocation("web", ADDRESS), allocation("db", "10.0.0.2"));
+    let [before, meanwhile] =
+        [pool(std::slice::from_ref(&web), &["10.0.0.2"], 1), pool(&[web, db.clone()], &[], 2)];
+    let get = |object: &Value| Call::get(PATH).answer(Answer::object(object));
+    let sent =
+        |version: &str| json!({ "metadata": { "resourceVersion": version }, "data": { "notes": "mine" } });
+    let server = ApiServer::expecting([
+        get(&before),
+        get(&before),
+        Call::put(PATH).body_with(sent("1")).answer(Answer::conflict("configmaps", NAME)),
+        get(&meanwhile),
+        Call::put(PATH).body_with(sent("2")).answer(Answer::as_sent()),
+    ]);
+    let provider = provider(&server, None);
+    assert_eq!(provider.delete(&own(&*provider).await).await, Ok(Accepted::default()));
+}
+
+#[tokio::test]
+async fn a_machine_that_another_pod_has_meanwhile_is_left_alone() {
+    let [ours, theirs] = ["web", "db"].map(|pod| pool(&[allocation(pod, ADDRESS)], &[], 1));
+    let mut later = allocation("web", ADDRESS);
+    later.1["allocatedAt"] = json!("2026-01-01T00:00:01Z");
+    for now in [theirs, pool(&[], &[ADDRESS], 2), pool(&[later], &[], 3)] {
+        let [first, second] = [&ours, &now].map(|object| Call::get(PATH).answer(Answer::object(object)));
+        let server = ApiServer::expecting([first, second]);
+        let provider = provider(&server, None);
+        assert_eq!(provider.delete(&own(&*provider).await).await, Ok(Accepted::default()));
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_others_write_all_the_time_is_tried_again_later() {
+    let object = pool(&[allocation("web", ADDRESS)], &[], 1);
+    let get = || Call::get(PATH).answer(Answer::object(&object));
+    let lost = || [Call::put(PATH).answer(Answer::conflict("configmaps", NAME)), get()];
+    let calls = [get(), get()].into_iter().chain((0..ATTEMPTS).flat_map(|_| lost()));
+    let server = ApiServer::expecting(calls);
+    let provider = provider(&server, None);
+    let error = provider.delete(&own(&*provider).await).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+}
+
+#[test]
+fn without_a_cluster_the_error_says_what_to_do() {
+    let error = open(&Values::default(), Opening::new(1)).err().unwrap();
+    assert!(error.class == ErrorClass::Invalid && error.to_string().contains("KUBECONFIG"), "{error}");
+}

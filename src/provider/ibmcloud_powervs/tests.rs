@@ -1,0 +1,35 @@
+use super::*;
+
+#[test]
+fn an_identifier_is_a_uuid_in_one_spelling() {
+    let canonical = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+    for raw in [canonical, "0DD2F0C5-6A3D-44A7-9B5E-2F7A6C2F9A11"] {
+        assert_eq!(server(raw), Ok(ParsedId::unscoped(canonical)));
+    }
+    for raw in ["", "podvm-web-1a2b3c4d", "../..", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11/x"] {
+        assert!(server(raw).is_err(), "{raw}");
+    }
+}
+
+#[test]
+fn a_server_says_in_either_way_that_it_goes() {
+    let server = |status: &str, task: &str| {
+        let json = serde_json::json!({
+            "pvmInstanceID": "1", "serverName": "a", "status": status, "taskState": task,
+            "creationDate": "2020-10-03T06:43:19.000Z",
+        });
+        serde_json::from_value::<Server>(json).unwrap()
+    };
+    assert!(server("ACTIVE", "deleting").is_leaving() && server("DELETING", "").is_leaving());
+    assert!(!server("ACTIVE", "").is_leaving() && !server("BUILD", "spawning").is_leaving());
+    assert!(server("BUILD", "").is_being_built() && !server("ERROR", "").is_being_built());
+    assert!(serde_json::from_str::<Servers>("{}").is_err(), "any other JSON is no list of nothing");
+}
+
+#[test]
+fn the_documented_actions_are_those_that_are_tested() {
+    let page = include_str!("../../../docs/src/providers/ibmcloud-powervs.md");
+    for action in ACTIONS {
+        assert!(page.contains(&format!("| `{action}` |")), "the page lacks {action}");
+    }
+}

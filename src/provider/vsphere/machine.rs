@@ -1,0 +1,203 @@
+//! What vCenter says of a VM *(no client)*.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use operator_kit::Message;
+
+use super::xml::{Node, Ref, element};
+use crate::provider::{Error, ErrorClass, Listed, Resource};
+
+/// What is read of a VM that is to be deleted.
+const OF_VM: [&str; 7] = [
+    "config.createDate",
+    "config.files.vmPathName",
+    "config.hardware.device",
+    "config.template",
+    "name",
+    "rootSnapshot",
+    "runtime.powerState",
+];
+
+/// What is read of its tasks.
+const OF_TASK: [&str; 4] = ["info.descriptionId", "info.error", "info.queueTime", "info.state"];
+
+/// What is read of each VM of a folder.
+const OF_ENTRY: [&str; 3] = ["config.createDate", "config.uuid", "name"];
+
+/// A VM with its recent tasks.
+pub(super) struct Machine {
+    pub(super) reference: Ref,
+    pub(super) name: String,
+    pub(super) created: Option<Timestamp>,
+    properties: Properties,
+    tasks: Vec<Properties>,
+}
+
+/// What deletes a VM, one step after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    PowerOff,
+    Destroy,
+}
+
+struct Properties(HashMap<String, Node>);
+
+impl Step {
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::PowerOff => "PowerOffVM_Task",
+            Self::Destroy => "Destroy_Task",
+        }
+    }
+
+    pub(super) fn doing(self) -> &'static str {
+        match self {
+            Self::PowerOff => "powering the VM off",
+            Self::Destroy => "destroying the VM",
+        }
+    }
+
+    /// How vCenter calls its task.
+    fn task(self) -> &'static str {
+        match self {
+            Self::PowerOff => "VirtualMachine.powerOff",
+            Self::Destroy => "VirtualMachine.destroy",
+        }
+    }
+}
+
+/// Asks for a VM and its recent tasks.
+pub(super) fn question(vm: &Ref) -> String {
+    let tasks = traversal("VirtualMachine", "recentTask", "");
+    specification(&[("VirtualMachine", &OF_VM), ("Task", &OF_TASK)], vm, false, &tasks)
+}
+
+/// Asks for all VMs of a folder and of those in it.
+pub(super) fn list(folder: &Ref) -> String {
+    let deeper = "<selectSet><name>deeper</name></selectSet>";
+    let children = traversal("Folder", "childEntity", deeper);
+    specification(&[("VirtualMachine", &OF_ENTRY)], folder, true, &children)
+}
+
+/// As much of vCenter's text as is quoted, on one line.
+fn short(text: &str) -> String {
+    text.chars().filter(|it| !it.is_control()).take(200).collect()
+}
+
+fn specification(wanted: &[(&str, &[&str])], from: &Ref, skip: bool, select: &str) -> String {
+    let sets = wanted.iter().map(|(kind, paths)| {
+        let paths: String = paths.iter().map(|path| element("pathSet", path)).collect();
+        format!("<propSet>{}{paths}</propSet>", element("type", kind))
+    });
+    let sets: String = sets.collect();
+    format!(
+        "<specSet>{sets}<objectSet>{}<skip>{skip}</skip>{select}</objectSet></specSet>",
+        from.element("obj")
+    )
+}
+
+fn traversal(kind: &str, path: &str, deeper: &str) -> String {
+    let inside = [element("name", "deeper"), element("type", kind), element("path", path)].concat();
+    format!(r#"<selectSet xsi:type="TraversalSpec">{inside}<skip>false</skip>{deeper}</selectSet>"#)
+}
+
+impl Properties {
+    /// What vCenter tells of an object. Fails where it withholds something.
+    fn read(object: &Node) -> Result<Self, Error> {
+        if let Some(missing) = object.child("missingSet") {
+            let fault = missing.child("fault").and_then(|fault| fault.child("fault"));
+            let is_right = fault.is_some_and(|fault| fault.kind == "NoPermission");
+            let class = if is_right { ErrorClass::Unauthorized } else { ErrorClass::Transient };
+            let message = format!("vCenter does not show {} of the VM", short(missing.text_of("path")));
+            return Err(Error::new(class, Message::public(message)));
+        }
+        let pairs = object.all("propSet").filter_map(|set| {
+            let value = set.children.iter().find(|child| child.name == "val")?;
+            Some((set.text_of("name").to_owned(), value.clone()))
+        });
+        Ok(Self(pairs.collect()))
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", Node::text)
+    }
+
+    fn created(&self) -> Option<Timestamp> {
+        self.text("config.createDate").parse().ok()
+    }
+}
+
+/// Reads a VM of a folder. Its identifier is empty where vCenter does not know its configuration at present.
+pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
+    let properties = Properties::read(object)?;
+    let (id, name) =
+        (properties.text("config.uuid").to_ascii_lowercase(), properties.text("name").to_owned());
+    Ok(Listed { created: properties.created(), ..Listed::new(Resource::Vm, id, name) })
+}
+
+impl Machine {
+    /// Reads the answer to [`question`]. None: the VM is not in it.
+    pub(super) fn read(reference: Ref, answer: &Node) -> Result<Option<Self>, Error> {
+        let objects = || answer.all("objects").filter_map(|it| Some((it.child("obj")?.reference()?, it)));
+        let Some((_, vm)) = objects().find(|(it, _)| *it == reference) else { return Ok(None) };
+        let properties = Properties::read(vm)?;
+        // A task may be gone meanwhile, or be somebody else's.
+        let tasks = objects().filter(|(it, _)| it.is("Task")).filter_map(|(_, it)| Properties::read(it).ok());
+        let (tasks, name, created) =
+            (tasks.collect(), properties.text("name").to_owned(), properties.created());
+        Ok(Some(Self { reference, name, created, properties, tasks }))
+    }
+
+    /// Whether vCenter is at this.
+    pub(super) fn is_at(&self, step: Step) -> bool {
+        self.tasks_of(step).any(|task| ["queued", "running"].contains(&task.text("info.state")))
+    }
+
+    /// The error that the last attempt at this ended with.
+    pub(super) fn failure(&self, step: Step) -> Option<Error> {
+        let last =
+            self.tasks_of(step).max_by_key(|task| task.text("info.queueTime").parse::<Timestamp>().ok())?;
+        let error = last.0.get("info.error").filter(|_| last.text("info.state") == "error")?;
+        let fault = short(error.child("fault").map_or("", |fault| &*fault.kind));
+        let public = format!("{} failed in vCenter ({fault}); the operator tries again", step.doing());
+        let full = format!("{public}: {}", short(error.text_of("localizedMessage")));
+        Some(Error::new(ErrorClass::Refused, Message::new(public, full)))
+    }
+
+    fn tasks_of(&self, step: Step) -> impl Iterator<Item = &Properties> {
+        self.tasks.iter().filter(move |task| task.text("info.descriptionId") == step.task())
+    }
+
+    /// The next step of its deletion. Fails where vCenter would delete a user's data with it: it deletes all disks, and those of
+    /// snapshots. Disks in the VM's own folder were made with it.
+    pub(super) fn next(&self) -> Result<Step, Error> {
+        let refuse = |class, public: &str, detail: &str| {
+            Err(Error::new(class, Message::new(public, format!("{public}: {} {detail}", self.name))))
+        };
+        if self.properties.text("config.template") == "true" {
+            return refuse(ErrorClass::Refused, "the VM is a template; convert it to a VM", "");
+        }
+        if self.properties.0.get("rootSnapshot").is_some_and(|all| !all.children.is_empty()) {
+            let public = "the VM has snapshots, whose disks may be a user's; delete the snapshots";
+            return refuse(ErrorClass::Refused, public, "");
+        }
+        let path = self.properties.text("config.files.vmPathName");
+        let devices = self.properties.0.get("config.hardware.device");
+        let (Some((folder, _)), Some(devices)) = (path.rsplit_once('/'), devices) else {
+            let public = "vCenter does not know the VM's disks at present; see whether its host and its datastore are up";
+            return refuse(ErrorClass::Transient, public, path);
+        };
+        let is_disk = |device: &&Node| ["VirtualDisk", "VirtualNVDIMM"].contains(&&*device.kind);
+        for disk in devices.children.iter().filter(is_disk) {
+            let file = disk.child("backing").map_or("", |backing| backing.text_of("fileName"));
+            let is_own = file.rsplit_once('/').is_some_and(|(of_disk, _)| of_disk == folder);
+            if !is_own || disk.child("vDiskId").is_some() {
+                let public = "the VM has a disk that was not made with it, and vCenter would delete that, too; detach the disk";
+                return refuse(ErrorClass::Refused, public, file);
+            }
+        }
+        let is_on = self.properties.text("runtime.powerState") == "poweredOn";
+        Ok(if is_on { Step::PowerOff } else { Step::Destroy })
+    }
+}

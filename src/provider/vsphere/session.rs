@@ -1,0 +1,279 @@
+//! A session with vCenter, and calls in it *(client required)*.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper::{
+    Request,
+    body::Bytes,
+    header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE},
+};
+use jiff::Timestamp;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::Instant;
+
+use super::{
+    settings::{Place, Settings},
+    xml::{Node, Ref, element},
+};
+use crate::provider::{
+    Error, ErrorClass,
+    account::Account,
+    cloud::Opening,
+    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens},
+};
+
+/// The cookie of a session.
+const SESSION: &str = "vmware_soap_session";
+
+/// A session ends when it is not used for a while, which an answer says. So it is kept as long as it may be.
+const LASTS: Duration = Duration::from_secs(24 * 3600);
+
+/// vCenter locks a user out for five wrong passwords in three minutes, and cloud-api-adaptor may be the same user.
+const AFTER_REFUSAL: Duration = Duration::from_secs(90);
+
+/// A vCenter, as one user.
+pub(super) struct VCenter {
+    client: Client,
+    url: String,
+    user: SecretString,
+    password: SecretString,
+    is_pinned: bool,
+    /// Which vCenter it must be.
+    account: Account,
+    session: Tokens<Arc<Session>>,
+    /// When the user was last refused, and why.
+    refused: Mutex<Option<(Instant, Error)>>,
+}
+
+/// A session, and what it works with.
+#[derive(Debug)]
+pub(super) struct Session {
+    cookie: HeaderValue,
+    /// The key by which vCenter knows the session.
+    pub(super) key: String,
+    /// Which vCenter it is.
+    pub(super) vcenter: String,
+    /// Its name and version, for people.
+    pub(super) product: String,
+    /// The header `SOAPAction`, which has the version of the API.
+    action: String,
+    pub(super) property_collector: Ref,
+    pub(super) search_index: Ref,
+    pub(super) authorization_manager: Ref,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// vCenter's own word for it; empty where vCenter did not say it.
+    pub(super) fault: String,
+    pub(super) error: Error,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { fault: String::new(), error }
+    }
+}
+
+impl VCenter {
+    pub(super) fn new(place: &Place, settings: &Settings, opening: &Opening<'_>) -> Result<Self, Error> {
+        let unusable = |()| Error::new(ErrorClass::Invalid, "GOVC_THUMBPRINT is no thumbprint");
+        let pinned = settings.fingerprint().map_err(unusable)?;
+        Ok(Self {
+            is_pinned: pinned.is_some(),
+            client: Client::new(Options { pinned, ..Options::default() })?,
+            url: place.url.clone(),
+            user: settings.user.clone().unwrap_or_default(),
+            password: settings.password.clone().unwrap_or_default(),
+            account: Account::of(opening),
+            session: Tokens::default(),
+            refused: Mutex::default(),
+        })
+    }
+
+    /// Calls a method, and gives the element with its answer. `arguments` begin with the object whose method it is. A session that
+    /// ended is replaced once.
+    pub(super) async fn call(
+        &self,
+        doing: &'static str,
+        pace: Pace,
+        method: &str,
+        arguments: impl Fn(&Session) -> String,
+    ) -> Result<Node, Failure> {
+        let ask = async |session: &Session| {
+            let request =
+                self.request(&session.action, Some(&session.cookie), method, &arguments(session))?;
+            answer(&self.client.send(Call::new(doing, pace, request)).await?, method)
+        };
+        let session = self.session().await?;
+        match ask(&session).await {
+            Err(ended) if ended.fault == "NotAuthenticated" => {
+                // Another call may have replaced it meanwhile.
+                if Arc::ptr_eq(&session, &self.session().await?) {
+                    self.session.forget().await;
+                }
+                ask(&*self.session().await?).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// A session with the vCenter in which the VMs are.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let session = self.session.get(async || self.log_in().await).await?;
+        self.account.ensure("vCenter", &session.vcenter)?;
+        Ok(session)
+    }
+
+    async fn log_in(&self) -> Result<Fresh<Arc<Session>>, Error> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, error)) = refused.filter(|(at, _)| at.elapsed() < AFTER_REFUSAL) {
+            return Err(error);
+        }
+        let logged_in = self.try_log_in().await;
+        if let Err(error) = &logged_in
+            && error.class == ErrorClass::Unauthorized
+        {
+            let refused = Some((Instant::now(), error.clone()));
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        }
+        Ok(Fresh { value: Arc::new(logged_in?), expires: Timestamp::now() + LASTS })
+    }
+
+    async fn try_log_in(&self) -> Result<Session, Error> {
+        let doing = "asking vCenter what it offers";
+        let this = Ref::service_instance().element("_this");
+        let request = self.request("urn:vim25", None, "RetrieveServiceContent", &this)?;
+        let reply =
+            self.client.send(Call::new(doing, Pace::Read, request)).await.map_err(|error| {
+                match error.class {
+                    ErrorClass::Invalid if !self.is_pinned => error.advising("or set GOVC_THUMBPRINT"),
+                    _ => error,
+                }
+            })?;
+        let content = answer(&reply, "RetrieveServiceContent").map_err(Error::from)?;
+        let content = content.child("returnval").ok_or_else(|| reply.unreadable("content", "it is empty"))?;
+        let object = |name: &str| {
+            let found = content.child(name).and_then(Node::reference);
+            found.ok_or_else(|| reply.unreadable("content", &format!("it lacks {name}")))
+        };
+        let about = |name| content.child("about").map_or("", |about| about.text_of(name));
+        let vcenter = about("instanceUuid").to_ascii_lowercase();
+        if about("apiType") != "VirtualCenter" || vcenter.is_empty() {
+            let message = "GOVC_URL is not the address of a vCenter; a single host of ESXi is none";
+            return Err(Error::new(ErrorClass::Invalid, message));
+        }
+        let action = format!("urn:vim25/{}", about("apiVersion"));
+        let doing = "logging in to vCenter";
+        let arguments = [
+            object("sessionManager")?.element("_this"),
+            element("userName", self.user.expose_secret()),
+            element("password", self.password.expose_secret()),
+        ];
+        let request = self.request(&action, None, "Login", &arguments.concat())?;
+        let secrets = vec![self.user.clone(), self.password.clone()];
+        let login = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
+        let user = answer(&login, "Login").map_err(|failure| match &*failure.fault {
+            "" if login.status.is_success() => login.no_credential(),
+            _ => failure.error,
+        })?;
+        let key = user.child("returnval").map_or("", |user| user.text_of("key"));
+        let cookie = cookie(&login).filter(|_| !key.is_empty()).ok_or_else(|| login.no_credential())?;
+        Ok(Session {
+            cookie,
+            key: key.to_owned(),
+            property_collector: object("propertyCollector")?,
+            search_index: object("searchIndex")?,
+            authorization_manager: object("authorizationManager")?,
+            product: about("fullName").to_owned(),
+            vcenter,
+            action,
+        })
+    }
+
+    fn request(
+        &self,
+        action: &str,
+        cookie: Option<&HeaderValue>,
+        method: &str,
+        arguments: &str,
+    ) -> Result<Request<Bytes>, Error> {
+        let envelope = "http://schemas.xmlsoap.org/soap/envelope/";
+        let body = format!(
+            r#"<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="{envelope}"><Body><{method} xmlns="urn:vim25" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">{arguments}</{method}></Body></Envelope>"#
+        );
+        let mut request = Request::post(&self.url).header(CONTENT_TYPE, "text/xml; charset=utf-8");
+        request = request.header("SOAPAction", action);
+        if let Some(cookie) = cookie {
+            request = request.header(COOKIE, cookie);
+        }
+        request
+            .body(body.into())
+            .map_err(|_| Error::new(ErrorClass::Invalid, "GOVC_URL cannot be the address of a request"))
+    }
+}
+
+/// The cookie of the session that a login began.
+fn cookie(login: &Reply) -> Option<HeaderValue> {
+    let all = login.headers.get_all(SET_COOKIE).iter().filter_map(|it| it.to_str().ok());
+    let pairs = all.filter_map(|cookie| cookie.split(';').next());
+    let pair =
+        pairs.map(str::trim).find(|pair| pair.split_once('=').is_some_and(|(name, _)| name == SESSION))?;
+    let mut value = HeaderValue::try_from(pair).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// The element with the answer to this method, or the error that the reply means.
+fn answer(reply: &Reply, method: &str) -> Result<Node, Failure> {
+    let read = str::from_utf8(&reply.body).map_err(|problem| problem.to_string()).and_then(Node::parse);
+    let body = read.and_then(|mut envelope| {
+        let body = (envelope.name == "Envelope").then(|| envelope.children.pop()).flatten();
+        let body = body.filter(|it| it.name == "Body").and_then(|mut body| body.children.pop());
+        body.ok_or_else(|| "it has no body of SOAP".to_owned())
+    });
+    match body {
+        Ok(fault) if fault.name == "Fault" => Err(failure(reply, &fault)),
+        _ if !reply.status.is_success() => Err(reply.error("", "", None).into()),
+        Ok(answer) if answer.name == format!("{method}Response") => Ok(answer),
+        Ok(answer) => Err(reply.unreadable("answer", &format!("it is a {:?}", answer.name)).into()),
+        Err(problem) => Err(reply.unreadable("XML", &problem).into()),
+    }
+}
+
+fn failure(reply: &Reply, fault: &Node) -> Failure {
+    let detail = fault.child("detail").and_then(|detail| detail.children.first());
+    let code = detail.map_or("", |detail| match &*detail.kind {
+        "" => detail.name.trim_end_matches("Fault"),
+        kind => kind,
+    });
+    let right = detail.map_or("", |detail| detail.text_of("privilegeId"));
+    let message = format!("{} {right}", fault.text_of("faultstring"));
+    Failure { fault: code.to_owned(), error: reply.error(code, &message, class(code)) }
+}
+
+/// What vCenter's documents say of a fault. The status counts for all others. None means absence.
+fn class(fault: &str) -> Option<ErrorClass> {
+    Some(match fault {
+        "InvalidLogin"
+        | "NoPermission"
+        | "NotAuthenticated"
+        | "PasswordExpired"
+        | "RestrictedByAdministrator" => ErrorClass::Unauthorized,
+        "ConcurrentAccess" | "InvalidPowerState" | "InvalidState" | "MethodDisabled" | "TaskInProgress" => {
+            ErrorClass::Refused
+        }
+        "InvalidArgument" | "InvalidRequest" | "MethodNotFound" | "NotSupported" => ErrorClass::Invalid,
+        _ => return None,
+    })
+}

@@ -1,0 +1,178 @@
+//! Whether the user sees every pod VM, and what follows for one that vCenter does not find.
+//!
+//! vCenter answers as if a VM was not there that the user may not read. A VM has the privileges of its folder, unless a permission of
+//! that folder does not propagate: so the user reads every VM in a folder that the user may read, and whose permissions all propagate.
+
+use operator_kit::Message;
+
+use super::{
+    PRIVILEGES, Vsphere, machine,
+    xml::{Node, Ref, element},
+};
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    provider::{
+        Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
+        finding::ensure_rights,
+        http::{MOST_PAGES, Pace::Read, too_many_pages},
+    },
+};
+
+/// How many VMs a page of a list may have.
+const PAGE: &str = "500";
+
+/// What `check` tells about.
+const VCENTER: &str = "vCenter";
+const LOOK_UP: &str = "look up machines";
+const DELETE: &str = "delete machines";
+
+impl Vsphere {
+    /// What it means that vCenter does not find a VM.
+    pub(super) async fn missing(&self, id: &InstanceId) -> Error {
+        match self.proven_absent(id).await {
+            Ok(()) => Error::new(ErrorClass::NotFound, "vCenter has no such VM"),
+            Err(doubt) => doubt,
+        }
+    }
+
+    async fn proven_absent(&self, id: &InstanceId) -> Result<(), Error> {
+        let folder = self.folder().await?;
+        self.ensure_sight(&folder).await?;
+        let look = |entries: Vec<Listed>| {
+            let doubt = |public: String| Err(Error::new(ErrorClass::Transient, Message::public(public)));
+            for entry in entries {
+                if entry.id == id.as_str() {
+                    return doubt("vCenter lists the VM, but does not find it".to_owned());
+                }
+                if entry.id.is_empty() && entry.name.contains(POD_VM) {
+                    return doubt(format!(
+                        "vCenter does not know the UUID of a pod VM at present, which may be this one; see whether its host \
+                         and its datastore are up; if the VM is gone, annotate the PeerPod \
+                         {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+                    ));
+                }
+            }
+            Ok(())
+        };
+        self.machines("looking for the VM in its folder", &folder, look).await
+    }
+
+    /// The folder in which pod VMs are made.
+    pub(super) async fn folder(&self) -> Result<Ref, Error> {
+        let path = element("inventoryPath", &self.folder);
+        let find =
+            self.vcenter.call("looking up the folder of pod VMs", Read, "FindByInventoryPath", |session| {
+                session.search_index.element("_this") + &path
+            });
+        let folder = find.await?.child("returnval").and_then(Node::reference);
+        folder.filter(|folder| folder.is("Folder")).ok_or_else(|| {
+            let public = "vCenter shows no folder of VMs named GOVC_FOLDER in GOVC_DATACENTER: there is none, or the user may \
+                          not see it";
+            Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {}", self.folder)))
+        })
+    }
+
+    /// Fails unless the user may read each VM of the folder.
+    async fn ensure_sight(&self, folder: &Ref) -> Result<(), Error> {
+        self.ensure_privileges(folder, &PRIVILEGES[..1]).await?;
+        let arguments = folder.element("entity") + &element("inherited", "false");
+        let doing = "reading the permissions of the folder of pod VMs";
+        let read = self.vcenter.call(doing, Read, "RetrieveEntityPermissions", |session| {
+            session.authorization_manager.element("_this") + &arguments
+        });
+        if read.await?.all("returnval").all(|permission| permission.text_of("propagate") == "true") {
+            return Ok(());
+        }
+        let message = "a permission on the folder of pod VMs does not propagate, so the user may not see the VMs in it; let all \
+                       permissions of that folder propagate to children";
+        Err(Error::new(ErrorClass::Unauthorized, message))
+    }
+
+    /// Fails with those of these privileges that the user does not have in the folder.
+    async fn ensure_privileges(&self, folder: &Ref, wanted: &[&str]) -> Result<(), Error> {
+        let ids: String = wanted.iter().map(|id| element("privId", id)).collect();
+        let doing = "asking for the privileges in the folder of pod VMs";
+        let ask = self.vcenter.call(doing, Read, "HasPrivilegeOnEntities", |session| {
+            let (this, session) =
+                (session.authorization_manager.element("_this"), element("sessionId", &session.key));
+            [this, folder.element("entity"), session, ids.clone()].concat()
+        });
+        let answer = ask.await?;
+        let of_folder = answer
+            .child("returnval")
+            .filter(|it| it.child("entity").and_then(Node::reference).as_ref() == Some(folder));
+        let granted = |id: &str| {
+            let mut all = of_folder.into_iter().flat_map(|it| it.all("privAvailability"));
+            all.any(|it| it.text_of("privId") == id && it.text_of("isGranted") == "true")
+        };
+        ensure_rights(wanted, granted)
+    }
+
+    /// Calls `take` with all VMs of the folder and of those in it, page by page.
+    pub(super) async fn machines(
+        &self,
+        doing: &'static str,
+        folder: &Ref,
+        mut take: impl FnMut(Vec<Listed>) -> Result<(), Error> + Send,
+    ) -> Result<(), Error> {
+        let mut method = "RetrievePropertiesEx";
+        let mut arguments =
+            format!("{}<options>{}</options>", machine::list(folder), element("maxObjects", PAGE));
+        for _ in 0..MOST_PAGES {
+            let ask = self.vcenter.call(doing, Read, method, |session| {
+                session.property_collector.element("_this") + &arguments
+            });
+            let answer = ask.await?;
+            // An empty folder has no page.
+            let Some(page) = answer.child("returnval") else { return Ok(()) };
+            take(page.all("objects").map(machine::entry).collect::<Result<_, _>>()?)?;
+            let token = page.text_of("token");
+            if token.is_empty() {
+                return Ok(());
+            }
+            (method, arguments) = ("ContinueRetrievePropertiesEx", element("token", token));
+        }
+        Err(too_many_pages(doing))
+    }
+
+    /// Logs in, lists the folder, and asks for privileges.
+    pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
+        let product = match self.vcenter.session().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            Err(error) => {
+                let untried = |subject| Finding::untried(subject, "check is not logged in");
+                return Ok(vec![Finding::tried(VCENTER, Err(error)), untried(LOOK_UP), untried(DELETE)]);
+            }
+            Ok(session) => session.product.clone(),
+        };
+        let folder = match self.folder().await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            folder => folder,
+        };
+        let (look_up, delete) = match &folder {
+            Err(error) => (Err(error.clone()), Err(error.clone())),
+            Ok(folder) => {
+                (self.examined_sight(folder).await, self.ensure_privileges(folder, &PRIVILEGES[1..]).await)
+            }
+        };
+        Ok(vec![
+            Finding::tried(VCENTER, Ok(format!("logged in to {product}"))),
+            Finding::tried(LOOK_UP, look_up),
+            Finding::tried(
+                DELETE,
+                delete.map(|()| format!("the user has {} in the folder", PRIVILEGES[1..].join(" and "))),
+            ),
+        ])
+    }
+
+    async fn examined_sight(&self, folder: &Ref) -> Result<String, Error> {
+        self.ensure_sight(folder).await?;
+        let mut pod_vms = 0;
+        let count = |entries: Vec<Listed>| {
+            pod_vms += entries.iter().filter(|entry| entry.name.starts_with(POD_VM)).count();
+            Ok(())
+        };
+        self.machines("listing the VMs", folder, count).await?;
+        Ok(format!("the folder has {pod_vms} VMs named {POD_VM}…"))
+    }
+}

@@ -1,0 +1,186 @@
+//! vCenter's XML as a tree *(no client)*. A server chooses the prefixes of names, so only what follows them counts.
+
+use quick_xml::{
+    Reader, XmlVersion,
+    escape::resolve_xml_entity,
+    events::{BytesStart, Event},
+};
+
+pub(super) use quick_xml::escape::escape;
+
+/// No answer that is read here has more levels.
+const DEEPEST: usize = 64;
+
+/// An element.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    pub(super) name: String,
+    /// The data type, where the element says it (`xsi:type`).
+    pub(super) kind: String,
+    /// The type of object that it refers to.
+    target: String,
+    text: String,
+    pub(super) children: Vec<Node>,
+}
+
+/// A reference to an object of vCenter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ref {
+    kind: String,
+    id: String,
+}
+
+impl Node {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut reader = Reader::from_str(text);
+        reader.config_mut().expand_empty_elements = true;
+        let mut open = vec![Self::default()];
+        loop {
+            let event = reader.read_event().map_err(|problem| problem.to_string())?;
+            let text = match event {
+                Event::Start(start) if open.len() <= DEEPEST => {
+                    open.push(Self::begin(&start)?);
+                    continue;
+                }
+                Event::Start(_) => return Err("it has too many levels".to_owned()),
+                Event::End(_) => {
+                    let node = open.pop().unwrap_or_default();
+                    open.last_mut().ok_or("an element ends that never began")?.children.push(node);
+                    continue;
+                }
+                Event::Text(text) => text.xml10_content().into_owned(),
+                Event::CData(text) => text.into_inner().into_owned(),
+                Event::GeneralRef(entity) => match entity.resolve_char_ref().map_err(|it| it.to_string())? {
+                    Some(character) => character.to_string(),
+                    None => resolve_xml_entity(&entity).ok_or("it has an unknown entity")?.to_owned(),
+                },
+                Event::DocType(_) => return Err("it has a document type".to_owned()),
+                Event::Eof => break,
+                _ => continue,
+            };
+            open.last_mut().ok_or("a text is nowhere")?.text.push_str(&text);
+        }
+        let mut document = open.pop().unwrap_or_default().children;
+        match (document.pop(), document.is_empty() && open.is_empty()) {
+            (Some(root), true) => Ok(root),
+            _ => Err("it is no whole document".to_owned()),
+        }
+    }
+
+    fn begin(start: &BytesStart<'_>) -> Result<Self, String> {
+        let mut node = Self { name: local(start.name().0).to_owned(), ..Self::default() };
+        for attribute in start.attributes() {
+            let attribute = attribute.map_err(|problem| problem.to_string())?;
+            let value = attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|it| it.to_string())?;
+            match attribute.key.0 {
+                "type" => node.target = value.into_owned(),
+                name if local(name) == "type" => local(&value).clone_into(&mut node.kind),
+                _ => {}
+            }
+        }
+        Ok(node)
+    }
+
+    /// The first element of this name in it.
+    pub(super) fn child(&self, name: &str) -> Option<&Self> {
+        self.children.iter().find(|child| child.name == name)
+    }
+
+    /// All elements of this name in it.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &Self> {
+        self.children.iter().filter(move |child| child.name == name)
+    }
+
+    /// The text in the first element of this name; empty if there is none.
+    pub(super) fn text_of(&self, name: &str) -> &str {
+        self.child(name).map_or("", Self::text)
+    }
+
+    pub(super) fn text(&self) -> &str {
+        self.text.trim()
+    }
+
+    /// The object that the element refers to.
+    pub(super) fn reference(&self) -> Option<Ref> {
+        let (kind, id) = (self.target.clone(), self.text().to_owned());
+        (!kind.is_empty() && !id.is_empty()).then_some(Ref { kind, id })
+    }
+}
+
+impl Ref {
+    /// The object of which every server has one.
+    pub(super) fn service_instance() -> Self {
+        Self { kind: "ServiceInstance".to_owned(), id: "ServiceInstance".to_owned() }
+    }
+
+    pub(super) fn is(&self, kind: &str) -> bool {
+        self.kind == kind
+    }
+
+    /// An element of this name that refers to the object.
+    pub(super) fn element(&self, name: &str) -> String {
+        format!(r#"<{name} type="{}">{}</{name}>"#, escape(&self.kind), escape(&self.id))
+    }
+}
+
+/// An element with this text.
+pub(super) fn element(name: &str, text: &str) -> String {
+    format!("<{name}>{}</{name}>", escape(text))
+}
+
+fn local(name: &str) -> &str {
+    name.rsplit(':').next().unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_read_without_prefixes_and_references_with_their_types() {
+        let text = r#"<?xml version="1.0"?><s:a xmlns:s="x" xmlns:q="y"><b type="VirtualMachine" q:type="q:ManagedObjectReference"> vm-1
+            </b><b q:type="ns:X"/><c>1 &lt; &#50;<![CDATA[ & ]]></c></s:a>"#;
+        let node = Node::parse(text).unwrap();
+        let all: Vec<_> = node.all("b").collect();
+        assert_eq!((&*node.name, all.len(), all[0].kind.as_str()), ("a", 2, "ManagedObjectReference"));
+        let reference = all[0].reference().unwrap();
+        assert_eq!(reference.element("obj"), r#"<obj type="VirtualMachine">vm-1</obj>"#);
+        assert_eq!((all[1].kind.as_str(), all[1].reference()), ("X", None));
+        assert_eq!((node.text_of("c"), node.text_of("d")), ("1 < 2 &", ""));
+    }
+
+    #[test]
+    fn what_is_no_whole_document_is_refused() {
+        let deep = format!("{}{}", "<a>".repeat(100_000), "</a>".repeat(100_000));
+        for text in [
+            "",
+            "a",
+            "<a>",
+            "<a></b>",
+            "<a/><b/>",
+            "</a>",
+            "<a><b></a>",
+            "<a>&x;</a>",
+            "<!DOCTYPE a><a/>",
+            &deep,
+        ] {
+            assert!(Node::parse(text).is_err(), "{}", &text[..text.len().min(20)]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_into_a_request_comes_out_as_it_was(text in "\\PC*") {
+            let node = Node::parse(&element("a", &text)).unwrap();
+            prop_assert_eq!(node.text(), text.trim());
+            prop_assert!(node.children.is_empty());
+        }
+
+        #[test]
+        fn any_answer_is_read_without_panic(text in "[<>/a:=\"&;! ?\\-\\[\\]]{0,60}") {
+            let _ = Node::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Docker: what never counts as absence, and a deletion by the operator.
+
+use std::{cell::OnceCell, path::Path};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::ResourceExt as _;
+use peerpod_operator::provider::{
+    Claim, Error, ErrorClass, InstanceId, Stage, cloud::Recorded, docker::CLOUD,
+};
+use peers::{
+    Does, HttpRelay,
+    docker::{Container, Podman},
+};
+use tempfile::TempDir;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    wait::{self, DEADLINE},
+};
+
+use super::{
+    check::{check, outcomes},
+    own,
+};
+use crate::support::{PROGRAM, alone_with, run};
+
+struct Stand {
+    dir: TempDir,
+    podman: Podman,
+    relay: HttpRelay,
+}
+
+impl Stand {
+    async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let podman = Podman::start(dir.path()).await?;
+        let relay = HttpRelay::start(podman.address()).await?;
+        Ok(Self { dir, podman, relay })
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::docker(self.relay.address())
+    }
+
+    async fn describe(&self, id: &str) -> Result<Result<Stage, Error>> {
+        let described =
+            self.settings().open()?.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
+        Ok(described.map(|vm| vm.stage))
+    }
+
+    fn methods(&self) -> Vec<String> {
+        self.relay.seen().into_iter().map(|seen| seen.method).collect()
+    }
+}
+
+fn running(name: &str) -> Container<'_> {
+    Container { name, running: true, volume: None }
+}
+
+#[test]
+fn a_deletion_takes_three_requests() -> Result<()> {
+    run(async {
+        let docker = Stand::start().await?;
+        let name = vm_name("web");
+        let id = docker.podman.make(&running(&name)).await?;
+        let volumes = docker.podman.volumes_of(&name)?;
+        ensure!(volumes.len() == 1, "it has an anonymous volume: {volumes:?}");
+        let provider = docker.settings().open()?;
+        provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
+        let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
+        ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
+        assert_eq!(docker.methods(), ["GET", "DELETE", "GET"]);
+        ensure!(!docker.podman.has_container(&name)? && !docker.podman.has_volume(&volumes[0])?);
+        Ok(())
+    })
+}
+
+#[test]
+fn what_only_looks_like_absence_is_none() -> Result<()> {
+    run(async {
+        let docker = Stand::start().await?;
+        let name = vm_name("web");
+        let id = docker.podman.make(&Container { running: false, ..running(&name) }).await?;
+        let other = "f".repeat(64);
+        let absent = |id: &str| format!(r#"{{"message":"No such container: {id}"}}"#);
+        for (what, status, body, class) in [
+            ("another container", 404, absent(&other), ErrorClass::Invalid),
+            ("a page", 404, r#"{"message":"page not found"}"#.to_owned(), ErrorClass::Invalid),
+            ("an image", 404, format!(r#"{{"message":"No such image: {id}"}}"#), ErrorClass::Invalid),
+            ("a proxy", 404, "<html>not found</html>".to_owned(), ErrorClass::Invalid),
+            ("another status", 500, absent(&id), ErrorClass::Transient),
+            ("no container", 200, "{}".to_owned(), ErrorClass::Transient),
+            ("no JSON", 200, "<html>".to_owned(), ErrorClass::Transient),
+            (
+                "a version",
+                400,
+                r#"{"message":"client version 1.44 is too new"}"#.to_owned(),
+                ErrorClass::Invalid,
+            ),
+            ("a plugin", 403, r#"{"message":"denied"}"#.to_owned(), ErrorClass::Unauthorized),
+        ] {
+            docker.relay.rule(|_| true, Does::Answer { status, headers: Vec::new(), body });
+            match docker.describe(&id).await? {
+                Err(error) if error.class == class => {}
+                described => bail!("{what}: {described:?}"),
+            }
+            docker.relay.forget_rules();
+        }
+        for part in [&name, &id[..12]] {
+            let described = docker.describe(part).await?;
+            ensure!(
+                described.is_err_and(|error| error.class == ErrorClass::Transient),
+                "{part} is described"
+            );
+        }
+        docker.relay.rule(|_| true, Does::CutOff);
+        ensure!(docker.describe(&id).await?.is_err_and(|error| error.class == ErrorClass::Transient));
+        docker.relay.forget_rules();
+
+        // Docker as it answers itself, and a daemon that is another one: none of its containers is there.
+        let here = format!("tcp://{}", docker.relay.address());
+        let info = Does::Answer {
+            status: 200,
+            headers: vec![("server", "Docker/27.5.1 (linux)".to_owned())],
+            body: r#"{"ID":"d-1"}"#.to_owned(),
+        };
+        docker.relay.rule(|seen| seen.path.ends_with("/info"), info);
+        docker.relay.rule(
+            |seen| seen.path.contains("/containers/"),
+            Does::Answer { status: 404, headers: Vec::new(), body: absent(&id) },
+        );
+        for (host, class) in [("d-1", ErrorClass::NotFound), ("d-2", ErrorClass::Transient)] {
+            let recorded = Recorded { address: &here, host: Some(host), moved: None };
+            let provider = docker.settings().open_at(Some(recorded))?;
+            let described = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
+            ensure!(described.as_ref().is_err_and(|error| error.class == class), "{host}: {described:?}");
+        }
+        ensure!(docker.podman.has_container(&name)?, "the container is gone");
+        Ok(())
+    })
+}
+
+#[test]
+fn check_lists_containers_and_removes_none() -> Result<()> {
+    run(async {
+        let docker = Stand::start().await?;
+        let name = vm_name("web");
+        docker.podman.make(&Container { running: false, ..running(&name) }).await?;
+        let (output, cloud) = check(docker.dir.path(), &docker.settings(), &[]).await?;
+        ensure!(output.status.success() && outcomes(&cloud) == ["works"; 2], "{cloud}");
+        ensure!(cloud.to_string().contains("1 containers") && docker.podman.has_container(&name)?, "{cloud}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_container_goes_with_its_pod_and_a_users_volume_stays() -> Result<()> {
+    let podman = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+        let started = Podman::start(&dir.join("podman")).await?;
+        let settings = Settings::docker(started.address());
+        let _ = podman.set(started);
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, async |alone| {
+        let (scene, podman) = (alone.scene(), podman.get().context("it was started")?);
+        let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
+        let id = podman.make(&Container { volume: Some("mine"), ..running(&name) }).await?;
+        let peerpod = scene.caa.record(&owner, "docker", &id).await?.name_any();
+        scene.pods.delete("web").await?;
+        wait::gone(&scene.peerpods, &peerpod, DEADLINE).await?;
+        ensure!(!podman.has_container(&name)? && podman.has_volume("mine")?);
+        Ok(())
+    })
+}

@@ -1,0 +1,38 @@
+// An IBM Cloud for tests: its endpoint for tokens, its VPC API and that of Power Virtual Server, at one address.
+//
+// IBM's own libraries for Go, which cloud-api-adaptor uses as well, judge what goes in and out: each request must be, byte for byte,
+// the one that the library sends for the same call, and the library must be able to read each answer. This program adds what they
+// lack: a state, an HTTP listener, and who may do what.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"time"
+)
+
+func main() {
+	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
+	flag.Parse()
+	listener, err := net.Listen("tcp", *address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	cloud := newCloud()
+	routes := http.NewServeMux()
+	routes.HandleFunc("POST /identity/token", cloud.issueToken)
+	routes.HandleFunc("GET /vpc/{region}/v1/instances", cloud.vpc(listInstances))
+	routes.HandleFunc("GET /vpc/{region}/v1/instances/{id}", cloud.vpc(getInstance))
+	routes.HandleFunc("DELETE /vpc/{region}/v1/instances/{id}", cloud.vpc(deleteInstance))
+	const servers = "/pcloud/v1/cloud-instances/{workspace}/pvm-instances"
+	routes.HandleFunc("GET "+servers, cloud.power(listServers))
+	routes.HandleFunc("GET "+servers+"/{id}", cloud.power(getServer))
+	routes.HandleFunc("DELETE "+servers+"/{id}", cloud.power(deleteServer))
+	cloud.control(routes)
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
+	fmt.Println("listening at", listener.Addr())
+	log.Fatal(server.Serve(listener))
+}

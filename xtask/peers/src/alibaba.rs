@@ -1,0 +1,250 @@
+//! Alibaba Cloud: a server that Alibaba Cloud's own libraries check, for one test alone.
+//!
+//! Alibaba Cloud has no stand-in of its services. The server in `xtask/peers/alibaba/` has the libraries for Go that
+//! cloud-api-adaptor uses send each call that it is asked for, and refuses a request that differs, be it in its signature alone. The
+//! libraries read each answer, too. Each region is at an address of its own, with all services.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use cluster::tools::{self, Module};
+use serde_json::{Value, json};
+
+use crate::{HttpRelay, go_server::GoServer};
+
+/// The account of the pod VMs.
+pub const ACCOUNT: &str = "1234567890123456";
+/// Another one.
+pub const OTHER_ACCOUNT: &str = "6543210987654321";
+/// The region of the pod VMs.
+pub const REGION: &str = "cn-beijing";
+/// Another one.
+pub const OTHER_REGION: &str = "eu-central-1";
+/// The identifier of the access key that may delete pod VMs.
+pub const KEY: &str = "LTAI5tOperatorOperator01";
+/// That access key.
+pub const SECRET: &str = "Secret0f/the+operator=1";
+
+const PROGRAM: &str = "alibaba";
+const MODULE: Module =
+    Module::new("alibaba", concat!(env!("CARGO_MANIFEST_DIR"), "/alibaba"), &[(PROGRAM, "peers/alibaba")]);
+
+/// The server, behind a relay for each region.
+pub struct Alibaba {
+    server: GoServer,
+    other: HttpRelay,
+}
+
+/// The owner of [`KEY`].
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a> {
+    /// The account.
+    pub account: &'a str,
+    /// What it may do.
+    pub actions: &'a [&'a str],
+    /// Whether lists are empty where a right is missing.
+    pub quiet: bool,
+}
+
+/// A VM to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance<'a> {
+    /// Its account.
+    pub account: &'a str,
+    /// Its region.
+    pub region: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// What it is and has beside.
+    pub features: &'a [Feature],
+}
+
+/// What a VM is or has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// It is off.
+    Stopped,
+    /// It has an interface and an address for it, as cloud-api-adaptor makes them.
+    External,
+    /// A user's disk is attached to it.
+    UserData,
+    /// It is locked for security reasons.
+    Locked,
+}
+
+/// How the cloud behaves to one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    /// As it should.
+    Well,
+    /// The caller may not act on it.
+    Unauthorized,
+    /// Its deletion does not end.
+    DeletesLater,
+    /// It is not shown.
+    Hidden,
+    /// What belongs to it cannot be deleted.
+    HoldsBelongings,
+}
+
+/// What is there of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Whether it is there.
+    pub vm: bool,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// The number of its further interfaces.
+    pub nics: u64,
+    /// The number of its elastic addresses.
+    pub addresses: u64,
+    /// The number of disks that go with it.
+    pub system: u64,
+    /// The number of a user's disks.
+    pub data: u64,
+}
+
+impl<'a> Instance<'a> {
+    /// One in [`ACCOUNT`] and [`REGION`] that runs.
+    pub fn named(name: &'a str) -> Self {
+        Self { account: ACCOUNT, region: REGION, name, features: &[] }
+    }
+}
+
+impl<'a> Owner<'a> {
+    /// One of [`ACCOUNT`] with these rights.
+    pub fn operator(actions: &'a [&'a str]) -> Self {
+        Self { account: ACCOUNT, actions, quiet: false }
+    }
+}
+
+/// The actions that a RAM policy of one statement allows.
+pub fn actions(policy: &str) -> Result<Vec<String>> {
+    let policy: Value = serde_json::from_str(policy)?;
+    let actions = policy["Statement"][0]["Action"].as_array().context("a policy without actions")?;
+    Ok(actions.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+impl Alibaba {
+    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    pub async fn install() -> Result<()> {
+        tools::program(&MODULE, PROGRAM).await.map(drop)
+    }
+
+    /// Starts a server with its log in `dir`, which it has to itself, and with the owner of [`KEY`], who may do what this policy
+    /// allows. It is built first if need be, which takes minutes.
+    pub async fn start(dir: &Path, policy: &str) -> Result<Self> {
+        let server = GoServer::start(&MODULE, PROGRAM, dir).await?;
+        let other = HttpRelay::start(server.relay.address()).await?;
+        let cloud = Self { server, other };
+        for (relay, region) in [(&cloud.server.relay, REGION), (&cloud.other, OTHER_REGION)] {
+            cloud.ask("endpoint", &json!({ "Host": relay.address(), "Region": region })).await?;
+        }
+        let actions = actions(policy)?;
+        let actions: Vec<_> = actions.iter().map(String::as_str).collect();
+        cloud.owner(&Owner::operator(&actions)).await?;
+        Ok(cloud)
+    }
+
+    /// The relay that every request passes.
+    pub fn relay(&self) -> &HttpRelay {
+        &self.server.relay
+    }
+
+    /// The address of all services in this region.
+    pub fn endpoint(&self, region: &str) -> String {
+        let relay = if region == OTHER_REGION { &self.other } else { &self.server.relay };
+        format!("http://{}", relay.address())
+    }
+
+    async fn ask(&self, what: &str, with: &Value) -> Result<Value> {
+        self.server.control.ask(what, with).await
+    }
+
+    /// Changes who the owner of [`KEY`] is.
+    pub async fn owner(&self, owner: &Owner<'_>) -> Result<()> {
+        let Owner { account, actions, quiet } = owner;
+        let key = json!({
+            "ID": KEY, "Secret": SECRET, "Account": account, "Actions": actions, "Quiet": quiet,
+        });
+        self.ask("key", &key).await.map(drop)
+    }
+
+    /// Adds a role with these rights in [`ACCOUNT`], for who shows this token of this identity provider.
+    pub async fn role(&self, role: &str, provider: &str, token: &str, actions: &[String]) -> Result<()> {
+        let role = json!({
+            "Role": role, "Provider": provider, "Subject": token, "Account": ACCOUNT, "Actions": actions,
+        });
+        self.ask("role", &role).await.map(drop)
+    }
+
+    /// Lets the credentials of every role expire that were given out so far.
+    pub async fn expire(&self) -> Result<()> {
+        self.ask("expire", &Value::Null).await.map(drop)
+    }
+
+    /// Makes a VM, and gives its identifier.
+    pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
+        let has = |feature| instance.features.contains(&feature);
+        let wanted = json!({
+            "Account": instance.account, "Region": instance.region, "Name": instance.name,
+            "Stopped": has(Feature::Stopped), "External": has(Feature::External),
+            "UserData": has(Feature::UserData), "Locked": has(Feature::Locked),
+        });
+        let id = self.ask("instance", &wanted).await?;
+        id.as_str().map(str::to_owned).context("a VM without an identifier")
+    }
+
+    /// Changes description and charge type of a VM's address, and, if it is not empty, what uses it.
+    pub async fn address(&self, id: &str, description: &str, charge: &str, user: &str) -> Result<()> {
+        let wanted = json!({ "Instance": id, "Description": description, "Charge": charge, "Nic": user });
+        self.ask("address", &wanted).await.map(drop)
+    }
+
+    /// Names a VM's address as the operator does before it deletes the VM.
+    pub async fn name_address(&self, id: &str) -> Result<()> {
+        self.ask("name", &id.into()).await.map(drop)
+    }
+
+    /// Lets the further interface of a VM stay when the VM goes.
+    pub async fn keep_interface(&self, id: &str) -> Result<()> {
+        self.ask("keep", &id.into()).await.map(drop)
+    }
+
+    /// Removes a VM at once, with what goes with it and, if that is asked for, its addresses and interfaces.
+    pub async fn remove(&self, id: &str, belongings: bool) -> Result<()> {
+        self.ask("remove", &json!({ "ID": id, "Belongings": belongings })).await.map(drop)
+    }
+
+    /// From now on the cloud behaves so to this VM.
+    pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
+        let behavior = match behavior {
+            Behavior::Well => "",
+            Behavior::Unauthorized => "unauthorized",
+            Behavior::DeletesLater => "deletes-later",
+            Behavior::Hidden => "hidden",
+            Behavior::HoldsBelongings => "holds-belongings",
+        };
+        self.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+    }
+
+    /// Sets the most things on a page of a list.
+    pub async fn page_size(&self, size: u32) -> Result<()> {
+        self.ask("pages", &size.into()).await.map(drop)
+    }
+
+    /// What is there of a VM.
+    pub async fn left(&self, id: &str) -> Result<Left> {
+        let left = self.ask("left", &id.into()).await?;
+        let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
+        let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
+        Ok(Left {
+            vm: is("vm")?,
+            deleting: is("deleting")?,
+            nics: count("nics")?,
+            addresses: count("addresses")?,
+            system: count("system")?,
+            data: count("data")?,
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! Docker's API as Debian's podman serves it, with images and containers in a folder of its own.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{
+    address::loopback,
+    packages,
+    process::{Lifetime, Process},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, body::Bytes, header};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde_json::{Value, json};
+
+/// podman, what runs its containers, and a program for them that needs nothing beside it.
+const PACKAGES: [&str; 3] = ["busybox-static", "podman", "runc"];
+
+const PORT: u16 = 2375;
+const IMAGE: &str = "peer";
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What podman finds of its own and of the machine's is somewhere else, or not there.
+const OPTIONS: [&str; 8] = [
+    "--storage-driver",
+    "vfs",
+    "--cgroup-manager",
+    "cgroupfs",
+    "--events-backend",
+    "none",
+    "--runtime",
+    "/usr/sbin/runc",
+];
+
+/// A container to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether it runs.
+    pub running: bool,
+    /// The name of a volume of a user that is mounted in it.
+    pub volume: Option<&'a str>,
+}
+
+/// A podman.
+#[derive(Debug)]
+pub struct Podman {
+    dir: PathBuf,
+    address: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+    process: Process,
+}
+
+impl Podman {
+    /// Makes sure that podman is installed.
+    pub fn install() -> Result<()> {
+        ensure!(rustix::process::geteuid().is_root(), "podman needs root here: run this command as root");
+        packages::ensure(&PACKAGES)
+    }
+
+    /// Starts one with its state and its log in `dir`, which it has to itself. Missing packages are installed first.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        Self::install()?;
+        let content = dir.join("image");
+        fs::create_dir_all(content.join("bin"))?;
+        fs::copy("/bin/busybox", content.join("bin/busybox")).context("copying busybox")?;
+        let image = dir.join("image.tar");
+        run(Command::new("tar")
+            .arg("--create")
+            .arg("--file")
+            .arg(&image)
+            .arg("--directory")
+            .arg(content)
+            .arg("."))?;
+        run(podman(dir).args(["import", "--quiet"]).arg(&image).arg(IMAGE))?;
+        let address = SocketAddr::new(loopback().into(), PORT);
+        let mut command = podman(dir);
+        command.args(["system", "service", "--time=0"]).arg(format!("tcp://{address}"));
+        let process = Process::start("podman", &command, dir, Lifetime::Owned)?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let podman = Self { dir: dir.to_owned(), address, client, process };
+        let answers = || async { podman.ask(Method::GET, "info", &Value::Null).await };
+        podman.process.wait_until("podman answers", START_DEADLINE, answers).await?;
+        Ok(podman)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Makes a container. Gives its identifier.
+    pub async fn make(&self, container: &Container<'_>) -> Result<String> {
+        let binds: Vec<_> = container.volume.iter().map(|volume| format!("{volume}:/data")).collect();
+        // The usual limits are more than a test machine may allow.
+        let limits = ["nofile", "nproc"].map(|name| json!({ "Name": name, "Soft": 1024, "Hard": 1024 }));
+        let wanted = json!({
+            "Image": IMAGE,
+            // One that a test leaves ends by itself.
+            "Cmd": ["/bin/busybox", "sleep", "600"],
+            "Volumes": { "/anonymous": {} },
+            "HostConfig": { "NetworkMode": "none", "Ulimits": limits, "Binds": binds },
+        });
+        let made =
+            self.ask(Method::POST, &format!("containers/create?name={}", container.name), &wanted).await?;
+        let id = made["Id"].as_str().context("podman gave no identifier")?.to_owned();
+        if container.running {
+            self.ask(Method::POST, &format!("containers/{id}/start"), &Value::Null).await?;
+        }
+        Ok(id)
+    }
+
+    /// Whether there is a container of this name.
+    pub fn has_container(&self, name: &str) -> Result<bool> {
+        exists(podman(&self.dir).args(["container", "exists", name]))
+    }
+
+    /// Whether there is a volume of this name.
+    pub fn has_volume(&self, name: &str) -> Result<bool> {
+        exists(podman(&self.dir).args(["volume", "exists", name]))
+    }
+
+    /// The names of the volumes that are mounted in the container of this name.
+    pub fn volumes_of(&self, name: &str) -> Result<Vec<String>> {
+        const NAMES: &str = "{{range .Mounts}}{{.Name}} {{end}}";
+        let names = run(podman(&self.dir).args(["container", "inspect", "--format", NAMES, name]))?;
+        Ok(names.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// Removes a container at once.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        run(podman(&self.dir).args(["rm", "--force", "--volumes", "--time=0", name])).map(drop)
+    }
+
+    async fn ask(&self, method: Method, path: &str, with: &Value) -> Result<Value> {
+        let request = Request::builder().method(method).uri(format!("http://{}/v1.41/{path}", self.address));
+        let request =
+            request.header(header::CONTENT_TYPE, "application/json").body(with.to_string().into())?;
+        let answer = self.client.request(request).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{path}: {status}: {}", String::from_utf8_lossy(&body));
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+}
+
+impl Drop for Podman {
+    /// A container left behind would keep a mount in the folder, which could then not be removed. That is all that a
+    /// failure leaves, too.
+    fn drop(&mut self) {
+        drop(podman(&self.dir).args(["rm", "--all", "--force", "--volumes", "--time=0"]).output());
+    }
+}
+
+/// podman with its state in this folder.
+fn podman(dir: &Path) -> Command {
+    let mut command = Command::new("podman");
+    for (option, folder) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
+        command.arg(option).arg(dir.join(folder));
+    }
+    command.args(OPTIONS);
+    command
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed ({}):\n{said}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Whether a question is answered with yes: 0. No is 1.
+fn exists(command: &mut Command) -> Result<bool> {
+    let status = command.status().with_context(|| format!("running {command:?}"))?;
+    ensure!(matches!(status.code(), Some(0 | 1)), "{command:?} failed ({status})");
+    Ok(status.success())
+}

@@ -1,0 +1,230 @@
+//! IBM Cloud: a server that IBM's own libraries judge, private to whoever starts it.
+//!
+//! IBM has no stand-in of its cloud. The server in `xtask/peers/ibm/` has IBM's libraries for Go, which cloud-api-adaptor uses as
+//! well, send each call that it is asked for, and refuses a request that differs. The libraries read each answer, too. The endpoint
+//! for tokens, the VPC API of all regions and the API of Power Virtual Server are at the same address.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use cluster::tools::{self, Module};
+use serde_json::{Value, json};
+
+use crate::{HttpRelay, go_server::GoServer};
+
+/// The account of the pod VMs.
+pub const ACCOUNT: &str = "4329073d16d2f3663f74bfa955259139";
+/// Another one.
+pub const OTHER_ACCOUNT: &str = "93d40f24fc25232b876cdc3dfa2a445b";
+/// The region of the pod VMs.
+pub const REGION: &str = "eu-de";
+/// Another one.
+pub const OTHER_REGION: &str = "us-south";
+/// The workspace of Power Virtual Server with the pod VMs.
+pub const WORKSPACE: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+/// Another one of the same account.
+pub const OTHER_WORKSPACE: &str = "2fd5e2f0-7c2e-4b5a-8f0e-5d8d0f6c1b22";
+/// The zone of the workspaces.
+pub const ZONE: &str = "dal12";
+/// The API key that may delete pod VMs.
+pub const KEY: &str = "ApiKey+of/the_operator-1";
+
+const PROGRAM: &str = "ibm";
+const MODULE: Module =
+    Module::new("ibm", concat!(env!("CARGO_MANIFEST_DIR"), "/ibm"), &[(PROGRAM, "peers/ibm")]);
+
+/// The server, behind a relay.
+pub struct Ibm(GoServer);
+
+/// Who may have tokens: by an API key, or by a trusted profile for the token of a Pod.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Principal<'a> {
+    /// The API key; empty for a trusted profile.
+    pub key: &'a str,
+    /// The trusted profile.
+    pub profile: &'a str,
+    /// The token of a Pod that the profile trusts.
+    pub subject: &'a str,
+    /// The account.
+    pub account: &'a str,
+    /// What it may do.
+    pub actions: &'a [&'a str],
+}
+
+/// A VM of VPC to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance<'a> {
+    /// Its account.
+    pub account: &'a str,
+    /// Its region.
+    pub region: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Whether it is off.
+    pub stopped: bool,
+    /// Whether a user's volume is attached to it.
+    pub user_data: bool,
+}
+
+/// A VM of Power Virtual Server to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Server<'a> {
+    /// Its workspace.
+    pub workspace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its status, such as ACTIVE.
+    pub status: &'a str,
+    /// Whether a user's volume is attached to it.
+    pub user_data: bool,
+}
+
+/// How the cloud behaves to one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    /// As it should.
+    Well,
+    /// The caller may not act on it.
+    Unauthorized,
+    /// Its deletion does not end.
+    DeletesLater,
+    /// It is not shown.
+    Hidden,
+}
+
+/// What is there of a VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Whether it is there.
+    pub vm: bool,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// The number of volumes that go with it.
+    pub boot: u64,
+    /// The number of a user's volumes.
+    pub data: u64,
+}
+
+impl<'a> Instance<'a> {
+    /// One in [`ACCOUNT`] and [`REGION`].
+    pub fn named(name: &'a str) -> Self {
+        Self { account: ACCOUNT, region: REGION, name, stopped: false, user_data: false }
+    }
+}
+
+impl<'a> Server<'a> {
+    /// One in [`WORKSPACE`] that runs.
+    pub fn named(name: &'a str) -> Self {
+        Self { workspace: WORKSPACE, name, status: "ACTIVE", user_data: false }
+    }
+}
+
+impl<'a> Principal<'a> {
+    /// The owner of [`KEY`] with these rights.
+    pub fn operator(actions: &'a [&'a str]) -> Self {
+        Self { key: KEY, account: ACCOUNT, actions, ..Self::default() }
+    }
+}
+
+impl Ibm {
+    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    pub async fn install() -> Result<()> {
+        tools::program(&MODULE, PROGRAM).await.map(drop)
+    }
+
+    /// Starts a server with its log in `dir`, which it has to itself, and with the owner of [`KEY`], who has these rights. It is built
+    /// first if need be, which takes minutes.
+    pub async fn start(dir: &Path, actions: &[&str]) -> Result<Self> {
+        let ibm = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
+        ibm.principal(&Principal::operator(actions)).await?;
+        for workspace in [WORKSPACE, OTHER_WORKSPACE] {
+            let wanted = json!({ "ID": workspace, "Account": ACCOUNT, "Zone": ZONE });
+            ibm.0.control.ask("workspace", &wanted).await?;
+        }
+        Ok(ibm)
+    }
+
+    /// The relay by which everything is reached.
+    pub fn relay(&self) -> &HttpRelay {
+        &self.0.relay
+    }
+
+    /// The URL of the endpoint for tokens, as cloud-api-adaptor spells it.
+    pub fn iam(&self) -> String {
+        format!("http://{}/identity/token", self.0.relay.address())
+    }
+
+    /// The URL of a region's VPC API.
+    pub fn vpc(&self, region: &str) -> String {
+        format!("http://{}/vpc/{region}/v1", self.0.relay.address())
+    }
+
+    /// The URL of the API of Power Virtual Server.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.relay.address())
+    }
+
+    /// Adds a principal, or changes it.
+    pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
+        let Principal { key, profile, subject, account, actions } = principal;
+        let wanted = json!({
+            "Key": key, "Profile": profile, "Subject": subject, "Account": account, "Actions": actions,
+        });
+        self.0.control.ask("principal", &wanted).await.map(drop)
+    }
+
+    /// Lets every access token expire that was given out so far.
+    pub async fn expire(&self) -> Result<()> {
+        self.0.control.ask("expire", &Value::Null).await.map(drop)
+    }
+
+    /// Makes a VM of VPC, and gives its identifier.
+    pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
+        let Instance { account, region, name, stopped, user_data } = instance;
+        let wanted = json!({
+            "Account": account, "Region": region, "Name": name, "Stopped": stopped, "UserData": user_data,
+        });
+        self.machine(&wanted).await
+    }
+
+    /// Makes a VM of Power Virtual Server, and gives its identifier.
+    pub async fn make_server(&self, server: &Server<'_>) -> Result<String> {
+        let Server { workspace, name, status, user_data } = server;
+        let wanted = json!({ "Workspace": workspace, "Name": name, "Status": status, "UserData": user_data });
+        self.machine(&wanted).await
+    }
+
+    async fn machine(&self, wanted: &Value) -> Result<String> {
+        let id = self.0.control.ask("machine", wanted).await?;
+        id.as_str().map(str::to_owned).context("a VM without an identifier")
+    }
+
+    /// Removes a VM at once, with what goes with it.
+    pub async fn remove(&self, id: &str) -> Result<()> {
+        self.0.control.ask("remove", &id.into()).await.map(drop)
+    }
+
+    /// From now on the cloud behaves so to this VM.
+    pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
+        let behavior = match behavior {
+            Behavior::Well => "",
+            Behavior::Unauthorized => "unauthorized",
+            Behavior::DeletesLater => "deletes-later",
+            Behavior::Hidden => "hidden",
+        };
+        self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+    }
+
+    /// Sets the most VMs on a page of a list.
+    pub async fn page_size(&self, size: u32) -> Result<()> {
+        self.0.control.ask("pages", &size.into()).await.map(drop)
+    }
+
+    /// What is there of a VM.
+    pub async fn left(&self, id: &str) -> Result<Left> {
+        let left = self.0.control.ask("left", &id.into()).await?;
+        let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
+        let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
+        Ok(Left { vm: is("vm")?, deleting: is("deleting")?, boot: count("boot")?, data: count("data")? })
+    }
+}

@@ -1,0 +1,78 @@
+// A vCenter for tests: VMware's own simulator of it, with what that lacks.
+//
+// The simulator reads each request with the types of govmomi, VMware's library for Go, which cloud-api-adaptor uses as well. This
+// program refuses a request that govmomi would not send, and sees to it that users see and do what they may and no more. The API is
+// at the address that it prints, without TLS, for a relay; and at another one, with TLS.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+func main() {
+	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
+	flag.Parse()
+	listener, err := net.Listen("tcp", *address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	model := simulator.VPX()
+	if err := model.Create(); err != nil {
+		log.Fatal(err)
+	}
+	service := model.Service
+	service.TLS = new(tls.Config)
+	service.Listen = &url.URL{Host: "127.0.0.1:0", User: url.UserPassword("nobody", "nothing")}
+	encrypted := service.NewServer()
+	cloud := newCloud(model, encrypted)
+	routes := http.NewServeMux()
+	routes.HandleFunc("POST /sdk", func(out http.ResponseWriter, request *http.Request) {
+		body, err := io.ReadAll(request.Body)
+		if err == nil {
+			err = cloud.judge(request, body)
+		}
+		if err != nil {
+			log.Print(err)
+			http.Error(out, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		service.ServeSDK(out, request)
+	})
+	cloud.control(routes)
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
+	fmt.Println("listening at", listener.Addr())
+	log.Fatal(server.Serve(listener))
+}
+
+// Refuses what govmomi would not send.
+func (c *cloud) judge(request *http.Request, body []byte) error {
+	action, version := request.Header.Get("SOAPAction"), "urn:vim25/"+c.model.ServiceContent.About.ApiVersion
+	if _, err := request.Cookie("vmware_soap_session"); err == nil && action != version {
+		return fmt.Errorf("the action is %q, not %q", action, version)
+	}
+	if kind := request.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/xml") {
+		return fmt.Errorf("the content is %q", kind)
+	}
+	method, err := simulator.UnmarshalBody(types.TypeFunc(), body)
+	if err != nil {
+		return err
+	}
+	return sameShape(method, body)
+}
+
+var background = context.Background()
