@@ -1,4 +1,5 @@
-//! What every provider gets around it: a deadline for each call, silence while the cloud asks for fewer calls, and metrics.
+//! What every provider gets around it: a deadline for each call, silence while the cloud asks for fewer calls, metrics, and lists
+//! that have each thing once.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,7 +10,9 @@ use async_trait::async_trait;
 use operator_kit::Message;
 use tokio::time::Instant;
 
-use super::{Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm};
+use super::{
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm, listing::Listing,
+};
 use crate::metrics::Metrics;
 
 /// One call takes no longer than this, whatever the provider does.
@@ -135,7 +138,10 @@ impl Provider for Limited {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.limit(self.inner.list(pages)).await
+        let mut listing = Listing::default();
+        let once = &mut |page| pages(listing.page(page));
+        self.limit(self.inner.list(once)).await?;
+        listing.end(self.cloud)
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

@@ -11,7 +11,8 @@
 //!   already done is a success. It leaves the VM, or its remains, findable by `describe` until everything that belongs to it is
 //!   gone, so that a retry still finds what is left. A user's data is never deleted.
 //! - [`Provider::list`] reads. It gives what may be a pod VM, and what may have come with one, page by page. It fails if any page
-//!   is missing: a list that was cut off proves nothing.
+//!   is missing: a list that was cut off proves nothing. A VM's [`Listed::id`] is the one that a
+//!   PeerPod records. Where several VMs have that one, a provider lists each by an identifier of its own, or refuses to delete by it.
 //! - [`Provider::examine`] finds out whether the cloud is reached, and what may be done there, without changing anything:
 //!   by reading, by the cloud's own dry run or question for rights, or by asking for a change to something that is proven
 //!   not to exist. It fails only if the cloud is not reached at all; whatever is refused there is a [`Finding`], and so is
@@ -25,7 +26,8 @@
 //! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the VM
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
-//! - Throttling, deadlines and metrics are added around any provider by [`decorate`], once for all.
+//! - Throttling, deadlines and metrics are added around any provider by [`decorate`], once for all. So is what holds for any list:
+//!   a thing that is on two pages is listed once, and what is kept of its tags is bounded.
 //! - A cloud that [settles late](Cloud::settles_late) is asked twice before a young VM counts as absent, and clouds whose
 //!   identifiers have no scope are asked at each endpoint that the settings named before. A provider knows nothing of it.
 //!
@@ -65,6 +67,7 @@ pub mod ibmcloud_powervs;
 mod instance;
 pub mod libvirt;
 mod limits;
+mod listing;
 mod openers;
 pub mod ownership;
 pub mod places;
@@ -168,7 +171,8 @@ pub struct Listed {
     pub state: PowerState,
     /// The VM that it came with, if it is none itself and says so.
     pub vm: Option<VmRef>,
-    /// What it is tagged with, as key and value, where the cloud has tags.
+    /// What it is tagged with, as key and value, where the cloud has tags. Whoever may tag it writes them, so [`decorate`] keeps the
+    /// shortest alone: at most 64, of at most 512 bytes each and 8 KiB together.
     pub tags: Vec<(String, String)>,
 }
 

@@ -19,9 +19,11 @@ pub(super) struct Instance {
     pub(super) id: String,
     #[serde(rename = "InstanceName")]
     pub(super) name: String,
-    status: String,
+    pub(super) status: String,
     #[serde(default)]
     creation_time: String,
+    #[serde(default)]
+    pub(super) tags: Value,
     #[serde(default)]
     network_interfaces: Value,
     #[serde(default)]
@@ -35,6 +37,10 @@ pub(super) struct Interface {
     pub(super) id: String,
     #[serde(rename = "NetworkInterfaceName", default)]
     pub(super) name: String,
+    #[serde(rename = "CreationTime", default)]
+    pub(super) creation_time: String,
+    #[serde(rename = "Tags", default)]
+    pub(super) tags: Value,
 }
 
 /// An elastic address.
@@ -50,6 +56,10 @@ pub(super) struct Address {
     #[serde(default)]
     charge_type: String,
     pub(super) status: String,
+    #[serde(default)]
+    pub(super) allocation_time: String,
+    #[serde(default)]
+    pub(super) tags: Value,
     /// What it is associated with.
     #[serde(rename = "InstanceId", default)]
     pub(super) user: String,
@@ -125,6 +135,16 @@ impl From<Expiring> for Fresh<Credential> {
     }
 }
 
+/// Tags, which ECS and VPC spell differently.
+pub(super) fn tags(tags: &Value) -> Vec<(String, String)> {
+    let text = |tag: &Value, names: [&str; 2]| {
+        let text = names.into_iter().find_map(|name| tag[name].as_str());
+        text.unwrap_or_default().to_owned()
+    };
+    let tags = tags["Tag"].as_array().into_iter().flatten();
+    tags.map(|tag| (text(tag, ["TagKey", "Key"]), text(tag, ["TagValue", "Value"]))).collect()
+}
+
 /// What asks for the page after this one: ECS gives a token, VPC counts.
 pub(super) fn next(page: &Value) -> Option<(&'static str, String)> {
     let count = |name: &str| page[name].as_u64().unwrap_or_default();
@@ -192,6 +212,16 @@ mod tests {
         };
         assert!(locked("security") && !locked("financial"));
         assert!(!instance(&[]).is_locked_for_security() && !instance(&[]).has_further_interfaces());
+    }
+
+    #[test]
+    fn tags_of_both_services_are_read() {
+        let read = |tag: Value| tags(&json!({ "Tag": [tag] }));
+        let expected = [("cluster".to_owned(), "a".to_owned())];
+        assert_eq!(read(json!({ "TagKey": "cluster", "TagValue": "a" })), expected);
+        assert_eq!(read(json!({ "Key": "cluster", "Value": "a" })), expected);
+        assert_eq!(read(json!({ "TagKey": "cluster" })), [("cluster".to_owned(), String::new())]);
+        assert!(tags(&Value::Null).is_empty());
     }
 
     #[test]

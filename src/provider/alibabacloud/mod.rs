@@ -26,6 +26,7 @@
 mod answer;
 mod api;
 mod examine;
+mod list;
 mod settings;
 mod sign;
 #[cfg(test)]
@@ -43,8 +44,8 @@ use self::{
     settings::Place,
 };
 use super::{
-    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, Provider, Resource, Stage, Vm,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, Opening, VolumeSource},
 };
 use crate::settings::{Schema, Values};
@@ -299,15 +300,7 @@ impl Provider for Alibaba {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let vm = |it: Instance| Listed { created: it.created(), ..Listed::new(Resource::Vm, it.id, it.name) };
-        pages(self.pod_vms().await?.into_iter().map(vm).collect());
-        let free = ("Status", "Available");
-        let mut interfaces = self.interfaces(free).await?;
-        interfaces.retain(|interface| interface.name.starts_with(INTERFACE_NAME));
-        pages(interfaces.into_iter().map(|it| Listed::new(Resource::Interface, it.id, it.name)).collect());
-        let addresses = self.addresses(&[free]).await?.into_iter();
-        pages(addresses.map(|it| Listed::new(Resource::Address, it.id, it.name)).collect());
-        Ok(())
+        self.list_all(pages).await
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

@@ -22,9 +22,11 @@
 //! | an answer without the instance and without an error | nothing: the next look tells more |
 //! | any other error | nothing |
 
+mod answer;
 mod api;
 mod credentials;
 mod examine;
+mod list;
 mod metadata;
 mod settings;
 #[cfg(test)]
@@ -33,14 +35,16 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
-use self::api::{Api, Failure, Items};
 pub use self::settings::Settings;
+use self::{
+    answer::{Addresses, Instances, Interfaces, Tag, Tags},
+    api::{Api, Failure},
+};
 use super::{
-    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, Provider, Resource, Stage, Vm,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId,
+    Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{
         MOST_PAGES,
@@ -95,111 +99,6 @@ fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
     let is_number = (8..=17).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_hexdigit());
     let malformed = IdProblem::Malformed { expected: "an instance's identifier (i-…)", hint: None };
     if is_number { Ok(ParsedId::unscoped(raw.to_ascii_lowercase())) } else { Err(malformed) }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Instances {
-    reservation_set: Items<Reservation>,
-    next_token: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Reservation {
-    #[serde(default)]
-    instances_set: Items<Instance>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Instance {
-    #[serde(rename = "instanceId")]
-    id: String,
-    #[serde(rename = "instanceState")]
-    state: State,
-    #[serde(default)]
-    network_interface_set: Items<Attached>,
-    #[serde(default)]
-    tag_set: Items<Tag>,
-}
-
-#[derive(Deserialize)]
-struct Attached {
-    attachment: Option<Attachment>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Attachment {
-    device_index: u32,
-    attach_time: Option<Timestamp>,
-}
-
-#[derive(Deserialize)]
-struct State {
-    name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tags {
-    tag_set: Items<Tag>,
-    next_token: Option<String>,
-}
-
-/// A tag of an instance, or one with what it is on.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tag {
-    key: String,
-    #[serde(default)]
-    value: String,
-    #[serde(default)]
-    resource_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Addresses {
-    addresses_set: Items<Address>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Address {
-    allocation_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Interfaces {
-    network_interface_set: Items<Interface>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Interface {
-    network_interface_id: String,
-}
-
-impl Instances {
-    fn all(self) -> impl Iterator<Item = Instance> {
-        self.reservation_set.item.into_iter().flat_map(|reservation| reservation.instances_set.item)
-    }
-}
-
-impl Instance {
-    /// When it was made: its launch time is that of its last start, but its first interface was attached when it was made.
-    fn created(&self) -> Option<Timestamp> {
-        let attachments = self.network_interface_set.item.iter().filter_map(|it| it.attachment.as_ref());
-        attachments.filter(|it| it.device_index == 0).find_map(|it| it.attach_time)
-    }
-
-    fn name(&self) -> String {
-        let tag = self.tag_set.item.iter().find(|tag| tag.key == "Name");
-        tag.map(|tag| tag.value.clone()).unwrap_or_default()
-    }
 }
 
 impl Aws {
@@ -358,42 +257,7 @@ impl Provider for Aws {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let doing = "listing the instances";
-        let pod_vms = format!("{POD_VM}*");
-        let mut next = None;
-        for _ in 0..MOST_PAGES {
-            let mut parameters = vec![
-                ("Filter.1.Name", "tag:Name"),
-                ("Filter.1.Value.1", &*pod_vms),
-                ("Filter.2.Name", "instance-state-name"),
-                ("Filter.2.Value.1", "pending"),
-                ("Filter.2.Value.2", "running"),
-                ("Filter.2.Value.3", "stopping"),
-                ("Filter.2.Value.4", "stopped"),
-                ("MaxResults", PAGE),
-            ];
-            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let page: Instances = self.0.call(doing, Read, "DescribeInstances", &parameters).await?;
-            next = page.next_token.clone().filter(|token| !token.is_empty());
-            let vm = |instance: Instance| {
-                let (name, created) = (instance.name(), instance.created());
-                Listed { created, ..Listed::new(Resource::Vm, instance.id, name) }
-            };
-            pages(page.all().map(vm).collect());
-            if next.is_none() {
-                break;
-            }
-        }
-        if next.is_some() {
-            return Err(too_many_pages(doing));
-        }
-        let left = [("Filter.2.Value.1", "eip-i-*"), ("Filter.2.Value.2", "nic-i-*")];
-        let listed = |tag: Tag| {
-            let kind =
-                if tag.resource_id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
-            Listed::new(kind, tag.resource_id, tag.value)
-        };
-        self.tagged(&left, |tags| pages(tags.into_iter().map(listed).collect())).await
+        self.list_all(pages).await
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

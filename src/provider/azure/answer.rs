@@ -9,6 +9,8 @@
 //! | any other 404 | nobody knows |
 //! | 400 that something is in use | the order in which things go is not kept yet |
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,6 +19,9 @@ use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::{Error, ErrorClass, http::Reply},
 };
+
+/// The state of what Azure is deleting.
+pub(super) const DELETING: &str = "Deleting";
 
 /// A VM.
 #[derive(Debug, Deserialize)]
@@ -100,6 +105,8 @@ pub(super) struct Thing {
     pub(super) kind: String,
     pub(super) managed_by: Option<String>,
     pub(super) created_time: Option<Timestamp>,
+    pub(super) provisioning_state: Option<String>,
+    pub(super) tags: Option<BTreeMap<String, Option<String>>>,
 }
 
 /// The rights of the caller.

@@ -27,12 +27,12 @@ use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{Machine, Page, Thing, accepted, is_absent},
+    answer::{DELETING, Machine, Page, Thing, accepted, is_absent},
     credentials::Credentials,
 };
 use super::{
-    Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
-    Resource, Stage, Vm,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
+    Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
 };
@@ -63,12 +63,29 @@ const DISK: &str = "microsoft.compute/disks";
 const INTERFACE: &str = "microsoft.network/networkinterfaces";
 const ADDRESS: &str = "microsoft.network/publicipaddresses";
 
-/// What cloud-api-adaptor has made with a VM, in the order of deletion: type, end of the name after the VM's, and version.
-const BELONGINGS: [(&str, &str, &str); 3] =
-    [(INTERFACE, "-net", NETWORK), (DISK, "-disk", DISKS), (ADDRESS, "-net", NETWORK)];
+/// What cloud-api-adaptor has made with a VM, in the order of deletion.
+const BELONGINGS: [Belonging; 3] = [
+    Belonging { kind: INTERFACE, end: "-net", version: NETWORK, resource: Resource::Interface },
+    Belonging { kind: DISK, end: "-disk", version: DISKS, resource: Resource::Disk },
+    Belonging { kind: ADDRESS, end: "-net", version: NETWORK, resource: Resource::Address },
+];
+
+/// What a list of resources says of each only if it is asked to.
+const EXPAND: &str = "createdTime,provisioningState";
 
 /// When to look again after a deletion, where Azure does not say so.
 const DELETION: Duration = Duration::from_secs(10);
+
+/// Something that comes with a VM.
+struct Belonging {
+    /// Its type, in lower case.
+    kind: &'static str,
+    /// How its name ends after the VM's.
+    end: &'static str,
+    /// The version of the interface that deletes it.
+    version: &'static str,
+    resource: Resource,
+}
 
 /// One of Azure's clouds.
 struct Azure {
@@ -118,7 +135,7 @@ impl Azure {
         mut take: impl FnMut(Vec<Thing>),
     ) -> Result<(), Error> {
         let filter = format!("substringof('{part}',name)");
-        let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", "createdTime")];
+        let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(group));
         for _ in 0..MOST_PAGES {
@@ -156,8 +173,8 @@ impl Azure {
         let has_interface = belongings.iter().any(|id| is_a(id, INTERFACE));
         let due = belongings.iter().filter(|id| !(has_interface && is_a(id, ADDRESS)));
         let versions = due.filter_map(|id| {
-            let (_, _, version) = BELONGINGS.iter().find(|(kind, ..)| is_a(id, kind))?;
-            Some((id, *version))
+            let of = BELONGINGS.iter().find(|of| is_a(id, of.kind))?;
+            Some((id, of.version))
         });
         let doing = "deleting what is left of the VM";
         let deletions = versions.map(async |(id, version)| match self.delete_one(doing, id, version).await {
@@ -200,7 +217,7 @@ fn is_a(id: &str, kind: &str) -> bool {
 /// Whether cloud-api-adaptor made this with the VM of that name.
 fn belongs_to(thing: &Thing, vm: &str) -> bool {
     let (kind, name) = (thing.kind.to_lowercase(), thing.name.to_lowercase());
-    BELONGINGS.iter().any(|(of, end, _)| kind == *of && name.strip_prefix(vm) == Some(end))
+    BELONGINGS.iter().any(|of| kind == of.kind && name.strip_prefix(vm) == Some(of.end))
 }
 
 #[async_trait]
@@ -216,7 +233,7 @@ impl Provider for Azure {
         if machine.id.to_lowercase() != id.as_str() {
             return Err(reply.unreadable("VM", "it has another identifier"));
         }
-        let is_leaving = machine.properties.provisioning_state == "Deleting";
+        let is_leaving = machine.properties.provisioning_state == DELETING;
         Ok(Vm {
             id: id.clone(),
             name: machine.name,
@@ -248,16 +265,25 @@ impl Provider for Azure {
     }
 }
 
-/// A pod VM, or the disk of one that nothing uses.
+/// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. Power is in no list of a resource
+/// group: Azure tells it of a whole subscription, to those who may read that, or of one VM after the other.
 fn listed(thing: Thing) -> Option<Listed> {
-    let kind = match thing.kind.to_lowercase() {
-        kind if kind == VM => Resource::Vm,
-        kind if kind == DISK && thing.managed_by.is_none() && thing.name.ends_with("-disk") => Resource::Disk,
-        _ => return None,
+    let of = thing.kind.to_lowercase();
+    let (kind, vm) = if of == VM {
+        (Resource::Vm, None)
+    } else {
+        let of = BELONGINGS.iter().find(|it| it.kind == of)?;
+        (of.resource, Some(VmRef::Name(thing.name.strip_suffix(of.end)?.to_owned())))
     };
-    let is_pod_vms = thing.name.starts_with(POD_VM);
+    let is_used = kind == Resource::Disk && thing.managed_by.is_some();
+    let is_leaving = kind == Resource::Vm && thing.provisioning_state.as_deref() == Some(DELETING);
+    let tags = thing.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));
+    let is_pod_vms = thing.name.starts_with(POD_VM) && !is_used;
     is_pod_vms.then(|| Listed {
         created: thing.created_time,
+        state: if is_leaving { PowerState::Leaving } else { PowerState::Unknown },
+        vm,
+        tags: tags.collect(),
         ..Listed::new(kind, thing.id.to_lowercase(), thing.name)
     })
 }

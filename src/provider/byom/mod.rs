@@ -192,6 +192,7 @@ impl Provider for Byom {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        // Whether a machine is on is nothing to the pool.
         let listed = |allocation: &Allocation| Listed {
             created: Some(allocation.since),
             ..Listed::new(Resource::Vm, allocation.address.to_string(), name(allocation))

@@ -13,7 +13,7 @@ use super::{Behavior, Cannot, Example, Kind, Left, Peer};
 use crate::{
     provider::{
         Accepted, Bears, Claim, Cloud, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, NAME_LIMIT,
-        OwnVm, Pages, ParsedId, Provider, Resource, Stage, Vm,
+        OwnVm, Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
     },
     settings::Schema,
 };
@@ -38,7 +38,10 @@ const HERE: &str = "here";
 /// How long to wait where it asks for fewer calls.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// So many VMs are on a page of its list.
+/// What its VMs are tagged with.
+const TAG: [&str; 2] = ["cluster", "test"];
+
+/// So many things are on a page of its list.
 const PAGE: usize = 2;
 
 /// The cloud. Clones are the same one.
@@ -56,6 +59,7 @@ struct State {
 struct Machine {
     name: String,
     is_there: bool,
+    is_off: bool,
     leaving: bool,
     belongings: HashSet<String>,
     user_data: bool,
@@ -94,6 +98,7 @@ impl Memory {
         let vm = Machine {
             name: name.clone(),
             is_there: kind != Kind::Remains,
+            is_off: kind == Kind::Stopped,
             leaving: false,
             belongings: [format!("disk-of-{id}"), format!("address-of-{id}")].into(),
             user_data: kind == Kind::WithUserData,
@@ -123,6 +128,27 @@ impl Memory {
             Behavior::Unauthorized => Err(Error::new(ErrorClass::Unauthorized, "it refuses the credentials")),
             _ => Ok(()),
         }
+    }
+}
+
+impl Machine {
+    /// It, or what is left of it.
+    fn listed(&self, id: &str) -> Vec<Listed> {
+        let tags = vec![TAG.map(str::to_owned).into()];
+        if self.is_there {
+            let state = match (self.leaving, self.is_off) {
+                (true, _) => PowerState::Leaving,
+                (false, true) => PowerState::Stopped,
+                (false, false) => PowerState::Running,
+            };
+            return vec![Listed { state, tags, ..Listed::new(Resource::Vm, id, &*self.name) }];
+        }
+        let left = self.belongings.iter().map(|name| {
+            let kind = if name.starts_with("disk") { Resource::Disk } else { Resource::Address };
+            let vm = Some(VmRef::Id(id.to_owned()));
+            Listed { vm, tags: tags.clone(), ..Listed::new(kind, &**name, &**name) }
+        });
+        left.collect()
     }
 }
 
@@ -200,8 +226,8 @@ impl Provider for Memory {
         let cuts = matches!(self.lock().behavior, Some((Behavior::CutsListsOff, _)));
         let listed: Vec<_> = {
             let state = self.lock();
-            let here = state.vms.iter().filter(|((scope, _), vm)| scope == HERE && vm.is_there);
-            here.map(|((_, id), vm)| Listed::new(Resource::Vm, id.clone(), vm.name.clone())).collect()
+            let here = state.vms.iter().filter(|((scope, _), _)| scope == HERE);
+            here.flat_map(|((_, id), vm)| vm.listed(id)).collect()
         };
         for (number, page) in listed.chunks(PAGE).enumerate() {
             if cuts && number > 0 {
@@ -266,6 +292,6 @@ mod tests {
             told.extend(outcome.as_ref().err().map(|cannot| format!("{name}: {cannot}")));
         })
         .await;
-        assert_eq!(tally, Tally { passed: 16, failed: 0, inapplicable: 0 }, "{told:#?}");
+        assert_eq!(tally, Tally { passed: 18, failed: 0, inapplicable: 0 }, "{told:#?}");
     }
 }

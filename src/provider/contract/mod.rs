@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Peer         a cloud to try it on, real or not: makes VMs, breaks things, tells what is left
-//! scenarios/   what must hold, by the contract of `Provider` alone
+//! scenarios.rs what must hold, by the contract of `Provider` alone
+//! trial.rs     what scenarios do to a peer
 //! memory.rs    a cloud in memory, every fault of which can be scripted
 //! ```
 //!
@@ -11,16 +12,14 @@
 
 pub mod memory;
 mod scenarios;
+mod trial;
 
-use std::{error, fmt, sync::Arc};
+use std::{error, fmt};
 
 use async_trait::async_trait;
-use prometheus_client::registry::Registry;
 
-use super::{
-    Cloud, Error, InstanceId, Limits, Provider, decorate, places::Known, previous_endpoints::WithPrevious,
-};
-use crate::{metrics::Metrics, settings::Endpoint};
+use self::trial::Trial;
+use super::{Cloud, Error, Provider};
 
 /// A cloud that the scenarios run on.
 #[async_trait]
@@ -154,31 +153,4 @@ pub async fn run(peer: &dyn Peer, mut tell: impl FnMut(&'static str, &Result<(),
         tell(name, &outcome);
     }
     tally
-}
-
-/// A peer, and a provider for it with all that the operator puts around one.
-struct Trial<'a> {
-    peer: &'a dyn Peer,
-    provider: Arc<dyn Provider>,
-}
-
-impl<'a> Trial<'a> {
-    fn new(peer: &'a dyn Peer) -> Result<Self, Error> {
-        let (cloud, metrics) = (peer.cloud(), Metrics::new(&mut Registry::default()));
-        let current = decorate(peer.open()?, cloud.schema.cloud, Limits::default(), metrics);
-        let known = Known { host: None, moved: None, key: "here".to_owned(), former: Vec::new() };
-        let provider = WithPrevious {
-            current,
-            endpoint: Endpoint { setting: "the settings", address: "here".to_owned() },
-            known: Arc::new(known),
-            sightings: Arc::default(),
-            previous: Vec::new(),
-            settles_late: cloud.settles_late,
-        };
-        Ok(Self { peer, provider: Arc::new(provider) })
-    }
-
-    fn id(&self, example: &Example) -> Result<InstanceId, Cannot> {
-        Ok(InstanceId::of(self.peer.cloud(), &example.id)?)
-    }
 }

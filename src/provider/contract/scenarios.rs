@@ -6,17 +6,13 @@ use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
 };
-use jiff::{SignedDuration, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::{Behavior, Cannot, Example, Kind, Left, Trial};
-use crate::provider::{Accepted, Claim, Error, ErrorClass, OwnVm, Resource, Stage, Vm, ownership};
-
-/// How long a cloud may take for what it accepted.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(50);
+use super::{
+    Behavior, Cannot, Example, Kind, Left,
+    trial::{Trial, ensure},
+};
+use crate::provider::{ErrorClass, Listed, PowerState, Resource, Stage, VmRef, ownership};
 
 /// So long a cancelled call was under way.
 const CANCELLED_AFTER: Duration = Duration::from_millis(100);
@@ -113,8 +109,7 @@ scenarios! {
         for _ in 0..3 {
             examples.push(trial.make(Kind::Running, "listed").await?);
         }
-        let mut listed = HashSet::new();
-        trial.provider.list(&mut |page| listed.extend(page.into_iter().map(|it| (it.kind, it.id)))).await?;
+        let listed: HashSet<_> = trial.list().await?.into_iter().map(|it| (it.kind, it.id)).collect();
         for vm in &examples {
             let id = trial.id(vm)?;
             ensure(listed.contains(&(Resource::Vm, id.to_string())), || format!("{id} is not listed"))?;
@@ -127,6 +122,42 @@ scenarios! {
             trial.reap(vm, "listed").await?;
         }
         Ok(())
+    }
+
+    async fn a_list_says_which_vms_run(trial: &Trial<'_>) -> Result<(), Cannot> {
+        let runs = trial.make(Kind::Running, "power").await?;
+        let off = match trial.make(Kind::Stopped, "power").await {
+            Err(Cannot::Here(_)) => None,
+            made => Some(made?),
+        };
+        let listed = trial.list().await?;
+        let state = |vm: &Example| {
+            let id = trial.id(vm)?;
+            let vm = listed.iter().find(|it| it.kind == Resource::Vm && it.id == id.as_str());
+            Ok::<_, Cannot>(vm.ok_or_else(|| format!("{id} is not listed"))?.state)
+        };
+        let of_runs = state(&runs)?;
+        ensure(matches!(of_runs, PowerState::Running | PowerState::Unknown), || format!("it is {of_runs:?}"))?;
+        if let Some(off) = &off {
+            let expected = if of_runs == PowerState::Unknown { of_runs } else { PowerState::Stopped };
+            let of_off = state(off)?;
+            ensure(of_off == expected, || format!("one that is off is {of_off:?}"))?;
+        }
+        for vm in off.iter().chain([&runs]) {
+            trial.reap(vm, "power").await?;
+        }
+        Ok(())
+    }
+
+    async fn a_list_says_of_what_remains_of_a_vm_which_one_it_was(trial: &Trial<'_>) -> Result<(), Cannot> {
+        let vm = trial.make(Kind::Remains, "traces").await?;
+        let (id, listed) = (trial.id(&vm)?, trial.list().await?);
+        let is_it = listed.iter().any(|it| it.kind == Resource::Vm && it.id == id.as_str());
+        ensure(!is_it, || format!("{id} is listed, which is gone"))?;
+        let refs = [VmRef::Id(id.to_string()), VmRef::Name(vm.name.clone())];
+        let names_it = |it: &Listed| it.vm.as_ref().is_some_and(|vm| refs.contains(vm));
+        ensure(listed.iter().any(names_it), || format!("nothing names {id} or {}: {listed:#?}", vm.name))?;
+        trial.reap(&vm, "traces").await
     }
 
     async fn only_the_vm_of_the_pod_is_proven(trial: &Trial<'_>) -> Result<(), Cannot> {
@@ -203,116 +234,4 @@ scenarios! {
         let left = trial.peer.left(&vm).await?;
         ensure(left == Left { user_data: true, ..Left::default() }, || format!("{left:?}"))
     }
-}
-
-impl Trial<'_> {
-    async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
-        self.peer.make(kind, pod).await
-    }
-
-    async fn behave(&self, behavior: Behavior, vm: &Example) -> Result<(), Cannot> {
-        self.peer.behave(behavior, vm).await
-    }
-
-    /// Asks as for a PeerPod that was recorded and deleted just now.
-    async fn ask(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
-        let now = Timestamp::now();
-        let recorded = now - SignedDuration::from_secs(1);
-        let claim = Claim { pod: None, recorded, created: recorded, deleted: Some(now) };
-        Ok(self.provider.describe(&self.id(vm)?, &claim).await)
-    }
-
-    /// Asks until the cloud has settled about it.
-    async fn settled(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
-        loop {
-            match self.ask(vm).await? {
-                Err(Error { class: ErrorClass::Unsettled { look_after }, .. }) => sleep(look_after).await,
-                answer => return Ok(answer),
-            }
-        }
-    }
-
-    async fn describe(&self, vm: &Example) -> Result<Vm, Cannot> {
-        Ok(self.settled(vm).await??)
-    }
-
-    /// The error of a question that must fail.
-    async fn refused(&self, vm: &Example) -> Result<Error, Cannot> {
-        match self.ask(vm).await? {
-            Ok(shown) => Err(format!("it is shown as {shown:?}").into()),
-            Err(error) => Ok(error),
-        }
-    }
-
-    /// The error of a deletion that must fail.
-    async fn kept(&self, own: &OwnVm) -> Result<Error, Cannot> {
-        match self.provider.delete(own).await {
-            Ok(Accepted { .. }) => Err("it was deleted".into()),
-            Err(error) => Ok(error),
-        }
-    }
-
-    async fn prove(&self, vm: &Example, pod: &str) -> Result<OwnVm, Cannot> {
-        Ok(ownership::verify(self.describe(vm).await?, pod, self.peer.cloud().name_limit)?)
-    }
-
-    /// Deletes it, and waits until nothing is left.
-    async fn reap(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
-        let own = self.prove(vm, pod).await?;
-        self.provider.delete(&own).await?;
-        if let Some(remains) = self.remains(vm, pod).await? {
-            self.provider.delete(&remains).await?;
-            self.vanishes(vm).await?;
-        }
-        self.nothing_is_left(vm).await
-    }
-
-    /// Waits until the VM is gone. Gives what remains of it, if anything does.
-    async fn remains(&self, vm: &Example, pod: &str) -> Result<Option<OwnVm>, Cannot> {
-        let gone = async {
-            loop {
-                match self.settled(vm).await? {
-                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(None),
-                    Err(error) => return Err(Cannot::from(error)),
-                    Ok(Vm { stage: Stage::Present | Stage::Leaving, .. }) => sleep(PAUSE).await,
-                    Ok(remains) => {
-                        return Ok(Some(ownership::verify(remains, pod, self.peer.cloud().name_limit)?));
-                    }
-                }
-            }
-        };
-        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
-    }
-
-    /// Deletes what earlier deletions may have left.
-    async fn finish(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
-        match self.settled(vm).await? {
-            Err(gone) if gone.class == ErrorClass::NotFound => self.nothing_is_left(vm).await,
-            Err(error) => Err(error.into()),
-            Ok(_) => self.reap(vm, pod).await,
-        }
-    }
-
-    /// Waits until it counts as absent.
-    async fn vanishes(&self, vm: &Example) -> Result<(), Cannot> {
-        let absent = async {
-            loop {
-                match self.settled(vm).await? {
-                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(()),
-                    Err(error) => return Err(Cannot::from(error)),
-                    Ok(_) => sleep(PAUSE).await,
-                }
-            }
-        };
-        timeout(PATIENCE, absent).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
-    }
-
-    async fn nothing_is_left(&self, vm: &Example) -> Result<(), Cannot> {
-        let left = self.peer.left(vm).await?;
-        ensure(left == Left::default(), || format!("{left:?}"))
-    }
-}
-
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Cannot> {
-    if holds { Ok(()) } else { Err(otherwise().into()) }
 }

@@ -10,7 +10,7 @@
 
 mod settings;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use hyper::{Method, Request, body::Bytes, header};
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, Provider, Resource, Stage, Vm,
+    ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, NAME_LIMIT, Opening, Recorded, VolumeSource},
     http::{Call, Client, Pace, Reply},
 };
@@ -85,6 +85,31 @@ struct Summary {
     id: String,
     names: Vec<String>,
     created: i64,
+    #[serde(default)]
+    state: String,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl Summary {
+    fn listed(self) -> Listed {
+        let name = self.names.first().map_or("", |name| name.trim_start_matches('/')).to_owned();
+        Listed {
+            created: Timestamp::from_second(self.created).ok(),
+            state: power(&self.state),
+            tags: self.labels.into_iter().flatten().collect(),
+            ..Listed::new(Resource::Vm, self.id, name)
+        }
+    }
+}
+
+/// A container that was created or paused does not begin to run by itself.
+fn power(state: &str) -> PowerState {
+    match state {
+        "running" | "restarting" => PowerState::Running,
+        "created" | "paused" | "exited" | "dead" => PowerState::Stopped,
+        "removing" => PowerState::Leaving,
+        _ => PowerState::Unknown,
+    }
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
@@ -218,14 +243,8 @@ impl Provider for Docker {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let listed = |container: Summary| {
-            let name = container.names.first().map_or("", |name| name.trim_start_matches('/')).to_owned();
-            let created = Timestamp::from_second(container.created).ok();
-            Listed { created, ..Listed::new(Resource::Vm, container.id, name) }
-        };
-        pages(
-            self.pod_vms().await?.into_iter().map(listed).filter(|it| it.name.starts_with(POD_VM)).collect(),
-        );
+        let listed = self.pod_vms().await?.into_iter().map(Summary::listed);
+        pages(listed.filter(|it| it.name.starts_with(POD_VM)).collect());
         Ok(())
     }
 

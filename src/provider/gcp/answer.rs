@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::{Error, ErrorClass, http::Reply};
+use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
 
 /// The least time to leave Compute Engine alone. Its quotas are by the minute.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -26,6 +26,7 @@ pub(super) struct Instance {
     pub(super) name: String,
     pub(super) status: String,
     pub(super) creation_timestamp: String,
+    pub(super) labels: BTreeMap<String, String>,
     disks: Vec<Disk>,
 }
 
@@ -78,6 +79,16 @@ impl Instance {
     /// Whether it is being stopped, which is how its deletion begins.
     pub(super) fn is_leaving(&self) -> bool {
         ["STOPPING", "DEPROVISIONING", "PENDING_STOP"].contains(&self.status.as_str())
+    }
+
+    /// Whether it runs, as far as its status says. One that is being repaired runs again by itself.
+    pub(super) fn power(&self) -> PowerState {
+        match self.status.as_str() {
+            _ if self.is_leaving() => PowerState::Leaving,
+            "PROVISIONING" | "STAGING" | "RUNNING" | "REPAIRING" => PowerState::Running,
+            "SUSPENDING" | "SUSPENDED" | "STOPPED" | "TERMINATED" => PowerState::Stopped,
+            _ => PowerState::Unknown,
+        }
     }
 
     /// The paths of the disks that Compute Engine deletes with it.

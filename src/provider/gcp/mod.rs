@@ -15,6 +15,7 @@ mod answer;
 mod credentials;
 mod examine;
 mod id;
+mod list;
 mod settings;
 
 use std::time::Duration;
@@ -29,8 +30,7 @@ use self::{
     credentials::Credentials,
 };
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
-    Resource, Stage, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::is_safe, too_many_pages},
 };
@@ -230,12 +230,7 @@ impl Provider for Gcp {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let listed = |(_, vm): (String, Instance)| Listed {
-            created: vm.creation_timestamp.parse().ok(),
-            ..Listed::new(Resource::Vm, vm.name.clone(), vm.name)
-        };
-        let take = |page: Page| pages(page.into_instances().map(listed).collect());
-        self.pages("listing the VMs", &pod_vms(), ALL, take).await
+        self.list_all(pages).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::provider::{Error, ErrorClass, http::Reply};
+use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
 
 /// The codes by which VPC says that it has no such instance.
 const NOT_FOUND: [&str; 2] = ["not_found", "instance_not_found"];
@@ -60,6 +60,16 @@ impl Instance {
     pub(super) fn is_leaving(&self) -> bool {
         self.status == "deleting" || self.lifecycle_state == "deleting"
     }
+
+    /// Whether it runs, as far as its status says.
+    pub(super) fn power(&self) -> PowerState {
+        match self.status.as_str() {
+            _ if self.is_leaving() => PowerState::Leaving,
+            "pending" | "starting" | "running" | "restarting" | "resuming" => PowerState::Running,
+            "stopping" | "stopped" | "pausing" | "paused" => PowerState::Stopped,
+            _ => PowerState::Unknown,
+        }
+    }
 }
 
 impl Page {
@@ -99,6 +109,22 @@ mod tests {
         };
         assert!(leaves("deleting", json!("stable")) && leaves("running", json!("deleting")));
         assert!(!leaves("failed", json!("failed")) && !leaves("running", json!("")));
+    }
+
+    #[test]
+    fn a_status_says_whether_an_instance_runs_as_long_as_it_is_known() {
+        for (statuses, expected) in [
+            (&["pending", "starting", "running", "restarting", "resuming"][..], PowerState::Running),
+            (&["stopping", "stopped", "pausing", "paused"], PowerState::Stopped),
+            (&["deleting"], PowerState::Leaving),
+            (&["failed", "something-new", ""], PowerState::Unknown),
+        ] {
+            for status in statuses {
+                let instance = json!({ "id": "0717_1", "name": "a", "status": status });
+                let instance: Instance = serde_json::from_value(instance).unwrap();
+                assert_eq!(instance.power(), expected, "{status}");
+            }
+        }
     }
 
     #[test]

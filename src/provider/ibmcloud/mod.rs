@@ -219,9 +219,11 @@ impl Provider for IbmCloud {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let take = |instances: Vec<Instance>| {
             let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
-            let listed = |Instance { id, name, created_at: created, .. }: Instance| Listed {
-                created,
-                ..Listed::new(Resource::Vm, id, name)
+            // VPC has no tags of its own: users' tags are in another service.
+            let listed = |instance: Instance| Listed {
+                created: instance.created_at,
+                state: instance.power(),
+                ..Listed::new(Resource::Vm, instance.id, instance.name)
             };
             pages(pod_vms.map(listed).collect());
             false

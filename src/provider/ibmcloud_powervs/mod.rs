@@ -36,7 +36,7 @@ use self::settings::Place;
 pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, Provider, Resource, Stage, Vm,
+    ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
     http::{Call, Client, Options, Pace, Reply},
     ibm_iam::{DELETE, Iam, LOOK_UP},
@@ -125,6 +125,17 @@ fn server(raw: &str) -> Result<ParsedId, IdProblem> {
 impl Server {
     fn is_leaving(&self) -> bool {
         [&self.status, &self.task_state].iter().any(|state| state.eq_ignore_ascii_case("deleting"))
+    }
+
+    /// Whether it runs, as far as the server says.
+    fn power(&self) -> PowerState {
+        match self.status.to_ascii_uppercase().as_str() {
+            _ if self.is_leaving() => PowerState::Leaving,
+            "SHUTOFF" if self.task_state.eq_ignore_ascii_case("starting") => PowerState::Running,
+            "ACTIVE" | "BUILD" | "REBOOT" | "HARD_REBOOT" => PowerState::Running,
+            "SHUTOFF" => PowerState::Stopped,
+            _ => PowerState::Unknown,
+        }
     }
 
     fn is_being_built(&self) -> bool {
@@ -236,9 +247,10 @@ impl Provider for PowerVs {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let servers = self.servers("listing the servers").await?.into_iter();
-        let listed = |Server { id, name, creation_date: created, .. }: Server| Listed {
-            created,
-            ..Listed::new(Resource::Vm, id.to_lowercase(), name)
+        let listed = |server: Server| Listed {
+            created: server.creation_date,
+            state: server.power(),
+            ..Listed::new(Resource::Vm, server.id.to_lowercase(), server.name)
         };
         pages(servers.filter(|server| server.name.starts_with(POD_VM)).map(listed).collect());
         Ok(())

@@ -11,15 +11,33 @@ fn an_identifier_is_a_uuid_in_one_spelling() {
     }
 }
 
+fn server_that_is(status: &str, task: &str) -> Server {
+    let json = serde_json::json!({
+        "pvmInstanceID": "1", "serverName": "a", "status": status, "taskState": task,
+        "creationDate": "2020-10-03T06:43:19.000Z",
+    });
+    serde_json::from_value(json).unwrap()
+}
+
+#[test]
+fn a_status_says_whether_a_server_runs_as_long_as_it_is_known() {
+    for (status, task, expected) in [
+        ("ACTIVE", "", PowerState::Running),
+        ("BUILD", "spawning", PowerState::Running),
+        ("HARD_REBOOT", "", PowerState::Running),
+        ("SHUTOFF", "starting", PowerState::Running),
+        ("SHUTOFF", "", PowerState::Stopped),
+        ("SHUTOFF", "deleting", PowerState::Leaving),
+        ("ERROR", "", PowerState::Unknown),
+        ("WARNING", "", PowerState::Unknown),
+    ] {
+        assert_eq!(server_that_is(status, task).power(), expected, "{status} {task}");
+    }
+}
+
 #[test]
 fn a_server_says_in_either_way_that_it_goes() {
-    let server = |status: &str, task: &str| {
-        let json = serde_json::json!({
-            "pvmInstanceID": "1", "serverName": "a", "status": status, "taskState": task,
-            "creationDate": "2020-10-03T06:43:19.000Z",
-        });
-        serde_json::from_value::<Server>(json).unwrap()
-    };
+    let server = server_that_is;
     assert!(server("ACTIVE", "deleting").is_leaving() && server("DELETING", "").is_leaving());
     assert!(!server("ACTIVE", "").is_leaving() && !server("BUILD", "spawning").is_leaving());
     assert!(server("BUILD", "").is_being_built() && !server("ERROR", "").is_being_built());

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use operator_kit::Message;
 
 use super::xml::{Node, Ref, element};
-use crate::provider::{Error, ErrorClass, Listed, Resource};
+use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource};
 
 /// What is read of a VM that is to be deleted.
 const OF_VM: [&str; 7] = [
@@ -23,7 +23,7 @@ const OF_VM: [&str; 7] = [
 const OF_TASK: [&str; 4] = ["info.descriptionId", "info.error", "info.queueTime", "info.state"];
 
 /// What is read of each VM of a folder.
-const OF_ENTRY: [&str; 3] = ["config.createDate", "config.uuid", "name"];
+const OF_ENTRY: [&str; 4] = ["config.createDate", "config.uuid", "name", "runtime.powerState"];
 
 /// A VM with its recent tasks.
 pub(super) struct Machine {
@@ -128,12 +128,18 @@ impl Properties {
     }
 }
 
-/// Reads a VM of a folder. Its identifier is empty where vCenter does not know its configuration at present.
+/// Reads a VM of a folder. Its identifier is empty where vCenter does not know its configuration at present. vCenter's tags are in
+/// another service, and that a VM is being destroyed is in its tasks alone: neither is read here.
 pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
     let properties = Properties::read(object)?;
     let (id, name) =
         (properties.text("config.uuid").to_ascii_lowercase(), properties.text("name").to_owned());
-    Ok(Listed { created: properties.created(), ..Listed::new(Resource::Vm, id, name) })
+    let state = match properties.text("runtime.powerState") {
+        "poweredOn" => PowerState::Running,
+        "poweredOff" | "suspended" => PowerState::Stopped,
+        _ => PowerState::Unknown,
+    };
+    Ok(Listed { created: properties.created(), state, ..Listed::new(Resource::Vm, id, name) })
 }
 
 impl Machine {

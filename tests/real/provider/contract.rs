@@ -24,50 +24,50 @@ fn keeps_the_contract(cloud: &str, scenarios: usize) -> Result<()> {
 
 #[test]
 fn azure_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("azure", 16)
+    keeps_the_contract("azure", 18)
 }
 
 #[test]
 fn libvirt_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("libvirt", 11)
+    keeps_the_contract("libvirt", 12)
 }
 
 #[test]
 fn gcp_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("gcp", 14)
+    keeps_the_contract("gcp", 15)
 }
 
 #[test]
 fn ibmcloud_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("ibmcloud", 13)
+    keeps_the_contract("ibmcloud", 14)
 }
 
 #[test]
 fn powervs_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("ibmcloud-powervs", 13)
+    keeps_the_contract("ibmcloud-powervs", 14)
 }
 
 #[test]
 fn byom_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("byom", 9)
+    keeps_the_contract("byom", 10)
 }
 
 #[test]
 fn docker_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("docker", 12)
+    keeps_the_contract("docker", 13)
 }
 
 #[test]
 fn aws_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("aws", 15)
+    keeps_the_contract("aws", 17)
 }
 
 #[test]
 fn alibabacloud_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("alibabacloud", 15)
+    keeps_the_contract("alibabacloud", 17)
 }
 
 #[test]
 fn vsphere_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("vsphere", 11)
+    keeps_the_contract("vsphere", 12)
 }

@@ -115,6 +115,21 @@ fn a_vm_is_read_with_the_disks_that_go_with_it_alone() {
 }
 
 #[test]
+fn a_status_says_whether_a_vm_runs_as_long_as_it_is_known() {
+    let power = |status: &str| Instance { status: status.to_owned(), ..Instance::default() }.power();
+    for (statuses, expected) in [
+        (&["PROVISIONING", "STAGING", "RUNNING", "REPAIRING"][..], PowerState::Running),
+        (&["SUSPENDING", "SUSPENDED", "TERMINATED", "STOPPED"], PowerState::Stopped),
+        (&["STOPPING", "DEPROVISIONING", "PENDING_STOP"], PowerState::Leaving),
+        (&["", "running", "SOMETHING_NEW"], PowerState::Unknown),
+    ] {
+        for status in statuses {
+            assert_eq!(power(status), expected, "{status}");
+        }
+    }
+}
+
+#[test]
 fn a_vm_is_leaving_while_it_is_being_stopped_and_not_once_it_is_stopped() {
     let is_leaving =
         |status: &str| Instance { status: status.to_owned(), ..Instance::default() }.is_leaving();

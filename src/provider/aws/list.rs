@@ -1,0 +1,86 @@
+//! What a region has of pod VMs.
+
+use super::{
+    Aws, INTERFACE, PAGE,
+    answer::{Instance, Instances, Tag},
+    instance,
+};
+use crate::provider::{
+    Error, Listed, POD_VM, Pages, Resource, VmRef,
+    http::{MOST_PAGES, Pace::Read, too_many_pages},
+};
+
+/// How the names of addresses and interfaces begin that cloud-api-adaptor makes. The instance's identifier follows.
+const NAMES: [&str; 2] = ["eip-", "nic-"];
+
+impl Aws {
+    /// Pages of instances, and then pages of addresses and interfaces, whether their instances are there or not. An instance that is
+    /// terminated is still shown for an hour, and is not listed.
+    pub(super) async fn list_all(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.instances(&mut *pages).await?;
+        let left = NAMES.map(|name| format!("{name}i-*"));
+        let left = [("Filter.2.Value.1", &*left[0]), ("Filter.2.Value.2", &*left[1])];
+        self.tagged(&left, |tags| pages(tags.into_iter().map(side_resource).collect())).await
+    }
+
+    async fn instances(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let doing = "listing the instances";
+        let pod_vms = format!("{POD_VM}*");
+        let mut next = None;
+        for _ in 0..MOST_PAGES {
+            let mut parameters = vec![
+                ("Filter.1.Name", "tag:Name"),
+                ("Filter.1.Value.1", &*pod_vms),
+                ("Filter.2.Name", "instance-state-name"),
+                ("Filter.2.Value.1", "pending"),
+                ("Filter.2.Value.2", "running"),
+                ("Filter.2.Value.3", "stopping"),
+                ("Filter.2.Value.4", "stopped"),
+                ("Filter.2.Value.5", "shutting-down"),
+                ("MaxResults", PAGE),
+            ];
+            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
+            let page: Instances = self.0.call(doing, Read, "DescribeInstances", &parameters).await?;
+            next = page.next_token.clone().filter(|token| !token.is_empty());
+            pages(page.all().map(vm).collect());
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+        Err(too_many_pages(doing))
+    }
+}
+
+fn vm(instance: Instance) -> Listed {
+    let (name, created, state) = (instance.name(), instance.created(), instance.power());
+    let tags = instance.tag_set.item.into_iter().map(|Tag { key, value, .. }| (key, value)).collect();
+    Listed { created, state, tags, ..Listed::new(Resource::Vm, instance.id, name) }
+}
+
+/// What a tag `Name` is on that names an instance by its identifier.
+fn side_resource(Tag { key, value, resource_id: id }: Tag) -> Listed {
+    let kind = if id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
+    let of = NAMES.iter().find_map(|name| value.strip_prefix(name));
+    let vm = of.and_then(|id| instance(id).ok()).map(|id| VmRef::Id(id.canonical));
+    Listed { vm, tags: vec![(key, value.clone())], ..Listed::new(kind, id, value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_of_the_instance_that_its_name_names() {
+        let vm = |id: &str, name: &str| {
+            let (key, value, resource_id) = ("Name".to_owned(), name.to_owned(), id.to_owned());
+            let listed = side_resource(Tag { key, value, resource_id });
+            (listed.kind, listed.vm)
+        };
+        let instance = || Some(VmRef::Id("i-0123456789abcdef0".to_owned()));
+        assert_eq!(vm("eipalloc-1", "eip-i-0123456789abcdef0"), (Resource::Address, instance()));
+        assert_eq!(vm("eni-1", "nic-i-0123456789abcdef0"), (Resource::Interface, instance()));
+        for name in ["eip-i-", "eip-i-mine", "eip-podvm-a", "i-0123456789abcdef0"] {
+            assert_eq!(vm("eipalloc-1", name).1, None, "{name}");
+        }
+    }
+}
