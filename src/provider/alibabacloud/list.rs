@@ -61,7 +61,24 @@ fn power(instance: &Instance) -> PowerState {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_status_says_whether_an_instance_runs_as_long_as_it_is_known() {
+        for (statuses, expected) in [
+            (&["Pending", "Starting", "Running"][..], PowerState::Running),
+            (&["Stopped"], PowerState::Stopped),
+            (&["Stopping"], PowerState::Leaving),
+            (&["", "Something"], PowerState::Unknown),
+        ] {
+            for status in statuses {
+                let instance = json!({ "InstanceId": "i-1", "InstanceName": "a", "Status": status });
+                assert_eq!(power(&serde_json::from_value(instance).unwrap()), expected, "{status}");
+            }
+        }
+    }
 
     #[test]
     fn a_name_is_of_an_instance_only_by_its_whole_identifier() {

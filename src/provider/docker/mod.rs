@@ -269,3 +269,22 @@ impl Provider for Docker {
         Ok(vec![Finding::tried("look up containers", listed), Finding::tried("remove containers", removed)])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_says_whether_a_container_runs_as_long_as_it_is_known() {
+        for (states, expected) in [
+            (&["running", "restarting"][..], PowerState::Running),
+            (&["created", "paused", "exited", "dead"], PowerState::Stopped),
+            (&["removing"], PowerState::Leaving),
+            (&["", "initialized"], PowerState::Unknown),
+        ] {
+            for state in states {
+                assert_eq!(power(state), expected, "{state}");
+            }
+        }
+    }
+}

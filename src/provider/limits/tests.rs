@@ -3,12 +3,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::*;
+use crate::provider::{Listed, Resource};
 
 /// Answers as it is told, and counts the calls.
 #[derive(Clone, Default)]
 struct Scripted {
     error: Option<ErrorClass>,
     hangs: bool,
+    pages: Vec<Vec<Listed>>,
     calls: Arc<AtomicUsize>,
 }
 
@@ -29,8 +31,9 @@ impl Provider for Scripted {
         Ok(Accepted::default())
     }
 
-    async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
-        Ok(())
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.pages.iter().cloned().for_each(pages);
+        self.error.map_or(Ok(()), |class| Err(Error::new(class, "as told")))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -86,6 +89,22 @@ async fn a_call_that_hangs_ends_at_its_deadline() {
     );
     let (working, _) = within(&limits, &Scripted::default());
     working.describe(&id(), &Claim::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_thing_that_two_pages_share_is_listed_once() {
+    let vm = |id: &str| Listed::new(Resource::Vm, id, "podvm-a-1a2b3c4d");
+    let pages = vec![vec![vm("i-1"), vm("i-2")], vec![vm("i-2"), vm("i-3")]];
+    let scripted = Scripted { pages, ..Scripted::default() };
+    let list = async |scripted: &Scripted| {
+        let mut ids = Vec::new();
+        let (provider, _) = within(&Limits::default(), scripted);
+        let end = provider.list(&mut |page| ids.extend(page.into_iter().map(|it| it.id))).await;
+        (ids, end.map_err(|error| error.class))
+    };
+    assert_eq!(list(&scripted).await.0, ["i-1", "i-2", "i-3"]);
+    let cut_off = Scripted { error: Some(ErrorClass::Transient), ..scripted };
+    assert_eq!(list(&cut_off).await.1, Err(ErrorClass::Transient));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::provider::vsphere::xml::Ref;
+use crate::provider::{PowerState, vsphere::xml::Ref};
 
 const DISK: &str = "[ds] podvm-web-1a2b3c4d/podvm-web-1a2b3c4d.vmdk";
 
@@ -124,6 +124,19 @@ fn the_tasks_of_a_vm_tell_what_became_of_its_deletion() {
         let machine = read(&[&failed, &task("task-3", "VirtualMachine.destroy", state, 3, "")]);
         assert_eq!(machine.is_at(Step::Destroy), leaves, "{state}");
         assert!(!machine.is_at(Step::PowerOff));
+    }
+}
+
+#[test]
+fn a_list_says_which_vms_run() {
+    for (power, expected) in [
+        ("poweredOn", PowerState::Running),
+        ("poweredOff", PowerState::Stopped),
+        ("suspended", PowerState::Stopped),
+        ("", PowerState::Unknown),
+    ] {
+        let entry = format!("<objects>{}</objects>", set("runtime.powerState", power));
+        assert_eq!(machine::entry(&Node::parse(&entry).unwrap()).unwrap().state, expected, "{power}");
     }
 }
 

@@ -13,6 +13,7 @@ mod former;
 mod gcp;
 mod ibm;
 mod ibmcloud;
+mod lists;
 mod places;
 mod powervs;
 mod qemu;

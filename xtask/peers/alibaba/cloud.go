@@ -78,7 +78,8 @@ type instance struct {
 type nic struct {
 	id, name, status, instance, account, region string
 	// Whose it is, whether it is attached or not.
-	made string
+	made    string
+	created time.Time
 	// Whether it goes with its instance.
 	goes bool
 }
@@ -86,8 +87,9 @@ type nic struct {
 type address struct {
 	id, name, description, charge, status, nic, account, region string
 	// Whose it is, whether it is associated or not.
-	made  string
-	looks int
+	made    string
+	created time.Time
+	looks   int
 }
 
 type disk struct {
@@ -116,12 +118,12 @@ func (c *cloud) add(i *instance) *instance {
 	if i.External {
 		n := &nic{
 			id: newID("eni-"), name: "peerpod-nic-" + i.id, status: "InUse", instance: i.id,
-			account: i.Account, region: i.Region, made: i.id, goes: true,
+			account: i.Account, region: i.Region, created: i.created, made: i.id, goes: true,
 		}
 		c.nics = append(c.nics, n)
 		c.addresses = append(c.addresses, &address{
 			id: newID("eip-"), description: "Peerpod External Network EIP", charge: "PostPaid", status: "InUse", nic: n.id,
-			account: i.Account, region: i.Region, made: i.id,
+			account: i.Account, region: i.Region, created: i.created, made: i.id,
 		})
 	}
 	return i

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func (call *call) isHere(account, region string) bool {
@@ -62,6 +63,9 @@ func (call *call) describeInstances() answer {
 	return instancesAnswer(call.describe(found), token)
 }
 
+// What cloud-api-adaptor tags every instance with.
+var tag = map[string]any{"TagKey": "cluster", "TagValue": "test"}
+
 func (call *call) describe(instances []*instance) []any {
 	var described []any
 	for _, i := range instances {
@@ -78,6 +82,7 @@ func (call *call) describe(instances []*instance) []any {
 		described = append(described, map[string]any{
 			"InstanceId": i.id, "InstanceName": i.Name, "Status": i.status, "RegionId": i.Region,
 			"CreationTime":      i.created.UTC().Format("2006-01-02T15:04Z"),
+			"Tags":              map[string]any{"Tag": []any{tag}},
 			"NetworkInterfaces": map[string]any{"NetworkInterface": interfaces},
 			"OperationLocks":    map[string]any{"LockReason": locks},
 		})
@@ -141,6 +146,7 @@ func (call *call) describeNetworkInterfaces() answer {
 	for _, n := range found {
 		sets = append(sets, map[string]any{
 			"NetworkInterfaceId": n.id, "NetworkInterfaceName": n.name, "Status": n.status, "Type": "Secondary", "InstanceId": n.instance,
+			"CreationTime": n.created.UTC().Format(time.RFC3339),
 		})
 	}
 	return answerOf(http.StatusOK, map[string]any{

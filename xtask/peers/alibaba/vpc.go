@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Whether what belongs to this instance cannot be deleted now.
@@ -45,6 +46,7 @@ func (call *call) describeEipAddresses() answer {
 			found = append(found, map[string]any{
 				"AllocationId": a.id, "Name": a.name, "Descritpion": a.description, "Description": a.description,
 				"ChargeType": a.charge, "Status": a.status, "InstanceId": a.nic, "InstanceType": kind, "RegionId": a.region,
+				"AllocationTime": a.created.UTC().Format(time.RFC3339),
 			})
 		}
 	}

@@ -16,6 +16,9 @@ from moto.server import ThreadedMotoServer
 
 REGION = "eu-west-1"
 
+# What cloud-api-adaptor tags every instance with.
+TAG = {"Key": "cluster", "Value": "test"}
+
 
 class Cloud:
     """EC2 as its owner sees it."""
@@ -45,7 +48,7 @@ class Cloud:
             MinCount=1,
             MaxCount=1,
             InstanceType="t3.micro",
-            TagSpecifications=[{"ResourceType": "instance", "Tags": named(name)}],
+            TagSpecifications=[{"ResourceType": "instance", "Tags": named(name) + [TAG]}],
         )["Instances"][0]
         instance = made["InstanceId"]
         if kind in ("running", "stopped", "remains"):

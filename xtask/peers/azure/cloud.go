@@ -166,6 +166,8 @@ func (c *cloud) addVM(o order) *resource {
 	}
 	vm.vm = &armcompute.VirtualMachine{
 		ID: to.Ptr(vm.id), Name: to.Ptr(vm.name), Type: to.Ptr(vmType), Location: to.Ptr("eastus"),
+		// What cloud-api-adaptor tags every VM with.
+		Tags: map[string]*string{"cluster": to.Ptr("test")},
 		Properties: &armcompute.VirtualMachineProperties{
 			ProvisioningState: to.Ptr("Succeeded"),
 			TimeCreated:       to.Ptr(vm.created),

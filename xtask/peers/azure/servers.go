@@ -146,7 +146,9 @@ func (c *call) listResources(_ string, options *armresources.ClientListByResourc
 		}
 		part = match[1]
 	}
-	expanded := options != nil && options.Expand != nil && strings.Contains(*options.Expand, "createdTime")
+	expands := func(property string) bool {
+		return options != nil && options.Expand != nil && slices.Contains(strings.Split(*options.Expand, ","), property)
+	}
 	// Resource Manager writes an empty list, too.
 	found := []*armresources.GenericResourceExpanded{}
 	for _, r := range c.group.resources {
@@ -160,8 +162,17 @@ func (c *call) listResources(_ string, options *armresources.ClientListByResourc
 		if r.kind == diskType && r.user != "" {
 			it.ManagedBy = to.Ptr(r.user)
 		}
-		if expanded {
+		if r.vm != nil {
+			it.Tags = r.vm.Tags
+		}
+		if expands("createdTime") {
 			it.CreatedTime = to.Ptr(r.created)
+		}
+		if expands("provisioningState") {
+			it.ProvisioningState = to.Ptr("Succeeded")
+			if !r.deleting.IsZero() {
+				it.ProvisioningState = to.Ptr("Deleting")
+			}
 		}
 		found = append(found, it)
 	}

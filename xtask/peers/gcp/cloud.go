@@ -70,6 +70,9 @@ var (
 	zones    = []string{"europe-west4-a", "europe-west4-b", "us-central1-a"}
 )
 
+// What cloud-api-adaptor labels every instance with.
+var labels = map[string]string{"cluster": "test"}
+
 func newCloud() *cloud {
 	return &cloud{
 		instances:  map[place]*computepb.Instance{},
@@ -131,6 +134,7 @@ func (c *cloud) makeInstance(r *http.Request) (any, error) {
 		SelfLink:           proto.String("https://www.googleapis.com/compute/v1/" + at.path("instances")),
 		Status:             proto.String(wanted.Status),
 		CreationTimestamp:  proto.String(time.Now().Format("2006-01-02T15:04:05.000-07:00")),
+		Labels:             labels,
 		Disks:              disks,
 		DeletionProtection: protected,
 	}

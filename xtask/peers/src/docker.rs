@@ -108,6 +108,7 @@ impl Podman {
             "Image": IMAGE,
             // One that a test leaves ends by itself.
             "Cmd": ["/bin/busybox", "sleep", "600"],
+            "Labels": { "cluster": "test" },
             "Volumes": { "/anonymous": {} },
             "HostConfig": { "NetworkMode": "none", "Ulimits": limits, "Binds": binds },
         });

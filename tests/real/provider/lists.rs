@@ -1,0 +1,243 @@
+//! What each cloud lists of pod VMs and of what came with them.
+
+use std::collections::HashSet;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::{SignedDuration, Timestamp};
+use peerpod_operator::provider::{
+    Cloud, InstanceId, Listed, PowerState, Provider, Resource, VmRef, alibabacloud,
+    contract::{Behavior, Cannot, Example, Kind},
+    gcp,
+};
+use peers::{
+    alibaba::{Alibaba, Feature, Instance, REGION},
+    gcp::{ComputeEngine, Instance as Compute, OTHER_ZONE, PERMISSIONS},
+};
+use testbed::{
+    Settings,
+    contract::Played,
+    vm_name,
+    wait::{self, DEADLINE},
+};
+
+use super::own;
+use crate::support::run;
+
+/// What the peers tag every VM with, as cloud-api-adaptor does by TAGS.
+const TAG: (&str, &str) = ("cluster", "test");
+
+/// What a cloud's list says beside identifiers and names.
+#[derive(Clone, Copy)]
+struct Says {
+    /// When a VM was made.
+    created: bool,
+    /// Whether it runs.
+    power: bool,
+    /// That it is being deleted.
+    leaving: bool,
+    /// Its tags.
+    tags: bool,
+}
+
+/// A list that says all.
+const ALL: Says = Says { created: true, power: true, leaving: true, tags: true };
+
+async fn list(provider: &dyn Provider) -> Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    provider.list(&mut |page| listed.extend(page)).await?;
+    Ok(listed)
+}
+
+/// The one VM with this identifier.
+fn vm<'a>(listed: &'a [Listed], cloud: &Cloud, id: &str) -> Result<&'a Listed> {
+    let id = InstanceId::of(cloud, id)?;
+    let mut found = listed.iter().filter(|it| it.kind == Resource::Vm && it.id == id.as_str());
+    let vm = found.next().with_context(|| format!("{id} is not in {listed:#?}"))?;
+    ensure!(found.next().is_none() && vm.vm.is_none(), "{listed:#?}");
+    Ok(vm)
+}
+
+fn made<T>(made: Result<T, Cannot>) -> Result<T> {
+    made.map_err(|cannot| anyhow::anyhow!("{cannot}"))
+}
+
+/// Lists a VM that runs, one that is off, and one that is being deleted. Gives the cloud, to go on with.
+async fn lists_vms(cloud: &str, says: Says) -> Result<Played> {
+    let played = Played::start(cloud, None).await?;
+    let (peer, provider) = (&played.peer, played.peer.open()?);
+    let runs = made(peer.make(Kind::Running, "web").await)?;
+    let state = async |vm_of: &Example| {
+        let listed = list(&*provider).await?;
+        let vm = vm(&listed, peer.cloud(), &vm_of.id)?;
+        ensure!(vm.name.starts_with("podvm-web-"), "{vm:#?}");
+        Ok((vm.state, vm.created, vm.tags.clone()))
+    };
+    let (power, created, tags) = state(&runs).await?;
+    ensure!(power == if says.power { PowerState::Running } else { PowerState::Unknown }, "it is {power:?}");
+    let age = created.map(|created| Timestamp::now().duration_since(created).abs());
+    ensure!(age.is_some() == says.created, "made at {created:?}");
+    // A cloud may tell it to the minute.
+    ensure!(age.is_none_or(|age| age < SignedDuration::from_mins(5)), "made at {created:?}");
+    let is_tagged = tags.iter().any(|(key, value)| (&**key, &**value) == TAG);
+    ensure!(is_tagged == says.tags && (says.tags || tags.is_empty()), "{tags:?}");
+    match peer.make(Kind::Stopped, "web").await {
+        Err(Cannot::Here(_)) => {}
+        off => {
+            let power = state(&made(off)?).await?.0;
+            let expected = if says.power { PowerState::Stopped } else { PowerState::Unknown };
+            ensure!(power == expected, "one that is off is {power:?}");
+        }
+    }
+    if says.leaving {
+        made(peer.behave(Behavior::DeletesLater, &runs).await)?;
+        provider.delete(&own(&*provider, peer.cloud(), &runs.id, "web").await?).await?;
+        let power = state(&runs).await?.0;
+        ensure!(power == PowerState::Leaving, "one that is being deleted is {power:?}");
+        made(peer.behave(Behavior::Well, &runs).await)?;
+    }
+    Ok(played)
+}
+
+/// Lists what is left of a VM, all of which refers to it so.
+async fn lists_what_is_left(
+    played: &Played,
+    kinds: &[Resource],
+    refer: impl Fn(&Example) -> VmRef,
+) -> Result<()> {
+    let left = made(played.peer.make(Kind::Remains, "old").await)?;
+    let listed = list(&*played.peer.open()?).await?;
+    let of_it = listed.iter().filter(|it| it.vm == Some(refer(&left)));
+    let found: HashSet<_> = of_it.map(|it| it.kind).collect();
+    ensure!(found == kinds.iter().copied().collect(), "{left:?} left {listed:#?}");
+    ensure!(listed.iter().all(|it| it.kind != Resource::Vm || it.name != left.name), "{listed:#?}");
+    Ok(())
+}
+
+#[test]
+fn aws_lists_vms_and_what_bears_their_identifiers() -> Result<()> {
+    run(async {
+        let aws = lists_vms("aws", ALL).await?;
+        let kinds = [Resource::Address, Resource::Interface];
+        lists_what_is_left(&aws, &kinds, |vm| VmRef::Id(vm.id.clone())).await
+    })
+}
+
+#[test]
+fn azure_lists_vms_without_their_power_and_what_bears_their_names() -> Result<()> {
+    run(async {
+        let azure = lists_vms("azure", Says { power: false, ..ALL }).await?;
+        let kinds = [Resource::Disk, Resource::Interface];
+        lists_what_is_left(&azure, &kinds, |vm| VmRef::Name(vm.name.clone())).await
+    })
+}
+
+#[test]
+fn gcp_lists_vms() -> Result<()> {
+    run(async { lists_vms("gcp", ALL).await.map(drop) })
+}
+
+#[test]
+fn ibmcloud_lists_vms_without_tags() -> Result<()> {
+    run(async { lists_vms("ibmcloud", Says { tags: false, ..ALL }).await.map(drop) })
+}
+
+#[test]
+fn powervs_lists_vms_without_tags() -> Result<()> {
+    run(async { lists_vms("ibmcloud-powervs", Says { tags: false, ..ALL }).await.map(drop) })
+}
+
+#[test]
+fn alibabacloud_lists_vms_and_addresses_that_bear_their_identifiers() -> Result<()> {
+    run(async {
+        let alibaba = lists_vms("alibabacloud", ALL).await?;
+        lists_what_is_left(&alibaba, &[Resource::Address], |vm| VmRef::Id(vm.id.clone())).await
+    })
+}
+
+#[test]
+fn byom_lists_allocations_which_say_nothing_of_power() -> Result<()> {
+    run(async {
+        let says = Says { created: true, power: false, leaving: false, tags: false };
+        lists_vms("byom", says).await.map(drop)
+    })
+}
+
+#[test]
+fn docker_lists_containers_with_their_labels() -> Result<()> {
+    // A container is removed at once.
+    run(async { lists_vms("docker", Says { leaving: false, ..ALL }).await.map(drop) })
+}
+
+#[test]
+fn vsphere_lists_vms_without_tags_and_tasks() -> Result<()> {
+    run(async { lists_vms("vsphere", Says { tags: false, leaving: false, ..ALL }).await.map(drop) })
+}
+
+#[test]
+fn libvirt_lists_domains_without_their_age() -> Result<()> {
+    let says = Says { created: false, leaving: false, tags: false, ..ALL };
+    run(async { lists_vms("libvirt", says).await.map(drop) })
+}
+
+#[test]
+fn gcp_lists_vms_of_one_name_in_two_zones_by_paths_that_delete_each_alone() -> Result<()> {
+    run(async {
+        let dir = tempfile::tempdir()?;
+        let engine = ComputeEngine::start(dir.path()).await?;
+        let account = engine.account("operator@peer-pods", &PERMISSIONS, engine.address()).await?;
+        let provider = Settings::gcp(engine.address(), Some(account)).open()?;
+        let (name, other) = (vm_name("web"), vm_name("web"));
+        let here = Compute::running(&name);
+        let there = Compute { zone: OTHER_ZONE, status: "TERMINATED", ..here };
+        for instance in [here, there, Compute::running(&other)] {
+            engine.make(&instance).await?;
+        }
+        let listed = list(&*provider).await?;
+        let ids: HashSet<_> = listed.iter().map(|it| (it.id.clone(), it.state)).collect();
+        let expected = [
+            (here.path(), PowerState::Running),
+            (there.path(), PowerState::Stopped),
+            (other, PowerState::Running),
+        ];
+        ensure!(ids == HashSet::from(expected), "{listed:#?}");
+
+        provider.delete(&own(&*provider, &gcp::CLOUD, &there.path(), "web").await?).await?;
+        wait::eventually("the VM goes", DEADLINE, async || {
+            ensure!(!engine.state(&there).await?.instance, "it is there");
+            Ok(())
+        })
+        .await?;
+        ensure!(engine.state(&here).await?.instance, "the VM in the other zone is gone, too");
+        // Now the name is that of one VM.
+        vm(&list(&*provider).await?, &gcp::CLOUD, &name).map(drop)
+    })
+}
+
+#[test]
+fn alibabacloud_lists_interfaces_that_are_left_and_addresses_that_name_nothing() -> Result<()> {
+    run(async {
+        let dir = tempfile::tempdir()?;
+        let alibaba = Alibaba::start(dir.path(), alibabacloud::POLICY).await?;
+        let provider = Settings::alibabacloud(&alibaba, REGION).open()?;
+        let name = vm_name("web");
+        let instance = Instance { features: &[Feature::External], ..Instance::named(&name) };
+        let id = alibaba.make(&instance).await?;
+        let listed = list(&*provider).await?;
+        ensure!(listed.len() == 1, "what is in use is its VM's: {listed:#?}");
+        alibaba.keep_interface(&id).await?;
+        alibaba.remove(&id, false).await?;
+        let left = list(&*provider).await?;
+        let refs: HashSet<_> = left.iter().map(|it| (it.kind, vm_id(it), it.created.is_some())).collect();
+        // cloud-api-adaptor gives an address no name.
+        let expected = [(Resource::Interface, Some(&*id), true)];
+        ensure!(refs == HashSet::from(expected), "{left:#?}");
+        Ok(())
+    })
+}
+
+fn vm_id(listed: &Listed) -> Option<&str> {
+    match &listed.vm {
+        Some(VmRef::Id(id)) => Some(id),
+        _ => None,
+    }
+}
