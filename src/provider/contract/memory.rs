@@ -58,8 +58,8 @@ struct State {
 
 struct Machine {
     name: String,
-    is_there: bool,
-    is_off: bool,
+    /// Whether it runs, while it is there.
+    power: Option<PowerState>,
     leaving: bool,
     belongings: HashSet<String>,
     user_data: bool,
@@ -78,7 +78,7 @@ impl Memory {
 
     /// How many VMs are there.
     pub fn count(&self) -> usize {
-        self.lock().vms.values().filter(|vm| vm.is_there).count()
+        self.lock().vms.values().filter(|vm| vm.power.is_some()).count()
     }
 
     fn add(&self, kind: Kind, pod: &str) -> Example {
@@ -97,8 +97,11 @@ impl Memory {
         };
         let vm = Machine {
             name: name.clone(),
-            is_there: kind != Kind::Remains,
-            is_off: kind == Kind::Stopped,
+            power: match kind {
+                Kind::Remains => None,
+                Kind::Stopped => Some(PowerState::Stopped),
+                _ => Some(PowerState::Running),
+            },
             leaving: false,
             belongings: [format!("disk-of-{id}"), format!("address-of-{id}")].into(),
             user_data: kind == Kind::WithUserData,
@@ -135,12 +138,8 @@ impl Machine {
     /// It, or what is left of it.
     fn listed(&self, id: &str) -> Vec<Listed> {
         let tags = vec![TAG.map(str::to_owned).into()];
-        if self.is_there {
-            let state = match (self.leaving, self.is_off) {
-                (true, _) => PowerState::Leaving,
-                (false, true) => PowerState::Stopped,
-                (false, false) => PowerState::Running,
-            };
+        if let Some(power) = self.power {
+            let state = if self.leaving { PowerState::Leaving } else { power };
             return vec![Listed { state, tags, ..Listed::new(Resource::Vm, id, &*self.name) }];
         }
         let left = self.belongings.iter().map(|name| {
@@ -163,7 +162,7 @@ impl State {
             return;
         }
         if let Some(vm) = self.vms.get_mut(key).filter(|vm| vm.leaving) {
-            (vm.is_there, vm.leaving) = (false, false);
+            (vm.power, vm.leaving) = (None, false);
             vm.belongings.clear();
         }
     }
@@ -195,9 +194,9 @@ impl Provider for Memory {
         let vm = state
             .vms
             .get(&key)
-            .filter(|vm| vm.is_there || !vm.belongings.is_empty())
+            .filter(|vm| vm.power.is_some() || !vm.belongings.is_empty())
             .ok_or_else(not_found)?;
-        let shown = match (vm.is_there && !is_hidden, vm.leaving) {
+        let shown = match (vm.power.is_some() && !is_hidden, vm.leaving) {
             (true, false) => Stage::Present,
             (true, true) => Stage::Leaving,
             (false, _) => Stage::Remains(Bears::Id),
@@ -214,7 +213,7 @@ impl Provider for Memory {
         let holds = state.behaves(Behavior::HoldsBelongings, &key);
         let vm = state.vms.get_mut(&key).ok_or_else(not_found)?;
         if holds {
-            vm.is_there = false;
+            vm.power = None;
             return Err(Error::new(ErrorClass::Transient, "what belongs to the VM is in use"));
         }
         vm.leaving = true;
@@ -262,7 +261,7 @@ impl Peer for Memory {
         let mut state = self.lock();
         state.settle(&key);
         let left = state.vms.get(&key).map(|vm| Left {
-            vm: vm.is_there,
+            vm: vm.power.is_some(),
             belongings: vm.belongings.len(),
             user_data: vm.user_data,
         });

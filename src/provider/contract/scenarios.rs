@@ -144,7 +144,7 @@ scenarios! {
             ensure(of_off == expected, || format!("one that is off is {of_off:?}"))?;
         }
         for vm in off.iter().chain([&runs]) {
-            trial.reap(vm, "power").await?;
+            trial.peer.remove(vm).await?;
         }
         Ok(())
     }
