@@ -142,11 +142,9 @@ scenarios! {
             let expected = if of_runs == PowerState::Unknown { of_runs } else { PowerState::Stopped };
             let of_off = state(off)?;
             ensure(of_off == expected, || format!("one that is off is {of_off:?}"))?;
+            trial.reap(off, "power").await?;
         }
-        for vm in off.iter().chain([&runs]) {
-            trial.peer.remove(vm).await?;
-        }
-        Ok(())
+        trial.peer.remove(&runs).await
     }
 
     async fn a_list_says_of_what_remains_of_a_vm_which_one_it_was(trial: &Trial<'_>) -> Result<(), Cannot> {
