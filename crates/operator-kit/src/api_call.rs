@@ -152,7 +152,7 @@ pub async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
 }
 
-/// How many objects one page of a list brings.
+/// How many objects one page of a list brings, unless the parameters have another limit.
 const PAGE: u32 = 100;
 
 /// Takes every object of a list that may be long, page by page: there are never more in memory than those of one.
@@ -160,7 +160,7 @@ pub async fn for_each<K>(api: &Api<K>, params: &ListParams, mut take: impl FnMut
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let mut params = params.clone().limit(PAGE);
+    let mut params = params.clone().limit(params.limit.unwrap_or(PAGE));
     loop {
         let page = bounded(api.list(&params)).await?;
         page.items.into_iter().for_each(&mut take);
@@ -245,5 +245,11 @@ mod tests {
         let pods: Api<Pod> = Api::all(server.client());
         for_each(&pods, &ListParams::default(), |pod| names.extend(pod.metadata.name)).await.unwrap();
         assert_eq!(names, ["a", "b"]);
+        let server = ApiServer::expecting([Call::get("/api/v1/pods?limit=7").answer(page("", "c"))]);
+        let pods: Api<Pod> = Api::all(server.client());
+        for_each(&pods, &ListParams::default().limit(7), |pod| names.extend(pod.metadata.name))
+            .await
+            .unwrap();
+        assert_eq!(names, ["a", "b", "c"]);
     }
 }

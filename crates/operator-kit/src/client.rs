@@ -1,13 +1,17 @@
 //! A client of the API server that suits a controller.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use kube::{Client, Config, client::ConfigExt, config::InferConfigError};
+use kube::{
+    Client, Config,
+    client::ConfigExt,
+    config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
 use tower::{BoxError, ServiceBuilder};
 
 /// How long a connection may take to open.
@@ -29,6 +33,9 @@ pub enum ClientError {
     /// No configuration was found.
     #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
     NoAccess(#[source] InferConfigError),
+    /// The kubeconfig or the context that was asked for cannot be used.
+    #[error("the kubeconfig cannot be used: {0}")]
+    Kubeconfig(#[from] KubeconfigError),
     /// The kubeconfig has a proxy on this host.
     #[error("the kubeconfig names the proxy {0} for the API server: proxies are not supported")]
     Proxy(String),
@@ -42,7 +49,21 @@ pub enum ClientError {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms; and it retries by
 /// itself, which the controllers do with their own backoff. Deadlines are the callers'.
 pub async fn infer() -> Result<Client, ClientError> {
-    let config = Config::infer().await.map_err(ClientError::NoAccess)?;
+    connect(Config::infer().await.map_err(ClientError::NoAccess)?)
+}
+
+/// Like [`infer`], but by this kubeconfig and for this context, where they are given.
+pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ClientError> {
+    if kubeconfig.is_none() && context.is_none() {
+        return infer().await;
+    }
+    let kubeconfig = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from)?;
+    let options =
+        KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
+    connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+}
+
+fn connect(config: Config) -> Result<Client, ClientError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
     }

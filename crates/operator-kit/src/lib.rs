@@ -9,7 +9,7 @@
 //! | [`telemetry`] | log lines, as text or JSON |
 //! | [`shutdown`] | the token that SIGTERM and SIGINT cancel |
 //! | [`client`] | a client of the API server that suits a controller |
-//! | [`http`] | the server of `/healthz`, `/readyz` and `/metrics`, also with TLS for authorized readers |
+//! | [`http`] | the server of `/healthz`, `/readyz` and `/metrics`, also with TLS for authorized readers, and of a page of your own |
 //! | [`metrics`], [`process`] | a table of metrics with bounded labels; the metrics of the process itself |
 //! | [`lease`], [`Leadership`] | leader election by a Lease; whether this process may act, asked before each step |
 //! | [`lifecycle`] | work and election, stopped together and in time |

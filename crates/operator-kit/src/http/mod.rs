@@ -1,4 +1,4 @@
-//! Serves `/healthz`, `/readyz` and `/metrics`.
+//! Serves `/healthz`, `/readyz` and `/metrics`, and a [`Page`] of the program's own.
 //!
 //! Small on purpose: one request per connection, every connection bounded in time and their number bounded. The last
 //! connection always finds a place, so that no client can hold up the kubelet's probes, which would restart the process.
@@ -41,6 +41,9 @@ const CONNECTIONS: usize = 128;
 /// The same where they speak TLS, for which each holds several times as much. No probe comes there.
 const SECURE_CONNECTIONS: usize = 32;
 
+/// The same where a [`Page`] is served: each may hold a whole one.
+const PAGE_CONNECTIONS: usize = 8;
+
 /// How long a request may take to arrive, and an answer to be taken. Probes give up after a second, scrapes after ten.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,6 +52,16 @@ const BUFFER: usize = 8 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A document of the program's own, on an address of its own.
+pub struct Page {
+    /// Its path, such as `/state`.
+    pub path: &'static str,
+    /// What it is, such as `application/json`.
+    pub content_type: &'static str,
+    /// Makes it anew for each request.
+    pub content: Box<dyn Fn() -> String + Send + Sync>,
+}
 
 /// The servers that [`serve`] started.
 #[derive(Debug)]
@@ -61,6 +74,19 @@ pub struct Servers {
 }
 
 impl Servers {
+    /// Serves a page, too, on an address that `flag` chose, without TLS and to everybody who reaches it. Gives the address with the
+    /// port that the system chose if it was asked to.
+    pub fn add(
+        &mut self,
+        at: ListenAt,
+        flag: &'static str,
+        page: Page,
+        stop: &CancellationToken,
+    ) -> Result<SocketAddr, ListenError> {
+        let routes = Routes { page: Some(page), ..Routes::default() };
+        start(&mut self.tasks, at, flag, routes, stop)
+    }
+
     /// Returns when all connections have ended after the stop, which takes 10 seconds at most.
     pub async fn stopped(mut self) {
         while self.tasks.join_next().await.is_some() {}
@@ -86,29 +112,36 @@ pub fn serve(
         return Err(ListenError::new(metrics, "--metrics-addr", problem));
     }
     let mut tasks = JoinSet::new();
-    let mut start = |at, flag, routes: Routes| {
-        let listener = Listener::bind(at, flag)?;
-        let address = listener.address();
-        info!(%address, paths = routes.paths().join(" "), secure = routes.secure.is_some(), "serving");
-        tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
-        Ok(address)
-    };
+    let mut start = |at, flag, routes| start(&mut tasks, at, flag, routes, stop);
     let (health, metrics) = if health == metrics {
-        let routes = Routes { readiness: Some(readiness), registry: Some(registry), secure: None };
+        let routes = Routes { readiness: Some(readiness), registry: Some(registry), ..Routes::default() };
         let address = start(health, "--health-addr or --metrics-addr", routes)?;
         (address, address)
     } else {
-        let routes = Routes { readiness: Some(readiness), registry: None, secure: None };
+        let routes = Routes { readiness: Some(readiness), ..Routes::default() };
         let health = start(health, "--health-addr", routes)?;
-        let routes = Routes { readiness: None, registry: Some(registry), secure };
+        let routes = Routes { registry: Some(registry), secure, ..Routes::default() };
         (health, start(metrics, "--metrics-addr", routes)?)
     };
     Ok(Servers { health, metrics, tasks })
 }
 
+fn start(
+    tasks: &mut JoinSet<()>,
+    at: ListenAt,
+    flag: &'static str,
+    routes: Routes,
+    stop: &CancellationToken,
+) -> Result<SocketAddr, ListenError> {
+    let listener = Listener::bind(at, flag)?;
+    let address = listener.address();
+    info!(%address, paths = routes.paths().join(" "), secure = routes.secure.is_some(), "serving");
+    tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));
+    Ok(address)
+}
+
 async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken) {
-    let mut connections =
-        ConnectionLimit::new(if routes.secure.is_some() { SECURE_CONNECTIONS } else { CONNECTIONS });
+    let mut connections = ConnectionLimit::new(routes.connections());
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
@@ -178,9 +211,11 @@ async fn converse(
 }
 
 /// What one address serves.
+#[derive(Default)]
 struct Routes {
     readiness: Option<Readiness>,
     registry: Option<Registry>,
+    page: Option<Page>,
     /// Who is answered at all; none: everybody.
     secure: Option<Secure>,
 }
@@ -199,9 +234,19 @@ impl Routes {
         self.answer(request.method(), request.uri().path())
     }
 
+    /// How many connections it has at once.
+    fn connections(&self) -> usize {
+        match self {
+            Self { page: Some(_), .. } => PAGE_CONNECTIONS,
+            Self { secure: Some(_), .. } => SECURE_CONNECTIONS,
+            _ => CONNECTIONS,
+        }
+    }
+
     fn paths(&self) -> Vec<&'static str> {
         let health = self.readiness.iter().flat_map(|_| ["/healthz", "/readyz"]);
-        health.chain(self.registry.iter().map(|_| "/metrics")).collect()
+        let metrics = self.registry.iter().map(|_| "/metrics");
+        health.chain(metrics).chain(self.page.iter().map(|page| page.path)).collect()
     }
 
     fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
@@ -214,7 +259,12 @@ impl Routes {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, readiness.report("not ready"))
             }
             ("/metrics", _, Some(registry)) => scrape(registry),
-            _ => (StatusCode::NOT_FOUND, TEXT, format!("not found; there is {}\n", self.paths().join(" "))),
+            _ => match self.page.as_ref().filter(|page| page.path == path) {
+                Some(page) => (StatusCode::OK, page.content_type, (page.content)()),
+                None => {
+                    (StatusCode::NOT_FOUND, TEXT, format!("not found; there is {}\n", self.paths().join(" ")))
+                }
+            },
         };
         let (status, kind, body) = content;
         if status != StatusCode::NOT_FOUND && method != Method::GET && method != Method::HEAD {
@@ -319,6 +369,23 @@ mod tests {
         assert_eq!(servers.health, servers.metrics);
         assert!(get(servers.health, "/healthz").await.starts_with("HTTP/1.1 200 "));
         assert!(get(servers.health, "/metrics").await.contains("build_info"));
+    }
+
+    #[tokio::test]
+    async fn a_page_is_made_anew_for_each_request() {
+        let (mut servers, _readiness, stop) = start(LOCAL, LOCAL);
+        let count = std::sync::atomic::AtomicUsize::new(0);
+        let content = move || count.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
+        let page = Page { path: "/state", content_type: "application/json", content: Box::new(content) };
+        let address = servers.add(second().into(), "--state-addr", page, &stop).unwrap();
+        for expected in ["0", "1"] {
+            let answer = get(address, "/state").await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(expected), "{answer}");
+            assert!(answer.contains("content-type: application/json\r\n"), "{answer}");
+        }
+        let answer = get(address, "/metrics").await;
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.ends_with("there is /state\n"), "{answer}");
+        assert!(get(servers.health, "/state").await.starts_with("HTTP/1.1 404 "));
     }
 
     #[tokio::test]
