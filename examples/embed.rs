@@ -12,6 +12,7 @@ use peerpod_operator::{
     operator_kit, peerpod, peerpodconfig,
     provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served},
     settings::{self, Folders},
+    sweep,
 };
 use prometheus_client::registry::Registry;
 
@@ -35,7 +36,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let of_places = (openers.clone(), settings.clone(), leadership.clone(), stop.clone());
     let (places, keeping) =
         Places::keep(client.clone(), NAMESPACE, of_places.0, of_places.1, of_places.2, of_places.3);
-    let options = peerpod::Options { concurrency: 128, slow_after: Duration::from_secs(300) };
+    let (slow_after, sweep) = (Duration::from_secs(300), sweep::Options::off());
+    let options = peerpod::Options { concurrency: 128, slow_after, sweep };
     let clouds = Clouds::new([Served { settings, places }], &openers, options.concurrency, &metrics);
 
     // The two controllers, and the program's own.

@@ -9,6 +9,7 @@
 //! | [`provider`] | the contract with a cloud, and one folder for each cloud |
 //! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
 //! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
+//! | [`sweep`] | what a cloud has that no PeerPod tracks, and PeerPods whose VM is gone |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
 //! | [`metrics`] | the table of metrics |
 //! | [`names`] | names of objects, labels and images that several of these share |
@@ -26,7 +27,7 @@
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! use peerpod_operator::metrics::{DEFAULT_SETTINGS, Metrics};
 //! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served};
-//! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings};
+//! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings, sweep};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -45,7 +46,8 @@
 //! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
 //! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
 //! tokio::spawn(keeping);
-//! let options = peerpod::Options { concurrency: 128, slow_after: std::time::Duration::from_secs(300) };
+//! let (slow_after, sweep) = (std::time::Duration::from_secs(300), sweep::Options::off());
+//! let options = peerpod::Options { concurrency: 128, slow_after, sweep };
 //! let served = Served { settings, places }; // one for each cloud
 //! let clouds = Clouds::new([served], &openers, options.concurrency, &metrics);
 //! peerpod::run(client, clouds, leadership, metrics, options, || println!("synced"), shutdown).await;
@@ -64,6 +66,7 @@ pub mod peerpod;
 pub mod peerpodconfig;
 pub mod provider;
 pub mod settings;
+pub mod sweep;
 pub mod webhook;
 
 pub use names::NAMESPACE;

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use peerpod_operator::cli::Cli;
 
 fn main() -> ExitCode {
-    Cli::parse().execute()
+    Cli::from_arguments(std::env::args_os()).unwrap_or_else(|problem| problem.exit()).execute()
 }

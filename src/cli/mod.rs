@@ -1,4 +1,5 @@
-//! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`.
+//! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`. Those of `status` that
+//! kubectl has are none.
 
 mod apply;
 mod check;
@@ -7,9 +8,18 @@ mod retry;
 mod run;
 mod serving;
 mod shell;
+mod status;
+mod sweep;
+mod table;
+mod terminal;
 mod webhook;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
@@ -21,6 +31,8 @@ pub use drain::{DrainArgs, PERMISSIONS as DRAIN_PERMISSIONS};
 pub use run::{ControllerName, LEASE_PERMISSIONS, RunArgs};
 pub use serving::ServingArgs;
 pub use shell::{CompletionsArgs, ManArgs, completions, man_pages};
+pub use status::{InstallationArgs, StatusArgs, StatusFormat};
+pub use sweep::{SweepArgs, SweepFormat};
 pub use webhook::{SizingName, WebhookArgs};
 
 use crate::settings::Folders;
@@ -47,6 +59,18 @@ enum Command {
     /// It changes nothing and does not connect to Kubernetes.
     #[command(after_help = check::EXIT_CODES)]
     Check(CheckArgs),
+    /// Show PeerPods, VMs, capacity and the operator, the worst first.
+    ///
+    /// It only reads, with the rights of its caller, and needs no credentials of a cloud: what clouds have is what the operator saw
+    /// last. A program of the name `kubectl-peerpods` does the same, so that it is `kubectl peerpods`.
+    #[command(after_help = status::EXIT_CODES)]
+    Status(StatusArgs),
+    /// Search the cloud for VMs that no PeerPod tracks, and for what is left of VMs, and delete what is provably this cluster's.
+    ///
+    /// It lists the cloud twice, prints what both lists have, and deletes what `SWEEP_TAG`, `SWEEP_EXCLUSIVE` or the tag
+    /// `caa-cluster-uid` prove to be this cluster's. It needs the operator's rights and settings: run it in the operator's Pod.
+    #[command(after_help = sweep::EXIT_CODES)]
+    Sweep(SweepArgs),
     /// Prepare the operator's removal: wait for deletions in progress, then delete every PeerPodConfig.
     ///
     /// If there are PeerPods of running Pods, it names them and deletes nothing: without the operator their VMs may never
@@ -110,6 +134,17 @@ pub const SETTINGS_DIR: &str = "/etc/peerpod-operator/settings";
 pub const CREDENTIALS_DIR: &str = "/etc/peerpod-operator/credentials";
 
 impl Cli {
+    /// Reads the program's arguments, the first of which is its own name. By the name of a kubectl plugin it is `status`.
+    pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        let name = arguments.first().and_then(|name| Path::new(name).file_stem());
+        if name.is_some_and(|name| name == status::PLUGIN) {
+            let plugin = status::Plugin::try_parse_from(arguments)?;
+            return Ok(Self { command: Command::Status(plugin.status) });
+        }
+        Self::try_parse_from(arguments)
+    }
+
     /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
     /// `check` has codes of its own.
     pub fn execute(self) -> ExitCode {
@@ -117,6 +152,8 @@ impl Cli {
             Command::Run(args) => run::run(*args),
             Command::Webhook(args) => webhook::webhook(*args),
             Command::Check(args) => check::check(args),
+            Command::Status(args) => status::status(&args),
+            Command::Sweep(args) => sweep::sweep(args),
             Command::Drain(args) => drain::drain(&args),
             Command::Apply(args) => apply::apply(&args),
             Command::Completions(args) => shell::print(args),
@@ -130,12 +167,31 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
+    /// What kubectl has, too.
+    const KUBECTL: [&str; 6] = ["namespace", "all-namespaces", "output", "watch", "context", "kubeconfig"];
+
+    #[test]
+    fn a_program_of_the_plugins_name_is_status() {
+        let read = |arguments: &[&str]| Cli::from_arguments(arguments.iter().map(OsString::from));
+        for arguments in
+            [["/usr/bin/kubectl-peerpods", "-A"].as_slice(), &["peerpod-operator", "status", "-A"]]
+        {
+            let Command::Status(args) = read(arguments).unwrap().command else { panic!("{arguments:?}") };
+            assert!(args.all_namespaces);
+        }
+        assert!(read(&["kubectl-peerpods", "status"]).is_err() && read(&["peerpod-operator", "-A"]).is_err());
+        let help = read(&["kubectl-peerpods", "--help"]).unwrap_err().to_string();
+        assert!(help.contains("Usage: kubectl peerpods [OPTIONS]") && help.contains("Exit codes:"), "{help}");
+    }
+
     #[test]
     fn every_flag_is_an_environment_variable_of_its_name() {
         for command in Cli::command().get_subcommands() {
             for flag in command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_env()))) {
                 let (name, env) = flag;
-                if !["help", "version"].contains(&name) {
+                if command.get_name() == "status" && KUBECTL.contains(&name) {
+                    assert_eq!(env, None, "{name}");
+                } else if !["help", "version"].contains(&name) {
                     let name = name.replace('-', "_").to_uppercase();
                     let expected = match &*name {
                         // Upstream's, and what a Pod's own name is called everywhere.
@@ -143,6 +199,8 @@ mod tests {
                         "RUNTIME_CLASS" => "TARGET_RUNTIMECLASS".to_owned(),
                         "EXTENDED_RESOURCE" => "POD_VM_EXTENDED_RESOURCE".to_owned(),
                         "ADAPTOR_IMAGE" => "RELATED_IMAGE_CAA".to_owned(),
+                        // As for the other commands, where it is the only one.
+                        "OPERATOR_NAMESPACE" => "PEERPOD_OPERATOR_NAMESPACE".to_owned(),
                         _ => format!("PEERPOD_OPERATOR_{name}"),
                     };
                     assert_eq!(env.unwrap().to_str().unwrap(), expected);

@@ -2,6 +2,7 @@
 
 mod args;
 mod provider_arg;
+mod sweep_args;
 
 use std::{future::pending, process::ExitCode};
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+pub(super) use args::STATUS_PORT;
 pub use args::{ControllerName, RunArgs};
 
 use super::serving::{ServingArgs, block_on};
@@ -25,11 +27,15 @@ use crate::{
     peerpod, peerpodconfig,
     provider::{CATALOGUE, Cloud, CloudSettings, Clouds, Openers, Places, Served, ServedCloud},
     settings,
+    sweep::Published,
     webhook::tls::TlsOptions,
 };
 
 /// What the election may do. A Lease of another name needs a role of its own.
 pub const LEASE_PERMISSIONS: [Permission; 2] = lease::permissions(&[LEASE, PEERPOD_CTRL_LEASE]);
+
+/// Where `status` finds what the sweep last found.
+pub(super) const SWEEP_PATH: &str = "/sweep";
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
     telemetry::init(env!("CARGO_CRATE_NAME"), args.serving.log_format);
@@ -45,7 +51,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
     let secure_metrics = secure.is_some();
     let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
+    let mut servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
+    let published = Published::default();
+    servers.add(args.status_addr, "--status-addr", sweep_page(published.clone()), &shutdown)?;
 
     let sources = watch_settings(&args, &metrics, &readiness, &shutdown).await?;
     let client = client::infer().await?;
@@ -78,7 +86,11 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             if runs(ControllerName::PeerPod) {
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
                 let stop = shutdown.clone();
-                let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
+                let options = peerpod::Options {
+                    concurrency: args.concurrency,
+                    slow_after: args.slow_after,
+                    sweep: args.sweep.options(published),
+                };
                 let run = peerpod::run(client, clouds, leadership, metrics, options, seen, stop);
                 join(run, join_all(keeping)).await;
             } else {
@@ -115,6 +127,13 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     lifecycle::run(Box::pin(controllers), election, ready, &shutdown).await;
     servers.stopped().await;
     Ok(())
+}
+
+/// What the sweep last found, for `status`.
+fn sweep_page(published: Published) -> http::Page {
+    // It is made of texts, numbers and times, which can always be written.
+    let content = move || serde_json::to_string(&published.current()).unwrap_or_default();
+    http::Page { path: SWEEP_PATH, content_type: "application/json", content: Box::new(content) }
 }
 
 /// The settings of each cloud, followed as they change.

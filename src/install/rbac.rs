@@ -9,6 +9,7 @@ use crate::{
     cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
     peerpod, peerpodconfig,
     provider::{Cloud, places},
+    sweep,
 };
 
 /// The operator's role in the whole cluster: the rights of every controller together.
@@ -17,6 +18,7 @@ pub fn cluster_role() -> ClusterRole {
         metadata: Component::Operator.cluster_scoped(NAME),
         rules: Some(rules(&[
             peerpod::PERMISSIONS,
+            sweep::PERMISSIONS,
             peerpodconfig::PERMISSIONS,
             peerpodconfig::adaptor::PERMISSIONS,
             peerpodconfig::admission::PERMISSIONS,

@@ -54,4 +54,16 @@ families! {
     settings_valid: Gauge = "settings_valid" ["settings"],
     /// Changes of the mounted settings, accepted or rejected.
     settings_reloads: Counter = "settings_reloads_total" ["settings", "result"],
+    /// VMs, and what came with them, that no PeerPod tracks and that fit no Pod, by what the sweep does about them.
+    untracked: Gauge = "untracked_resources" ["provider", "kind", "verdict"],
+    /// PeerPods of running Pods whose VM is gone or off.
+    lost_vms: Gauge = "lost_vms" ["provider", "state"],
+    /// The time from one listing of a cloud to the next one, as `--sweep-interval` has it. Absent where this process does not lead,
+    /// and with `--sweep=off`.
+    sweep_interval: Gauge = "sweep_interval_seconds" ["provider"],
+    /// When the last complete listing of a cloud began, in seconds since 1970. Absent before the first one, where this process
+    /// does not lead, and with `--sweep=off`.
+    last_listing: Moment = "sweep_last_listing_timestamp_seconds" ["provider"],
+    /// Untracked VMs, and what came with them, that the sweep deleted.
+    swept: Counter = "sweep_deletions_total" ["provider", "kind"],
 }

@@ -1,18 +1,31 @@
-//! The operator's metrics, all in one table.
+//! The operator's metrics, all in one table but for the [capacities](ConfigCapacity).
 //!
 //! Every label's value comes from a fixed set (`&'static str`), so that no object in the cluster can make the series
-//! grow. Recording takes a lock for reading and allocates nothing, but for the first time that a value is seen.
+//! grow. The label of the capacities is the exception: it names objects that only administrators write. Recording takes a lock for
+//! reading and allocates nothing, but for the first time that a value is seen.
 
+mod capacity;
 mod families;
 mod provider_call;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use operator_kit::metrics::{Counted, Description, seconds_since_1970};
 use prometheus_client::{metrics::info::Info, registry::Registry};
 
-use self::families::Families;
-pub use self::provider_call::ProviderCall;
+use self::{capacity::Capacities, families::Families};
+pub use self::{
+    capacity::{ConfigCapacity, Usage},
+    provider_call::ProviderCall,
+};
+use crate::{
+    provider::Resource,
+    sweep::{LostState, Verdict},
+};
 
 /// The name of the settings that a process has without a further word.
 pub const DEFAULT_SETTINGS: &str = "default";
@@ -30,6 +43,17 @@ pub struct Population {
     pub oldest: Option<i64>,
 }
 
+/// What one complete listing of a cloud shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listing {
+    /// When it began, in seconds since 1970.
+    pub began: f64,
+    /// How much no PeerPod tracks, by kind and verdict.
+    pub untracked: HashMap<(&'static str, &'static str), usize>,
+    /// How many PeerPods of running Pods have lost their VM, by what became of it.
+    pub lost: HashMap<&'static str, usize>,
+}
+
 /// Adds the version that runs, and nothing else, to the registry, at whose root it belongs.
 pub fn register_build(registry: &mut Registry) {
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -38,7 +62,7 @@ pub fn register_build(registry: &mut Registry) {
 
 /// Records what the operator does. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Metrics(Arc<Families>);
+pub struct Metrics(Arc<Families>, Capacities);
 
 impl Metrics {
     /// The version that runs, as `build_info`.
@@ -50,12 +74,17 @@ impl Metrics {
     };
 
     /// Every other metric, in the order in which they are scraped.
-    pub const DESCRIPTIONS: &'static [Description] = Families::DESCRIPTIONS;
+    pub fn descriptions() -> impl Iterator<Item = &'static Description> {
+        Families::DESCRIPTIONS.iter().chain(&capacity::DESCRIPTIONS)
+    }
 
     /// Adds the metrics to the host's registry, at whose root they belong: their names are whole.
     pub fn new(registry: &mut Registry) -> Self {
         register_build(registry);
-        Self(Arc::new(Families::register(registry)))
+        let capacities = Capacities::default();
+        let families = Families::register(registry);
+        registry.register_collector(Box::new(capacities.clone()));
+        Self(Arc::new(families), capacities)
     }
 
     /// This process leads, or not.
@@ -88,6 +117,47 @@ impl Metrics {
             }
             None => families.oldest_pending_deletion.remove([provider]),
         }
+    }
+
+    /// From now on this provider is listed once in each `interval`. What the sweep deletes shows from now on, so that the first
+    /// deletion is seen as an increase.
+    pub fn lists(&self, provider: &'static str, interval: Duration) {
+        let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
+        self.0.sweep_interval.with([provider]).set(seconds);
+        for kind in Resource::ALL {
+            drop(self.0.swept.with([provider, kind.as_str()]));
+        }
+    }
+
+    /// The newest listing of this provider shows this. What it does not name is no more.
+    pub fn listed(&self, provider: &'static str, listing: &Listing) {
+        let count =
+            |count: Option<&usize>| i64::try_from(count.copied().unwrap_or_default()).unwrap_or(i64::MAX);
+        for (kind, verdict) in untracked_labels() {
+            let found = listing.untracked.get(&(kind, verdict));
+            self.0.untracked.with([provider, kind, verdict]).set(count(found));
+        }
+        for state in LostState::ALL.map(LostState::as_str) {
+            self.0.lost_vms.with([provider, state]).set(count(listing.lost.get(state)));
+        }
+        self.0.last_listing.with([provider]).set(listing.began);
+    }
+
+    /// This provider is not listed any more.
+    pub fn not_listed(&self, provider: &'static str) {
+        for (kind, verdict) in untracked_labels() {
+            self.0.untracked.remove([provider, kind, verdict]);
+        }
+        for state in LostState::ALL.map(LostState::as_str) {
+            self.0.lost_vms.remove([provider, state]);
+        }
+        self.0.last_listing.remove([provider]);
+        self.0.sweep_interval.remove([provider]);
+    }
+
+    /// The sweep deleted something of this kind.
+    pub fn swept(&self, provider: &'static str, kind: &'static str) {
+        self.0.swept.with([provider, kind]).inc();
     }
 
     /// A PeerPod's finalizer was released `latency` after its deletion.
@@ -162,6 +232,17 @@ impl Metrics {
             None => self.0.settings_valid.remove([settings]),
         }
     }
+
+    /// The capacities of all configurations, by name, are these. Those of others are no longer shown.
+    pub fn capacities(&self, capacities: BTreeMap<String, ConfigCapacity>) {
+        self.1.replace(capacities);
+    }
+}
+
+/// Every pair of labels of what no PeerPod tracks.
+fn untracked_labels() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of = |kind: Resource| Verdict::ALL.map(|verdict| (kind.as_str(), verdict.as_str()));
+    Resource::ALL.into_iter().flat_map(of)
 }
 
 #[cfg(test)]

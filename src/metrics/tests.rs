@@ -20,6 +20,9 @@ fn record_everything(metrics: &Metrics) {
     metrics.decided("release");
     let population = Population { peerpods: 7, queued: 3, pending: 2, oldest: Some(1000) };
     metrics.population("libvirt", &population);
+    let untracked = [(("vm", "delete"), 2), (("disk", "by_hand"), 1)].into();
+    metrics.listed("libvirt", &Listing { began: 1e9, untracked, lost: [("Gone", 1)].into() });
+    metrics.swept("libvirt", "vm");
     metrics.released("libvirt", "deleted", Duration::from_secs(40));
     std::mem::forget(metrics.held("NotOurs"));
     metrics.expect_provider("libvirt", ["transient"]);
@@ -28,6 +31,9 @@ fn record_everything(metrics: &Metrics) {
     metrics.provider_throttled("libvirt", Duration::from_secs(30));
     metrics.settings_reloaded(DEFAULT_SETTINGS, true);
     metrics.settings_usable(DEFAULT_SETTINGS, Some(true));
+    metrics.lists("libvirt", Duration::from_secs(300));
+    let usage = Some(Usage { used: 7, free: 3 });
+    metrics.capacities([("config".to_owned(), ConfigCapacity { advertised: 10, usage })].into());
 }
 
 #[test]
@@ -60,6 +66,10 @@ fn what_is_recorded_is_scraped_under_conventional_names() {
         "settings_valid{settings=\"default\"} 0",
         "settings_reloads_total{settings=\"default\",result=\"accepted\"} 1",
         "settings_reloads_total{settings=\"default\",result=\"rejected\"} 1",
+        "sweep_interval_seconds{provider=\"libvirt\"} 300",
+        "capacity_advertised_vms{config=\"config\"} 10",
+        "capacity_used_vms{config=\"config\"} 7",
+        "capacity_free_vms{config=\"config\"} 3",
     ] {
         assert!(
             text.lines().any(|found| found == format!("peerpod_operator_{line}")),
@@ -73,7 +83,7 @@ fn the_descriptions_are_those_of_what_is_scraped() {
     let (registry, metrics) = metrics();
     record_everything(&metrics);
     let text = scrape(&registry);
-    for Description { name, kind, labels, help } in Metrics::DESCRIPTIONS {
+    for Description { name, kind, labels, help } in Metrics::descriptions() {
         // The type line of a counter has the name without its suffix.
         let base = name.strip_suffix("_total").unwrap_or(name);
         assert_eq!(base != *name, *kind == "counter", "{name}");
@@ -81,8 +91,8 @@ fn the_descriptions_are_those_of_what_is_scraped() {
         assert!(text.contains(&format!("# HELP {base} {help}\n")), "{name} in:\n{text}");
         assert!(labels.iter().all(|label| text.contains(&format!("{label}=\""))), "{name}");
     }
-    let names: HashSet<_> = Metrics::DESCRIPTIONS.iter().map(|description| description.name).collect();
-    assert_eq!(names.len(), Metrics::DESCRIPTIONS.len());
+    let names: HashSet<_> = Metrics::descriptions().map(|description| description.name).collect();
+    assert_eq!(names.len(), Metrics::descriptions().count());
 }
 
 #[test]
@@ -111,4 +121,35 @@ fn a_throttled_cloud_shows_until_when() {
     metrics.provider_throttled("libvirt", Duration::from_secs(1000));
     let left = metrics.0.provider_throttled_until.with(["libvirt"]).get() - seconds_since_1970();
     assert!((900.0..=1000.0).contains(&left), "{left}");
+}
+
+#[test]
+fn a_configuration_shows_what_is_known_of_it_and_nothing_once_it_is_gone() {
+    let (registry, metrics) = metrics();
+    assert!(!scrape(&registry).contains("capacity"), "there is none");
+    let known = ConfigCapacity { advertised: 4, usage: Some(Usage { used: 4, free: 0 }) };
+    let uncounted = ConfigCapacity { advertised: 2, usage: None };
+    metrics.capacities([("a".to_owned(), known), ("b".to_owned(), uncounted)].into());
+    let text = scrape(&registry);
+    for line in [
+        "capacity_advertised_vms{config=\"a\"} 4\npeerpod_operator_capacity_advertised_vms{config=\"b\"} 2\n",
+        "capacity_free_vms{config=\"a\"} 0\n",
+    ] {
+        assert!(text.contains(&format!("peerpod_operator_{line}")), "{line} is not in:\n{text}");
+    }
+    assert!(!text.contains("used_vms{config=\"b\"}") && !text.contains("free_vms{config=\"b\"}"), "{text}");
+    metrics.capacities([("b".to_owned(), uncounted)].into());
+    let text = scrape(&registry);
+    assert!(!text.contains("used_vms") && !text.contains("config=\"a\""), "{text}");
+}
+
+#[test]
+fn a_provider_shows_how_often_it_is_listed_until_it_is_not_any_more() {
+    let (registry, metrics) = metrics();
+    metrics.lists("libvirt", Duration::from_secs(300));
+    let text = scrape(&registry);
+    assert!(text.contains("sweep_interval_seconds{provider=\"libvirt\"} 300\n"), "{text}");
+    assert!(text.contains("sweep_deletions_total{provider=\"libvirt\",kind=\"vm\"} 0\n"), "{text}");
+    metrics.not_listed("libvirt");
+    assert!(!scrape(&registry).contains("sweep_interval_seconds{"));
 }

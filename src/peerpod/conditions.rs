@@ -12,6 +12,7 @@ use super::decide::{Blocked, Decision, Release, Wait};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
+    sweep::LostState,
 };
 
 /// The condition that is True while one of its reasons applies.
@@ -71,6 +72,11 @@ reasons! {
     /// The settings turn on developer mode (`PODVM_DEVELOPER_MODE` or `PEERPODS_DEVELOPER_MODE`), so the VM is kept for
     /// debugging. It is deleted when developer mode is turned off.
     DeveloperMode => Stalled, Normal;
+    /// The Pod runs, and the cloud does not have its VM any more. The operator changes nothing. Delete the Pod, so that its
+    /// controller makes another one.
+    VMGone => Stalled, Warning;
+    /// The Pod runs, and its VM is off. The operator changes nothing. Start the VM, or delete the Pod.
+    VMStopped => Stalled, Warning;
 }
 
 /// The reason of the event about a finalizer that an administrator's annotation released. No condition has it, because the
@@ -197,6 +203,13 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
                  this VM; it deletes the VM when developer mode is turned off; {give_up}"
             )),
         ),
+        Blocked::Lost(LostState::Gone) => (
+            Reason::VMGone,
+            "the cloud does not have the VM of this Pod any more; delete the Pod, so that its controller makes another one".into(),
+        ),
+        Blocked::Lost(LostState::Stopped) => {
+            (Reason::VMStopped, "the VM of this Pod is off; start the VM, or delete the Pod".into())
+        }
     }
 }
 

@@ -40,6 +40,7 @@ use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     metrics::Metrics,
     provider::Clouds,
+    sweep::{self, PeerPodFindings, Search, Sweeper},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -65,16 +66,18 @@ const BESIDE: usize = 64;
 pub const MOST_CONCURRENT: u16 = 160;
 
 /// How the controller works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// So many PeerPods are worked on at once at one cloud, at most [`MOST_CONCURRENT`], and half as many that have stalled.
     pub concurrency: u16,
     /// A deletion that takes longer is reported.
     pub slow_after: Duration,
+    /// How clouds are searched for what no PeerPod tracks.
+    pub sweep: sweep::Options,
 }
 
 /// The fields of a PeerPod that the controller reads.
-static PEERPOD: Projection = Projection {
+pub(crate) static PEERPOD: Projection = Projection {
     metadata: &[
         ("annotations", Part::Only(&[(RELEASE_ANNOTATION, Part::All)])),
         ("finalizers", Part::All),
@@ -115,10 +118,11 @@ pub async fn run(
     metrics
         .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
     let (store, writer) = reflector::store();
-    let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
+    let concurrency = BESIDE + Parking::most(slots(&options), clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
-    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, options, store.clone()));
+    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, &options, store.clone()));
     let (index, requeues) = (context.index.clone(), context.requeues.clone());
+    let sweeper = context.sweeper(&client, options.sweep);
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, related) = (context.clone(), requeues.clone());
@@ -155,11 +159,13 @@ pub async fn run(
         .run(reconcile, |_, never, _| match *never {}, context.clone())
         .for_each(|_| ready(()));
     let pod_watch = context.pod_watch.run(client);
-    futures::pin_mut!(all_seen, controller, pod_watch);
+    let sweep = sweeper.run();
+    futures::pin_mut!(all_seen, controller, pod_watch, sweep);
     futures::select_biased! {
         () = controller.fuse() => {}
         never = all_seen.fuse() => match never {},
         never = pod_watch.fuse() => match never {},
+        never = sweep.fuse() => match never {},
     }
 }
 
@@ -195,7 +201,7 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
 }
 
 /// The number of slots at each cloud.
-fn slots(options: Options) -> usize {
+fn slots(options: &Options) -> usize {
     usize::from(options.concurrency.clamp(1, MOST_CONCURRENT))
 }
 
@@ -205,7 +211,7 @@ impl Context {
         clouds: Clouds,
         leadership: Leadership,
         metrics: Metrics,
-        options: Options,
+        options: &Options,
         store: Store<PeerPod>,
     ) -> Self {
         let (index, requeues) = (Arc::new(Index::default()), Requeues::default());
@@ -216,6 +222,7 @@ impl Context {
                 index: index.clone(),
                 store,
                 grace_periods: GracePeriods::default(),
+                findings: PeerPodFindings::default(),
             },
             reporter: Reporter { publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping") },
             pod_watch: PodWatch::new(requeues.clone()),
@@ -226,6 +233,21 @@ impl Context {
             index,
             leadership,
             metrics,
+        }
+    }
+
+    /// The sweep of the same clouds, which tells the observer what it finds out about PeerPods.
+    fn sweeper(&self, client: &Client, options: sweep::Options) -> Sweeper {
+        let requeues = self.requeues.clone();
+        Sweeper {
+            search: Search::new(client.clone(), self.metrics.clone()),
+            clouds: self.observer.clouds.clone(),
+            store: self.observer.store.clone(),
+            leadership: self.leadership.clone(),
+            options,
+            findings: self.observer.findings.clone(),
+            publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
+            requeue: Box::new(move |peerpods| requeues.add(peerpods.into_iter().map(Into::into))),
         }
     }
 

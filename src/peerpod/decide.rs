@@ -122,10 +122,13 @@ pub fn contradicted(facts: &Facts) -> bool {
         })
 }
 
-/// Decides on a PeerPod that is not being deleted: only its siblings matter.
+/// Decides on a PeerPod that is not being deleted: its siblings matter, and whether its VM is lost, which a kubelet or a person
+/// makes good.
 fn live(facts: Facts) -> Decision {
     match sibling_order(&facts) {
-        SiblingOrder::Newest => Decision::Nothing,
+        SiblingOrder::Newest => {
+            facts.lost.map_or(Decision::Nothing, |state| Decision::Keep(Blocked::Lost(state)))
+        }
         SiblingOrder::Superseded if facts.developer_mode => Decision::Keep(Blocked::DeveloperMode),
         SiblingOrder::Superseded => Decision::Supersede,
         SiblingOrder::Unclear => unclear(facts),

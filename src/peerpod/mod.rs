@@ -33,10 +33,10 @@ pub mod decide;
 mod deletion_tracker;
 mod grace_periods;
 mod index;
-mod object;
+pub(crate) mod object;
 mod observe;
 mod parking;
-mod pod;
+pub(crate) mod pod;
 mod pod_watch;
 mod reconcile;
 mod relations;
@@ -44,4 +44,5 @@ mod report;
 mod requeue;
 mod requeue_policy;
 
+pub(crate) use self::controller::PEERPOD;
 pub use self::controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, run};

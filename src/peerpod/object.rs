@@ -7,24 +7,24 @@ use kube::ResourceExt;
 use crate::api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
 
 /// The Pod that owns a PeerPod, by its reference.
-pub(super) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
+pub(crate) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
     let pods =
         || peerpod.owner_references().iter().filter(|owner| owner.kind == "Pod" && owner.api_version == "v1");
     pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
 }
 
 /// Whether the PeerPod has the finalizer that protects the VM.
-pub(super) fn has_finalizer(peerpod: &PeerPod) -> bool {
+pub(crate) fn has_finalizer(peerpod: &PeerPod) -> bool {
     peerpod.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
 /// The creationTimestamp. An API server always sets it; an object without one counts as the oldest.
-pub(super) fn created(peerpod: &PeerPod) -> Timestamp {
+pub(crate) fn created(peerpod: &PeerPod) -> Timestamp {
     peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
 /// Whether the annotation abandons the VM. Any other value means nothing.
-pub(super) fn is_abandoned(peerpod: &PeerPod) -> bool {
+pub(crate) fn is_abandoned(peerpod: &PeerPod) -> bool {
     peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)
 }
 

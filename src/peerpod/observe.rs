@@ -25,7 +25,8 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{self, Cloud, Clouds, Error, ErrorClass, InstanceId, NAME_LIMIT, Provider},
+    provider::{self, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider},
+    sweep::{PeerPodFinding, PeerPodFindings},
 };
 
 /// The sources of the facts.
@@ -35,6 +36,8 @@ pub(super) struct Observer {
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
     pub(super) grace_periods: GracePeriods,
+    /// What the sweep found out.
+    pub(super) findings: PeerPodFindings,
 }
 
 impl Observer {
@@ -50,6 +53,11 @@ impl Observer {
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
         let siblings = self.index.siblings(peerpod);
+        let finding = self.findings.of(peerpod.metadata.uid.as_deref());
+        let lost = match finding {
+            Some(PeerPodFinding::Lost(state)) => Some(state),
+            Some(PeerPodFinding::NoVm) | None => None,
+        };
         let mut facts = Facts {
             deleted,
             finalizer: has_finalizer(peerpod),
@@ -64,6 +72,7 @@ impl Observer {
             siblings: Vec::new(),
             claimed_by: None,
             vm: VmState::NotAsked,
+            lost,
             developer_mode: self.clouds.developer_mode(peerpod.cloud_provider()),
             deletion_accepted: false,
         };
@@ -98,7 +107,9 @@ impl Observer {
             }
         }
         if deleted.is_some() {
-            if facts.vm == VmState::NotAsked {
+            if facts.instance == Err(IdProblem::Empty) && finding == Some(PeerPodFinding::NoVm) {
+                facts.vm = VmState::Absent;
+            } else if facts.vm == VmState::NotAsked {
                 if facts.instance.is_ok() && !has_slot() {
                     return Ok(None);
                 }

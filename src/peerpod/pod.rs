@@ -23,7 +23,7 @@ const SANDBOX_READY: &str = "PodReadyToStartContainers";
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The fields of a Pod that the operator reads. Everything that shows since when the Pod is in its sandbox is among them.
-pub(super) static POD: Projection = Projection {
+pub(crate) static POD: Projection = Projection {
     metadata: &[("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)]))],
     rest: &[(
         "status",
@@ -49,7 +49,7 @@ const STARTED: Members = &[("startedAt", Part::All)];
 /// The part of a Pod that the operator reads.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
-pub(super) struct PodView {
+pub(crate) struct PodView {
     #[serde(with = "metadata::Stored")]
     metadata: ObjectMeta,
     status: Option<StatusView>,
@@ -124,6 +124,11 @@ pub(super) fn state_of(
         (_, false) => Owner::Running,
     };
     PodState { owner, in_sandbox: in_sandbox(&metadata, &status) }
+}
+
+/// How the Pod with this uid is, by the Pod that has its name. One that terminates counts as if it began to just now.
+pub(crate) fn owner_by(found: Option<PodView>, uid: &str) -> Owner {
+    state_of(found, uid, |_| Duration::ZERO).owner
 }
 
 /// Since when the Pod is in its present sandbox, at the latest.

@@ -27,7 +27,7 @@ use super::{
     adaptor::{self, Adaptor, Mounted},
     admission::{self, Admission},
     apply::Objects,
-    capacity::Capacity,
+    capacity::{Capacity, NodeRequest},
     configs::{Configs, is_in_conflict},
     drift::Drifts,
     finalizer::Finalizer,
@@ -165,6 +165,7 @@ pub async fn run(
         // The future is large, and it waits most of the time.
         Box::pin(async move { collector.run(asked).await })
     };
+    let showing = Box::pin(show_usage(rooms.clone(), configs.clone(), leadership.clone(), metrics.clone()));
     // Whenever this process begins or ceases to lead.
     let led = {
         let rooms = rooms.clone();
@@ -237,8 +238,19 @@ pub async fn run(
     futures::select_biased! {
         () = controller.fuse() => {}
         never = collecting.fuse() => match never {},
+        never = showing.fuse() => match never {},
         never = all_seen.fuse() => match never {},
     }
+}
+
+async fn show_usage(
+    rooms: Arc<Rooms>,
+    configs: Configs,
+    leadership: Leadership,
+    metrics: Metrics,
+) -> Infallible {
+    let requests = || configs.honoured().iter().map(|config| NodeRequest::of(config)).collect();
+    rooms.capacity.show_usage(requests, &leadership, &metrics).await
 }
 
 async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {

@@ -18,6 +18,9 @@ use crate::metrics::Metrics;
 /// One call takes no longer than this, whatever the provider does.
 const CALL_DEADLINE: Duration = Duration::from_secs(60);
 
+/// A list may have many pages, each of which is a call of its own.
+const LIST_DEADLINE: Duration = Duration::from_secs(300);
+
 /// What one cloud is spared: calls while it asks for fewer. Shared by all providers that speak to the same cloud, also across a
 /// change of settings.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +111,14 @@ struct Limited {
 
 impl Limited {
     async fn limit<T>(&self, answer: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
+        self.limit_to(CALL_DEADLINE, answer).await
+    }
+
+    async fn limit_to<T>(
+        &self,
+        deadline: Duration,
+        answer: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
         if let Some(retry_after) = self.limits.closed_for() {
             let message = format!(
                 "{} asked for fewer calls; the operator makes the next call in {retry_after:.0?}",
@@ -115,8 +126,8 @@ impl Limited {
             );
             return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
         }
-        let answer = tokio::time::timeout(CALL_DEADLINE, answer).await.unwrap_or_else(|_| {
-            let message = format!("{} did not answer within {CALL_DEADLINE:?}", self.cloud);
+        let answer = tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {deadline:?}", self.cloud);
             Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });
         if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
@@ -140,7 +151,7 @@ impl Provider for Limited {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let mut listing = Listing::default();
         let once = &mut |page| pages(listing.page(page));
-        self.limit(self.inner.list(once)).await?;
+        self.limit_to(LIST_DEADLINE, self.inner.list(once)).await?;
         listing.end(self.cloud)
     }
 

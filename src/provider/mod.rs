@@ -55,6 +55,7 @@ pub mod azure;
 pub mod byom;
 pub mod cloud;
 mod cloud_settings;
+mod cluster_proof;
 pub mod contract;
 pub mod docker;
 mod error;
@@ -78,6 +79,7 @@ pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use cloud_settings::{CloudSettings, ServedCloud};
+pub use cluster_proof::{CLUSTER_UID_TAG, ClusterClaims, ClusterProof};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
 pub use instance::{IdProblem, InstanceId, ParsedId};
@@ -85,6 +87,7 @@ pub use limits::{Limits, decorate};
 pub use openers::Openers;
 pub use ownership::{OwnVm, POD_VM};
 pub use places::Places;
+pub(crate) use registry::Target;
 #[cfg(test)]
 pub(crate) use registry::tests::clouds_in_memory;
 pub use registry::{Clouds, Served, cloud_label};
@@ -209,6 +212,21 @@ pub enum Resource {
     Address,
     /// A network interface.
     Interface,
+}
+
+impl Resource {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Vm, Self::Disk, Self::Address, Self::Interface];
+
+    /// The metric label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vm => "vm",
+            Self::Disk => "disk",
+            Self::Address => "address",
+            Self::Interface => "interface",
+        }
+    }
 }
 
 /// Takes one page of a list after another.

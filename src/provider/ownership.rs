@@ -5,7 +5,7 @@
 
 use operator_kit::Message;
 
-use super::{Bears, Stage, Vm};
+use super::{Bears, ClusterProof, Listed, Resource, Stage, Vm, VmRef};
 
 /// The first characters of the sandbox's id end the name.
 const SANDBOX_CHARACTERS: usize = 8;
@@ -13,7 +13,8 @@ const SANDBOX_CHARACTERS: usize = 8;
 /// The start of every pod VM's name.
 pub const POD_VM: &str = "podvm-";
 
-/// A VM that has been proven to be the pod VM of the Pod in question. Only [`verify`] makes one.
+/// A VM that has been proven to be the pod VM of the Pod in question, or of none and of this cluster. Only [`verify`] and
+/// [`verify_untracked`] make one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnVm(Vm);
 
@@ -75,6 +76,38 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
     Ok(OwnVm(vm))
 }
 
+/// Proves that `vm`, as the cloud describes it, is what a list showed of it, and `proof` that this is the cluster's. That no Pod and
+/// no PeerPod needs it is for the caller to know.
+pub fn verify_untracked(vm: Vm, listed: &Listed, _proof: &ClusterProof) -> Result<OwnVm, NotOwn> {
+    let bears_id = vm.stage == Stage::Remains(Bears::Id)
+        && listed.vm.as_ref().is_some_and(|it| *it == VmRef::Id(vm.id.to_string()));
+    if bears_id {
+        return Ok(OwnVm(vm));
+    }
+    let is_it = listed.kind == Resource::Vm && vm.id.as_str() == listed.id && vm.name == listed.name;
+    if !is_it || !is_pod_vm(&vm.name) {
+        return Err(NotOwn::Name { id: vm.id.to_string(), name: vm.name, expected: listed.name.clone() });
+    }
+    if !vm.marked {
+        return Err(NotOwn::Unmarked { id: vm.id.to_string(), name: vm.name });
+    }
+    Ok(OwnVm(vm))
+}
+
+/// A pod VM's name up to the sandbox's part; `None` for a name that cloud-api-adaptor does not give. Two VMs of one Pod have the
+/// same.
+pub fn stem(name: &str) -> Option<&str> {
+    let stem = name.get(..name.len().checked_sub(SANDBOX_CHARACTERS)?)?;
+    let is_whole = stem.len() > POD_VM.len() + 1 && stem.starts_with(POD_VM) && stem.ends_with('-');
+    (is_whole && is_sandbox(&name[stem.len()..])).then_some(stem)
+}
+
+/// Whether cloud-api-adaptor gives such names: they end with hexadecimal digits. Where a name only keeps a VM, [`stem`] takes more.
+pub fn is_pod_vm(name: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    stem(name).is_some_and(|stem| name[stem.len()..].bytes().all(is_hex))
+}
+
 fn is_sandbox(text: &str) -> bool {
     text.len() == SANDBOX_CHARACTERS
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -86,8 +119,8 @@ pub(super) fn name(pod: &str, sandbox: &str, name_limit: usize) -> String {
     stem_of(pod, name_limit).chars().chain(sandbox).collect()
 }
 
-/// The name up to the sandbox's part: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
-fn stem_of(pod: &str, name_limit: usize) -> String {
+/// The [`stem`] of the VMs of the Pod with this name: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
+pub fn stem_of(pod: &str, name_limit: usize) -> String {
     let room = name_limit.saturating_sub(POD_VM.len() + 1 + SANDBOX_CHARACTERS);
     let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {
         'a'..='z' | '0'..='9' | '-' => c,
@@ -102,7 +135,7 @@ fn stem_of(pod: &str, name_limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::{CLOUDS, InstanceId, NAME_LIMIT};
+    use crate::provider::{CLOUDS, ClusterClaims, InstanceId, NAME_LIMIT};
     use proptest::prelude::*;
 
     fn vm(name: &str) -> Vm {
@@ -131,6 +164,40 @@ mod tests {
                 assert_eq!(verify(vm(&name), &long, limit).is_ok(), length == limit, "{cloud} {name}");
             }
         }
+    }
+
+    #[test]
+    fn a_stem_is_that_of_every_vm_of_the_pod_and_of_nothing_else() {
+        for pod in ["web-0", "a.b", &"x".repeat(253)] {
+            assert_eq!(stem(&name(pod, "1a2b3c4d5e", NAME_LIMIT)), Some(&*stem_of(pod, NAME_LIMIT)), "{pod}");
+        }
+        for other in
+            ["podvm-base.qcow2", "podvm--1a2b3c4d", "podvm-a-1A2b3c4d", "a-1a2b3c4d", "", "podvm-é1a2b3c4"]
+        {
+            assert_eq!(stem(other), None, "{other}");
+        }
+        assert!(is_pod_vm("podvm-web-0-1a2b3c4d"));
+        for image in ["podvm-ubuntu-template", "podvm-builder-instance", "podvm-base-ubuntu22"] {
+            assert!(!is_pod_vm(image), "{image}");
+        }
+    }
+
+    #[test]
+    fn an_untracked_vm_is_the_one_that_was_listed() {
+        let claims = ClusterClaims::exclusive();
+        let name = "podvm-web-0-1a2b3c4d";
+        let listed = Listed::new(Resource::Vm, "i-1", name);
+        let proof = claims.proof(&listed).unwrap();
+        let verified = |vm, listed: &Listed| verify_untracked(vm, listed, &proof).is_ok();
+        assert!(verified(vm(name), &listed));
+        assert!(!verified(vm("podvm-web-0-99999999"), &listed), "the identifier is another VM's now");
+        assert!(!verified(Vm { marked: false, ..vm(name) }, &listed));
+        assert!(!verified(vm("database"), &Listed::new(Resource::Vm, "i-1", "database")));
+        assert!(!verified(vm(name), &Listed::new(Resource::Disk, "i-1", name)));
+        let remains = Vm { stage: Stage::Remains(Bears::Id), ..vm("eip-i-1") };
+        let address = Listed::new(Resource::Address, "eipalloc-1", "eip-i-1");
+        assert!(!verified(remains.clone(), &address));
+        assert!(verified(remains, &Listed { vm: Some(VmRef::Id("i-1".to_owned())), ..address }));
     }
 
     #[test]

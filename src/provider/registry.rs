@@ -120,6 +120,11 @@ impl Clouds {
         current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
     }
 
+    /// The cloud of the source with this number, to be listed at the place that its settings name. None while no settings name one.
+    pub(crate) fn target(&self, source: usize) -> Option<Target> {
+        self.0.get(source)?.target()
+    }
+
     /// Yields whenever other settings come into force, or something else is known of the places.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
@@ -135,7 +140,31 @@ impl Clouds {
     }
 }
 
+/// A cloud to be listed.
+pub(crate) struct Target {
+    pub(crate) cloud: &'static Cloud,
+    /// The settings in force.
+    pub(crate) settings: Arc<Snapshot>,
+    /// The provider of these settings.
+    pub(crate) provider: Result<Arc<dyn Provider>, Error>,
+    /// Whether VMs may also be in places that the settings named before, which a listing does not show.
+    pub(crate) has_former_places: bool,
+}
+
 impl Source {
+    fn target(&self) -> Option<Target> {
+        let (generation, settings) = self.served.settings.current().ok()?;
+        let cloud = Cloud::named(settings.cloud())?;
+        let unknown = || Err(Error::new(ErrorClass::Transient, "it is not known yet where its VMs are"));
+        let provider = if self.is_known() { self.provider(Some(cloud.name())) } else { unknown() };
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let built = built.as_ref().filter(|it| it.generation == generation);
+        // Of a provider that could not be built nothing is known.
+        let has_former_places =
+            built.is_none_or(|it| it.known.moved.is_some() || !it.known.former.is_empty());
+        Some(Target { cloud, settings, provider, has_former_places })
+    }
+
     fn cloud(&self) -> Option<&'static str> {
         self.served.settings.cloud()
     }

@@ -40,6 +40,16 @@ settings! {
         external_network_via_podvm: bool = EXTERNAL_NETWORK_VIA_PODVM.default("false"),
         /// The cluster's pod networks as comma-separated CIDRs, used with external network through the pod VM.
         pod_subnet_cidrs: Option<String> = POD_SUBNET_CIDRS,
+        /// UID of the namespace kube-system of the cluster that SWEEP_TAG and SWEEP_EXCLUSIVE are for. Without it, and in any other
+        /// cluster, they prove nothing.
+        sweep_cluster: Option<String> = SWEEP_CLUSTER,
+        /// A tag of TAGS, written `KEY=VALUE`, that pod VMs of this cluster have and no others. The sweep may then delete VMs with it
+        /// that no PeerPod tracks.
+        sweep_tag: Option<String> = SWEEP_TAG,
+        /// Whether all pod VMs that the operator sees with these settings are this cluster's: on libvirt all of the host, elsewhere
+        /// all of the region, subscription, project or vCenter that the credentials show. The sweep may then delete those that no
+        /// PeerPod tracks.
+        sweep_exclusive: bool = SWEEP_EXCLUSIVE.default("false"),
         /// File with the CA certificate for the connection to the pod VM's agent.
         cacert_file: Option<String> = CACERT_FILE,
         /// File with the client certificate for the connection to the pod VM's agent.
@@ -72,5 +82,12 @@ impl Common {
     /// Whether developer mode is on, by whichever name.
     pub fn is_developer_mode(&self) -> bool {
         self.developer_mode || self.former_developer_mode
+    }
+
+    /// Key and value of the tag that `SWEEP_TAG` declares. None if it declares none, or is no tag.
+    pub fn declared_tag(&self) -> Option<(&str, &str)> {
+        let (key, value) = self.sweep_tag.as_deref()?.split_once('=')?;
+        let (key, value) = (key.trim(), value.trim());
+        (!key.is_empty() && !value.is_empty()).then_some((key, value))
     }
 }

@@ -165,7 +165,7 @@ impl Remarks {
                 Warning::DifferentValues { name } | Warning::EmptyWins { name } => {
                     (name.as_str(), Verdict::Conflicting)
                 }
-                Warning::NotABoolean { key } => (*key, Verdict::Malformed),
+                Warning::NotABoolean { key } | Warning::NotATag { key } => (*key, Verdict::Malformed),
             };
             self.add(name, verdict, false, warning);
         }

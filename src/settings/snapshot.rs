@@ -87,6 +87,11 @@ pub enum Warning {
         /// The setting's name.
         key: &'static str,
     },
+    /// A tag that is not written `KEY=VALUE`: it counts as none.
+    NotATag {
+        /// The setting's name.
+        key: &'static str,
+    },
 }
 
 impl Snapshot {
@@ -101,6 +106,9 @@ impl Snapshot {
         let values = Values::of(raw, Common::KEYS);
         let common = Common::read(&values);
         let mut warnings: Vec<_> = values.odd_switches(Common::KEYS).collect();
+        if common.sweep_tag.is_some() && common.declared_tag().is_none() {
+            warnings.push(Warning::NotATag { key: "SWEEP_TAG" });
+        }
         let names = raw.settings.keys().chain(raw.credentials.keys());
         let unknown = names.filter(|name| !catalogue.is_known(name));
         let unknown =
@@ -266,6 +274,7 @@ impl fmt::Display for Warning {
             Self::NotABoolean { key } => {
                 write!(f, "{key} is neither true nor false; the operator uses false")
             }
+            Self::NotATag { key } => write!(f, "{key} is not written KEY=VALUE; the operator ignores it"),
         }
     }
 }

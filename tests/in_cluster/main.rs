@@ -14,5 +14,6 @@ mod memory;
 mod reaping;
 mod reinstall;
 mod settings;
+mod status;
 mod support;
 mod upgrade;

@@ -16,4 +16,5 @@ mod process;
 mod provider;
 mod settings;
 mod support;
+mod sweep;
 mod webhook;

@@ -1,16 +1,9 @@
 //! The report for people.
 
-use std::{borrow::Cow, fmt::Write as _};
-
-use anstyle::{AnsiColor, Style};
+use std::fmt::Write as _;
 
 use super::document::{Cloud, Document, Finding, Outcome, Provider, Setting};
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const GOOD: Style = AnsiColor::Green.on_default();
-const ODD: Style = AnsiColor::Yellow.on_default();
-const BAD: Style = AnsiColor::Red.on_default();
+use crate::cli::terminal::{BAD, BOLD, DIM, GOOD, ODD, clean};
 
 /// Settings that are shown; a folder that has more is probably the wrong one.
 const ROWS: usize = 100;
@@ -114,18 +107,6 @@ fn finding(out: &mut String, finding: &Finding, width: usize) -> std::fmt::Resul
     };
     let (subject, text) = (finding.subject, clean(&finding.text));
     writeln!(out, "    {style}{outcome:9}{style:#}  {subject:width$}  {text}")
-}
-
-/// The text without what would steer a terminal: names, values and messages are others'.
-fn clean(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return text.into();
-    }
-    let mut clean = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { clean.extend(c.escape_default()) } else { clean.push(c) }
-    }
-    clean.into()
 }
 
 #[cfg(test)]

@@ -1,16 +1,23 @@
 //! What `run` is told.
 
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use operator_kit::ListenAt;
 
-use super::provider_arg::ProviderArg;
+use super::{provider_arg::ProviderArg, sweep_args::SweepArgs};
 use crate::{
     cli::{FolderArgs, ServingArgs, patience},
     peerpod, peerpodconfig,
     provider::Cloud,
     settings::Folders,
 };
+
+/// The port of `--status-addr`.
+pub(in crate::cli) const STATUS_PORT: u16 = 8082;
 
 /// What `run` is told.
 #[derive(Clone, Debug, Args)]
@@ -144,6 +151,20 @@ pub struct RunArgs {
         value_parser = patience
     )]
     pub slow_after: Duration,
+
+    /// How clouds are searched for what no PeerPod tracks.
+    #[command(flatten)]
+    pub sweep: SweepArgs,
+
+    /// Address of /sweep, without TLS, for the command status. By default, it is reached from the operator's own Pod alone, and so by
+    /// those who may forward its ports
+    #[arg(
+        long,
+        value_name = "[IP]:PORT",
+        env = "PEERPOD_OPERATOR_STATUS_ADDR",
+        default_value_t = ListenAt::Exactly(SocketAddr::from((Ipv4Addr::LOCALHOST, STATUS_PORT)))
+    )]
+    pub status_addr: ListenAt,
 
     /// Where it tells how it is, and how it logs.
     #[command(flatten)]

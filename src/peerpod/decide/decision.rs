@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use operator_kit::Message;
 
-use crate::provider::{Error, ErrorClass, IdProblem, OwnVm, ownership};
+use crate::{
+    provider::{Error, ErrorClass, IdProblem, OwnVm, ownership},
+    sweep::LostState,
+};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +44,8 @@ impl Decision {
         ),
         (
             "keep",
-            "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on",
+            "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on, or the Pod's VM is \
+             gone or off",
         ),
         (
             "delete",
@@ -120,4 +124,6 @@ pub enum Blocked {
     Ambiguous,
     /// The settings turn on developer mode.
     DeveloperMode,
+    /// The Pod runs and the VM does not.
+    Lost(LostState),
 }

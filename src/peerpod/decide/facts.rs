@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use operator_kit::Message;
 
 use super::decision::Wait;
-use crate::provider::{Error, IdProblem, InstanceId, Vm};
+use crate::{
+    provider::{Error, IdProblem, InstanceId, Vm},
+    sweep::LostState,
+};
 
 /// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -41,6 +44,8 @@ pub struct Facts {
     pub claimed_by: Option<Message>,
     /// What the cloud answered about the VM.
     pub vm: VmState,
+    /// Whether the sweep found out that the Pod runs and the VM does not.
+    pub lost: Option<LostState>,
     /// Whether the settings turn on cloud-api-adaptor's developer mode, in which no VM is deleted.
     pub developer_mode: bool,
     /// Whether the cloud accepted the VM's deletion in this reconcile.

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::provider::{Bears, IdProblem, InstanceId, NAME_LIMIT};
+use crate::{
+    provider::{Bears, IdProblem, InstanceId, NAME_LIMIT},
+    sweep::LostState,
+};
 use operator_kit::Message;
 
 const POD: &str = "web-0";
@@ -38,8 +41,18 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         siblings: Vec::new(),
         claimed_by: None,
         vm: VmState::Present(own_vm()),
+        lost: None,
         developer_mode: false,
         deletion_accepted: false,
+    }
+}
+
+#[test]
+fn a_running_pods_lost_vm_is_told_and_nothing_is_done() {
+    for state in LostState::ALL {
+        let lost = |facts| decide(Facts { lost: Some(state), ..facts });
+        assert_eq!(lost(live_one()), Decision::Keep(Blocked::Lost(state)));
+        assert_eq!(lost(dangling()), decide(dangling()), "its deletion goes on");
     }
 }
 
@@ -411,12 +424,12 @@ prop_compose! {
         ],
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
-        vm in any_vm_state(),
+        (vm, lost) in (any_vm_state(), prop::option::of(prop::sample::select(&LostState::ALL[..]))),
         developer_mode in prop::bool::weighted(0.2),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, lost, developer_mode, deletion_accepted }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
         contract::{Behavior, Example, Kind, Peer, memory::Memory},
         ownership,
     },
+    sweep,
 };
 
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
@@ -56,10 +57,11 @@ async fn reconcile(
 ) -> (&'static str, bool) {
     let server = ApiServer::expecting(calls);
     let (store, _) = kube::runtime::reflector::store();
-    let options = Options { concurrency: 4, slow_after: Duration::from_secs(300) };
+    let options =
+        Options { concurrency: 4, slow_after: Duration::from_secs(300), sweep: sweep::Options::off() };
     let metrics = Metrics::new(&mut Registry::default());
     let clouds = clouds_in_memory("gcp", cloud);
-    let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, options, store);
+    let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, &options, store);
     let (result, action) = context.reconcile(peerpod).await;
     (result, action != Action::await_change())
 }

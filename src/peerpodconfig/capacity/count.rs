@@ -13,6 +13,7 @@ use k8s_openapi::{
 use kube::{Api, Resource, api::ListParams};
 use operator_kit::{
     api_call::{self, ApiError},
+    metadata,
     projection::{MOST, Members, Part, Projection},
 };
 use serde::{Deserialize, de::IgnoredAny};
@@ -31,7 +32,7 @@ const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 const CONTAINER: Members = &[("resources", Part::Only(&[("requests", Part::All)]))];
 
 /// What is read of a Pod.
-pub(super) static POD: Projection = Projection {
+pub static POD: Projection = Projection {
     metadata: &[],
     rest: &[
         (
@@ -54,11 +55,11 @@ pub(super) static POD: Projection = Projection {
     most: MOST,
 };
 
-/// The part of a Pod that the operator reads. Its metadata, which may be of any size, is not read.
+/// The part of a Pod that the operator reads. Of its metadata, which may be of any size, that is what identifies it.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
-pub(super) struct PodView {
-    #[serde(skip)]
+pub struct PodView {
+    #[serde(default, with = "metadata::Stored")]
     metadata: ObjectMeta,
     spec: SpecView,
     #[serde(default)]
@@ -138,8 +139,8 @@ async fn on_all_nodes(
     let params = ListParams::default().fields(&format!("spec.nodeName!=,{RUNNING}"));
     let mut in_use = HashMap::<_, BTreeMap<_, _>>::new();
     let take = |pod: PodView| {
-        if resources.iter().any(|resource| requested(&pod, resource) > 0)
-            && let Some(node) = pod.spec.node_name.as_deref()
+        if resources.iter().any(|resource| pod.requested(resource) > 0)
+            && let Some(node) = pod.node()
         {
             add(&pod, resources, in_use.entry(node.into()).or_default());
         }
@@ -150,7 +151,7 @@ async fn on_all_nodes(
 
 fn add(pod: &PodView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, u32>) {
     for resource in resources {
-        let requested = requested(pod, resource);
+        let requested = pod.requested(resource);
         if requested > 0 {
             let sum = in_use.entry((*resource).to_owned()).or_default();
             *sum = sum.saturating_add(requested);
@@ -158,20 +159,30 @@ fn add(pod: &PodView, resources: &BTreeSet<&str>, in_use: &mut BTreeMap<String, 
     }
 }
 
-/// How much of an extended resource a Pod takes. Peer pods ask for one, on one container. Where there are more, this is at
-/// least what a kubelet counts, which lets init containers take turns.
-fn requested(pod: &PodView, resource: &str) -> u32 {
-    if !has_its_place(&pod.status) {
-        return 0;
+impl PodView {
+    /// The node that it is on.
+    pub fn node(&self) -> Option<&str> {
+        self.spec.node_name.as_deref()
     }
-    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    let requests = containers.filter_map(|container| container.resources.requests.get(resource));
-    requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
+
+    /// How much of an extended resource the Pod takes. Peer pods ask for one, on one container. Where there are more, this is at
+    /// least what a kubelet counts, which lets init containers take turns.
+    pub fn requested(&self, resource: &str) -> u32 {
+        if !has_its_place(&self.status) {
+            return 0;
+        }
+        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
+        let requests = containers.filter_map(|container| container.resources.requests.get(resource));
+        requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
+    }
 }
 
-/// Whether a scheduler or a kubelet found room for the Pod. A user may create a Pod that names any node and asks for any number, but
-/// that alone must take nothing from the other nodes.
+/// Whether a scheduler or a kubelet found room for the Pod, and it has not ended. A user may create a Pod that names any node and asks
+/// for any number, but that alone must take nothing from the other nodes.
 fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> bool {
+    if matches!(phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return false;
+    }
     // The API server sets the condition when a scheduler binds the Pod, the kubelet for all others.
     let is_scheduled =
         |condition: &ConditionView| condition.type_ == "PodScheduled" && condition.status == "True";
@@ -190,7 +201,7 @@ mod tests {
         let [_, pod] = read_and_projected::<PodView>(
             &POD,
             &json!({
-                "metadata": { "name": "a", "annotations": { "fat": "x" } },
+                "metadata": { "name": "a", "uid": "u", "annotations": { "fat": "x" } },
                 "spec": {
                     "nodeName": "n",
                     "initContainers": [{ "name": "i", "env": [], "resources": { "requests": { "x.y/vm": "1" } } }],
@@ -203,7 +214,7 @@ mod tests {
                 "status": { "conditions": [{ "type": "PodScheduled", "status": "True", "message": "m" }] },
             }),
         );
-        assert_eq!(pod.spec.node_name.as_deref(), Some("n"));
+        assert_eq!((pod.node(), pod.metadata.uid.as_deref()), (Some("n"), Some("u")));
         let resources = BTreeSet::from(["x.y/vm", "x.y/other"]);
         let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
         add(&pod, &resources, &mut in_use);
@@ -222,7 +233,7 @@ mod tests {
                     "status": status,
                 }),
             );
-            requested(&pod, "x.y/vm")
+            pod.requested("x.y/vm")
         };
         let scheduled = |status: &str| json!([{ "type": "Other", "status": "True" }, { "type": "PodScheduled", "status": status }]);
         for (status, expected) in [
@@ -232,6 +243,8 @@ mod tests {
             (json!({ "phase": "Pending", "conditions": scheduled("True") }), 2),
             (json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z" }), 2),
             (json!({ "phase": "Running" }), 2),
+            (json!({ "phase": "Succeeded", "startTime": "2026-01-01T00:00:00Z" }), 0),
+            (json!({ "phase": "Failed", "conditions": scheduled("True") }), 0),
         ] {
             assert_eq!(taken(status.clone()), expected, "{status}");
         }

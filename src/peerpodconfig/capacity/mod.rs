@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It observes in `nodes.rs` and `count.rs`, computes the desired numbers in `plan.rs`, applies them in `write.rs`, and says what it
-//! found in `summary.rs`.
+//! found in `summary.rs`. Beside that, `usage.rs` shows in the metrics what peer pods use.
 //!
 //! A node's number is an extended resource in its capacity and its allocatable resources. The operator writes both: the scheduler
 //! reads the latter, and the kubelet derives it from the former only at its next status. The same write leaves a [mark](MARK) on
@@ -28,6 +28,7 @@ mod recount;
 pub mod spread;
 mod summary;
 mod taints;
+mod usage;
 mod write;
 
 use std::{
@@ -46,16 +47,16 @@ use operator_kit::{Permission, api_call::ApiError, projection::reading};
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    count::PodView,
     plan::{InUse, NodeWrite, Plan, plan},
     recount::{Recount, UNEVEN},
     write::Writer,
 };
 
 pub use self::{
+    count::{POD, PodView},
     node::{Level, MARK, Node},
     node_request::{BadResource, NodeRequest},
-    nodes::Nodes,
+    nodes::{Nodes, list_nodes},
     summary::{CapacityFinding, Summary},
     write::Written,
 };

@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Whether its kubelet reports that it is ready. Without that, the state of its Pods is unknown.
-    pub(super) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.is_ready
     }
 

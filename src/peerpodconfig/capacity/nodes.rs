@@ -9,12 +9,17 @@ use std::{
 use futures::{Stream, StreamExt};
 use kube::{
     Api, Client,
+    api::ListParams,
     runtime::watcher::{Event, watcher},
 };
-use operator_kit::watch::{paged, retry_watch};
+use operator_kit::{
+    api_call::{self, ApiError},
+    projection::reading,
+    watch::{paged, retry_watch},
+};
 use tokio::sync::Notify;
 
-use super::node::{Node, NodeView, Texts};
+use super::node::{NODE, Node, NodeView, Texts};
 
 /// All nodes of the cluster. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +50,14 @@ struct Arriving {
 }
 
 type Table = BTreeMap<Arc<str>, Arc<Node>>;
+
+/// All nodes as they are now *(client required)*.
+pub async fn list_nodes(client: &Client) -> Result<Vec<Node>, ApiError> {
+    let api: Api<NodeView> = Api::all(reading(client, &NODE));
+    let (mut nodes, mut texts) = (Vec::new(), Texts::default());
+    api_call::for_each(&api, &ListParams::default(), |view| nodes.push(Node::new(&view, &mut texts))).await?;
+    Ok(nodes)
+}
 
 impl Nodes {
     /// The nodes, and the watch that updates them *(client required)*: a stream without end that must be polled. It yields when

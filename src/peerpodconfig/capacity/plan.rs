@@ -84,12 +84,12 @@ impl InUse {
         self.complete
     }
 
-    fn is_counted(&self, node: &str) -> bool {
+    pub(super) fn is_counted(&self, node: &str) -> bool {
         self.complete || self.counted.contains_key(node)
     }
 
     /// As far as is known.
-    fn of(&self, node: &str, resource: &str) -> u32 {
+    pub(super) fn of(&self, node: &str, resource: &str) -> u32 {
         let remembered = || self.remembered.get(node).filter(|_| !self.complete);
         let resources = self.counted.get(node).or_else(remembered);
         resources.and_then(|resources| resources.get(resource)).copied().unwrap_or(0)
@@ -181,6 +181,14 @@ pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
     let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
     owners(requests, nodes, &mut summaries);
     summaries
+}
+
+/// The nodes that each request gets, in the order of the requests.
+pub(super) fn shares<'a>(requests: &[NodeRequest], nodes: &'a [Arc<Node>]) -> Vec<Vec<&'a Node>> {
+    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
+    let owners = owners(requests, nodes, &mut summaries);
+    let of = |index| nodes.iter().zip(&owners).filter(move |(_, owner)| **owner == Some(index));
+    (0..requests.len()).map(|index| of(index).map(|(node, _)| &**node).collect()).collect()
 }
 
 /// The request that gets each node: the oldest of those that select it.

@@ -49,6 +49,20 @@ fn a_switch_is_on_with_1_or_true_alone() {
 }
 
 #[test]
+fn a_declared_tag_has_a_key_and_a_value() {
+    let declared = |text| {
+        let snapshot = parse(&[LIBVIRT, ("SWEEP_TAG", text)], &[]).unwrap();
+        let tag = snapshot.common.declared_tag().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        (tag, snapshot.warnings)
+    };
+    let tag = Some(("cluster".to_owned(), "a=b".to_owned()));
+    assert_eq!(declared("cluster=a=b"), (tag, vec![]));
+    for text in ["cluster", "=a", "cluster=", " = "] {
+        assert_eq!(declared(text), (None, vec![Warning::NotATag { key: "SWEEP_TAG" }]), "{text}");
+    }
+}
+
+#[test]
 fn what_only_creation_needs_is_never_judged() {
     let snapshot = parse(&[LIBVIRT, ("LIBVIRT_CPU", "many"), ("LIBVIRT_ROOT_DISK_SIZE", "-1")], &[]).unwrap();
     assert_eq!(libvirt(&snapshot).cpus, "many");

@@ -3,3 +3,4 @@
 pub mod apply;
 mod check;
 mod drain;
+mod status;

@@ -21,6 +21,7 @@ use peerpod_operator::{
     peerpod,
     provider::{CloudSettings, Clouds, Openers, Places, Provider, Served, contract::memory::Memory},
     settings::{self, Catalogue, Endpoint, Folders, Schema},
+    sweep,
 };
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -76,7 +77,7 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
         tasks.spawn(keeping);
         served.push(Served { settings, places });
     }
-    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE };
+    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE, sweep: sweep::Options::off() };
     let clouds = Clouds::new(served, &openers, options.concurrency, &metrics);
     tasks.spawn(peerpod::run(client.clone(), clouds, leadership, metrics, options, || (), stop));
     Ok(tasks)

@@ -132,7 +132,7 @@ pub fn path(dir: &TempDir) -> Result<&str> {
 }
 
 /// Runs a documented block where this repository is.
-async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
+pub async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
     let kubectl = cluster.tools().kubectl.parent().context("kubectl is in a folder")?;
     let others = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([kubectl.to_owned()].into_iter().chain(env::split_paths(&others)))?;
@@ -214,6 +214,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
             let expected: &[&str] = match &*component {
                 "alerts" => &["PrometheusRule"],
                 "cert-manager" => &["Certificate", "Issuer"],
+                "dashboard" => &["ConfigMap"],
                 "deny-guard" => &["ValidatingAdmissionPolicyBinding"],
                 "disruption-budget" => &["PodDisruptionBudget"],
                 "network-policies" => &["NetworkPolicy", "NetworkPolicy"],

@@ -11,14 +11,21 @@ use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams},
 };
-use peerpod_operator::api::v1alpha1::RELEASE_ANNOTATION;
+use peerpod_operator::{
+    api::v1alpha1::RELEASE_ANNOTATION,
+    install::monitoring::{ALERTS, Alert, Dashboard},
+    webhook,
+};
 use serde_json::{Value, json};
 use testbed::{
     Family, Metrics, Operator, OperatorOptions, Settings, docs,
     wait::{self, DEADLINE},
 };
 
-use crate::support::{Alone, PROGRAM, alone, alone_with, condition};
+use crate::{
+    peerpodconfig::configuration::stage::{Stage, configuring},
+    support::{Alone, PROGRAM, alone, alone_with, condition},
+};
 
 /// The cells of the first table after a heading of a reference page, without its head; code marks are taken away.
 fn table(page: &str, heading: &str) -> Result<Vec<Vec<String>>> {
@@ -233,7 +240,10 @@ fn a_decision_is_logged_once_however_often_it_is_taken() -> Result<()> {
 
 #[test]
 fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()> {
-    alone(async |alone| {
+    configuring(async |alone| {
+        // The capacity of a configuration.
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
         let scene = alone.scene();
         // One deletion, and one that stays pending.
         scene.operator_catches_up().await?;
@@ -241,9 +251,18 @@ fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()>
         let refused = scene.caa.record(&pod, "nonsense", "i-1").await?;
         scene.pods.delete("web").await?;
         scene.held(&refused.name_any(), "UnknownProvider").await?;
-        let metrics = alone.operator.metrics().await?;
-
-        assert_eq!(metrics.families()?, documented_metrics("## Operator")?, "\n{}", metrics.text());
+        let documented = documented_metrics("## Operator")?;
+        let metrics = wait::eventually("all that is documented is served", DEADLINE, async || {
+            let metrics = alone.operator.metrics().await?;
+            let served = metrics.families()?;
+            let missing: Vec<_> = documented.difference(&served).collect();
+            ensure!(missing.is_empty(), "{missing:?} are missing in:\n{}", metrics.text());
+            Ok(metrics)
+        })
+        .await?;
+        let served = metrics.families()?;
+        assert_eq!(served, documented, "\n{}", metrics.text());
+        finds_what_it_looks_for(&served);
 
         for (label, family, expected) in [
             ("reason", "peerpods_held", column("peerpod-conditions", 1)?),
@@ -257,8 +276,26 @@ fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()>
             }
             assert_eq!(served, expected.iter().map(String::as_str).collect(), "{family}");
         }
-        Ok(())
+        stage.clear("config").await
     })
+}
+
+/// Alerts and panels find what an operator serves, and the webhook the rest.
+fn finds_what_it_looks_for(served: &BTreeSet<Family>) {
+    let of_webhook = webhook::metrics::DESCRIPTIONS.map(|family| family.name);
+    let is_served =
+        |name: &str| of_webhook.contains(&name) || served.iter().any(|family| family.name == name);
+    for Alert { name, expression, .. } in ALERTS {
+        let words = expression.split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
+        for metric in words.filter(|word| word.starts_with("peerpod_operator_")) {
+            assert!(is_served(metric), "{name} looks for {metric}");
+        }
+    }
+    for (title, panels) in Dashboard::new().rows {
+        for panel in panels {
+            assert!(is_served(panel.family.name), "{title} shows {}", panel.family.name);
+        }
+    }
 }
 
 #[test]

@@ -223,6 +223,12 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: Vec::new(),
         },
         Choice {
+            name: "dashboard",
+            about: "A dashboard of Grafana, with the label by which its sidecar finds dashboards.",
+            objects: vec![dashboard(options)?],
+            patches: Vec::new(),
+        },
+        Choice {
             name: "disruption-budget",
             about: "Evictions keep one operator running. (kubectl apply reports any budget as changed each time.)",
             objects: vec![to_value(install::disruption_budget(options))?],
@@ -255,6 +261,13 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: Vec::new(),
         },
     ])
+}
+
+fn dashboard(options: &Options) -> Result<Value> {
+    let mut dashboard = monitoring::dashboard(options)?;
+    let (name, value) = monitoring::DASHBOARD_LABEL;
+    dashboard.metadata.labels.get_or_insert_default().insert(name.to_owned(), value.to_owned());
+    Ok(to_value(dashboard)?)
 }
 
 fn secure_metrics() -> Result<Vec<Value>> {

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process, Signal};
-use peerpod_operator::install;
+use peerpod_operator::{install, sweep::Snapshot};
 
 use crate::{
     Metrics, http,
@@ -66,6 +66,7 @@ pub struct Operator {
 
 const HEALTH_PORT: u16 = 8081;
 const METRICS_PORT: u16 = 8080;
+const STATUS_PORT: u16 = 8082;
 
 impl Operator {
     /// Starts the operator under its own `ServiceAccount`, and waits until it is ready.
@@ -90,6 +91,7 @@ impl Operator {
         command.arg("--credentials-dir").arg(credentials.path());
         command.arg("--health-addr").arg(format!("{address}:{HEALTH_PORT}"));
         command.arg("--metrics-addr").arg(format!("{address}:{METRICS_PORT}"));
+        command.arg("--status-addr").arg(format!("{address}:{STATUS_PORT}"));
         command.args(["--log-format", "json"]).args(arguments);
         let process = start(&command, dir, *lifetime)?;
         let dir = dir.clone();
@@ -116,6 +118,13 @@ impl Operator {
     /// Status and text of `/healthz` or `/readyz`.
     pub async fn health(&self, path: &str) -> Result<(u16, String)> {
         http::get(self.at(HEALTH_PORT), path).await
+    }
+
+    /// What `/sweep` says.
+    pub async fn sweep(&self) -> Result<Snapshot> {
+        let (status, text) = http::get(self.at(STATUS_PORT), "/sweep").await?;
+        ensure!(status == 200, "/sweep answers {status}: {text}");
+        serde_json::from_str(&text).with_context(|| format!("/sweep answers {text}"))
     }
 
     /// What `/metrics` says.

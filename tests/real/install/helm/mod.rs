@@ -60,7 +60,7 @@ impl Helm {
     }
 
     /// The objects of the chart with these options.
-    async fn rendered(&self, options: &[&str]) -> Result<Vec<Value>> {
+    pub async fn rendered(&self, options: &[&str]) -> Result<Vec<Value>> {
         self.rendered_in(NAMESPACE, options).await
     }
 

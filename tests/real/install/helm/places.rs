@@ -171,7 +171,7 @@ fn everything() -> Value {
             "priorityClassName": "high",
         },
         "guard": { "action": "Deny" },
-        "metrics": { "podMonitor": { "enabled": true }, "alerts": { "enabled": true } },
+        "metrics": { "podMonitor": { "enabled": true }, "alerts": { "enabled": true }, "dashboard": { "enabled": true } },
         "networkPolicy": { "enabled": true },
         "podDisruptionBudget": { "enabled": true },
         "commonLabels": { "team": "a" },
@@ -253,7 +253,7 @@ fn a_job_goes_by_the_nodes_of_the_operator_and_not_by_its_neighbours() -> Result
 fn a_label_of_every_object_may_be_said_again_for_one() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
-        let kinds = [("podMonitor", "PodMonitor"), ("alerts", "PrometheusRule")];
+        let kinds = [("podMonitor", "PodMonitor"), ("alerts", "PrometheusRule"), ("dashboard", "ConfigMap")];
         let own = kinds.map(|(name, _)| (name, json!({ "enabled": true, "labels": { "release": "own" } })));
         let values = json!({ "release": "all", "team": "a" });
         let options = [

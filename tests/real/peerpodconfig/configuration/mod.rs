@@ -20,6 +20,7 @@ mod taints;
 mod takeover;
 mod tls;
 mod upstream;
+mod usage;
 mod waiting;
 mod withheld;
 

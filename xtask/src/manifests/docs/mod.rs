@@ -14,7 +14,7 @@ use anyhow::Result;
 use operator_kit::{metrics::Description, process};
 use peerpod_operator::{
     api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
-    install::monitoring::{ALERTS, Alert, PATIENCE},
+    install::monitoring::{ALERTS, Alert},
     metrics::Metrics,
     peerpod::{
         conditions::{self, Reason},
@@ -170,7 +170,7 @@ Each error of a cloud has a class, and the class decides what the operator does 
 }
 
 fn metrics() -> String {
-    let operator = Metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS);
+    let operator = Metrics::descriptions().chain([&Metrics::BUILD]).chain(&process::DESCRIPTIONS);
     let webhook = webhook::metrics::DESCRIPTIONS.iter().chain([&Metrics::BUILD]);
     format!(
         "# Metrics
@@ -199,17 +199,16 @@ fn families<'a>(families: impl Iterator<Item = &'a Description>) -> String {
 }
 
 fn alerts() -> String {
-    let rows = ALERTS.map(|Alert { name, expression, meaning, action }| {
-        [format!("`{name}`"), code(expression), meaning.to_owned(), action.to_owned()]
+    let rows = ALERTS.map(|Alert { name, expression, patience, meaning, action }| {
+        [code(name), code(expression), patience.to_owned(), meaning.to_owned(), action.to_owned()]
     });
-    format!(
-        "# Alerts
+    "# Alerts
 
-An alert fires if its expression holds for {PATIENCE}. See [Monitoring](../operations/monitoring.md#alerts).
+An alert fires if its expression holds for the time in the column \"for\". See [Monitoring](../operations/monitoring.md#alerts).
 
-{}",
-        table(["alert", "expression", "meaning", "what to do"], rows)
-    )
+"
+    .to_owned()
+        + &table(["alert", "expression", "for", "meaning", "what to do"], rows)
 }
 
 /// A table in Markdown.

@@ -88,6 +88,7 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
     }
     files.insert("settings", settings(&options)?);
     files.insert("monitoring", metrics::monitoring(&options)?);
+    files.insert("dashboard", metrics::dashboard(&options)?);
     files.insert("metrics-rights", metrics::rights(&options)?);
     files.insert("peerpodconfig", hooks::apply(&options)?);
     files.insert("drain", vec![hooks::drain(&options)?]);

@@ -1,11 +1,11 @@
-//! The places of metrics: what Prometheus scrapes, and who may read where that is limited.
+//! The places of metrics: what Prometheus scrapes, what shows it, and who may read where that is limited.
 
 use anyhow::Result;
 use peerpod_operator::install::{self, Options, monitoring};
 use serde_json::{Value, json};
 
 use super::{
-    chart::{Template, labelled, merged, tree},
+    chart::{Template, labelled, merged, tree, with_kind},
     template::Node,
 };
 
@@ -35,12 +35,14 @@ pub(super) fn secure(node: &mut Node, pod: &str) -> Result<()> {
     node.add(&in_container("volumeMounts"), None, Node::Plain(mount), CERTIFIED)
 }
 
+/// The object that is there if these values enable it, with their labels.
+fn template(object: &Value, values: &str) -> Result<Template> {
+    let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
+    Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
+}
+
 /// The objects of the Prometheus operator.
 pub(super) fn monitoring(options: &Options) -> Result<Vec<Template>> {
-    let template = |object: &Value, values: &str| -> Result<Template> {
-        let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
-        Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
-    };
     let mut monitor = template(&monitoring::pod_monitor(options), "metrics.podMonitor")?;
     let secret = monitoring::TOKEN_SECRET;
     let token = format!(".Values.metrics.tokenSecretName | default \"{secret}\" | quote");
@@ -50,6 +52,11 @@ pub(super) fn monitoring(options: &Options) -> Result<Vec<Template>> {
         monitor.0.add("/spec/podMetricsEndpoints/0", Some(name), value, SECURE)?;
     }
     Ok(vec![monitor, template(&monitoring::prometheus_rule(options), "metrics.alerts")?])
+}
+
+/// Grafana's dashboard.
+pub(super) fn dashboard(options: &Options) -> Result<Vec<Template>> {
+    Ok(vec![template(&with_kind(&monitoring::dashboard(options)?)?, "metrics.dashboard")?])
 }
 
 /// Who may ask about tokens, and who may read metrics.

@@ -1,5 +1,6 @@
 //! What is installed beside the operator.
 
+use peerpod_operator::install::monitoring::DASHBOARD_LABEL;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
@@ -39,7 +40,7 @@ impl Default for Crds {
     }
 }
 
-/// Objects for Prometheus.
+/// Objects for Prometheus and Grafana.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Metrics {
@@ -56,6 +57,8 @@ pub(super) struct Metrics {
     pod_monitor: Monitoring,
     /// A `PrometheusRule` of the Prometheus operator, with the alerts.
     alerts: Monitoring,
+    /// A `ConfigMap` with a dashboard of Grafana, with a panel for each metric.
+    dashboard: Dashboard,
 }
 
 /// An object of the Prometheus operator.
@@ -67,6 +70,24 @@ struct Monitoring {
     /// Additional labels, by which Prometheus selects it. The names that `commonLabels` forbids are forbidden here, too.
     #[schemars(schema_with = "further_labels")]
     labels: Texts,
+}
+
+/// A dashboard of Grafana.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Dashboard {
+    /// Whether the chart creates it.
+    enabled: bool,
+    /// Labels by which Grafana's sidecar finds it. The names that `commonLabels` forbids are forbidden here, too.
+    #[schemars(schema_with = "further_labels")]
+    labels: Texts,
+}
+
+impl Default for Dashboard {
+    fn default() -> Self {
+        let (name, value) = DASHBOARD_LABEL;
+        Self { enabled: false, labels: Texts::from([(name.to_owned(), value.to_owned())]) }
+    }
 }
 
 /// Something that is there or not.

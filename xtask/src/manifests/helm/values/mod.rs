@@ -108,7 +108,7 @@ pub(super) struct Values {
     guard: Guard,
     /// The custom resource definitions.
     crds: Crds,
-    /// Objects for Prometheus.
+    /// Objects for Prometheus and Grafana.
     metrics: Metrics,
     /// Whether a `NetworkPolicy` closes the Pods' ports except those for metrics and reviews.
     network_policy: Switch,

@@ -1,0 +1,157 @@
+//! `sweep`: searches the cloud of the settings once for what no PeerPod tracks.
+
+use std::{
+    io::{self, BufWriter, ErrorKind, Write},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use jiff::{SignedDuration, Timestamp};
+use operator_kit::client;
+use prometheus_client::registry::Registry;
+use tokio::time::sleep;
+
+use super::{
+    FolderArgs, patience,
+    serving::block_on,
+    table::{Cell, Table},
+    terminal::json,
+};
+use crate::{
+    metrics::Metrics,
+    provider::{CATALOGUE, Cloud, Openers, Opening, Target},
+    settings::{Folders, Inspection},
+    sweep::{ByHand, Mode, Search, Untracked},
+};
+
+/// For `--help`.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  the cloud was listed, and what was to be deleted is deleted
+  1  the cloud or the cluster could not be read, or something could not be deleted
+  2  the arguments are invalid";
+
+/// How many calls are made at once.
+const CALLS: usize = 10;
+
+/// What `sweep` is told.
+#[derive(Clone, Debug, Args)]
+pub struct SweepArgs {
+    /// The folders with the settings.
+    #[command(flatten)]
+    pub folders: FolderArgs,
+
+    /// The operator's namespace
+    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    pub namespace: String,
+
+    /// Delete nothing
+    #[arg(long, env = "PEERPOD_OPERATOR_DRY_RUN")]
+    pub dry_run: bool,
+
+    /// Leave out what is younger by the cloud's clock. A cloud without such a clock (libvirt) counts from the first listing: there,
+    /// give a shorter time
+    #[arg(long, value_name = "DURATION", env = "PEERPOD_OPERATOR_GRACE", default_value = "30m", value_parser = patience)]
+    pub grace: Duration,
+
+    /// The time between the two listings
+    #[arg(long, value_name = "DURATION", env = "PEERPOD_OPERATOR_PAUSE", default_value = "10s", value_parser = patience)]
+    pub pause: Duration,
+
+    /// The most that is deleted
+    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_MAX", default_value = "10")]
+    pub max: u16,
+
+    /// Format of the report
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        env = "PEERPOD_OPERATOR_OUTPUT",
+        value_enum,
+        default_value = "table"
+    )]
+    pub output: SweepFormat,
+}
+
+/// How the report looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SweepFormat {
+    /// One line for each thing
+    Table,
+    /// One JSON document
+    Json,
+}
+
+pub(super) fn sweep(args: SweepArgs) -> ExitCode {
+    block_on(search(args), |problem| tell(&format!("peerpod-operator sweep: {problem}")))
+}
+
+async fn search(args: SweepArgs) -> Result<(), String> {
+    let client = client::infer().await.map_err(|problem| problem.to_string())?;
+    let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
+    let target = target(&args.folders.into(), &openers)?;
+    let search = Search::new(client, Metrics::new(&mut Registry::default()));
+    let mut by_hand = ByHand::new(search, target, args.grace, args.pause);
+    let failed = |problem: crate::sweep::Problem| problem.to_string();
+    by_hand.look().await.map_err(failed)?;
+    sleep(args.pause).await;
+    let seen = by_hand.look().await.map_err(failed)?;
+    let mode = if args.dry_run { Mode::Report } else { Mode::Delete };
+    let shown: Vec<_> = seen.findings.iter().map(|it| Untracked::of(it, mode)).collect();
+    match print(&shown, args.output) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(format!("writing the report failed: {error}")),
+        Ok(()) => {}
+    }
+    tell(&format!("{} untracked, {} more that are younger than --grace", shown.len(), seen.younger));
+    if args.dry_run {
+        return Ok(());
+    }
+    let tally = by_hand.delete(seen.findings, args.max.into()).await.map_err(failed)?;
+    tell(&format!("{} deleted", tally.deleted));
+    if tally.failed.is_empty() { Ok(()) } else { Err(tally.failed.join("\n")) }
+}
+
+/// The cloud of these settings.
+fn target(folders: &Folders, openers: &Openers) -> Result<Target, String> {
+    let inspection = Inspection::of(folders, CATALOGUE);
+    let is_right = inspection.is_right();
+    let settings = inspection.snapshot.filter(|_| is_right);
+    let settings = settings.ok_or("the settings cannot be used; peerpod-operator check says why")?;
+    let cloud =
+        Cloud::named(settings.cloud()).ok_or("this version does not know the cloud of the settings")?;
+    let provider = openers.open(&settings, Opening::new(CALLS)).map(Arc::from);
+    Ok(Target { cloud, settings: Arc::new(settings), provider, has_former_places: false })
+}
+
+fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {
+    let mut out = BufWriter::new(anstream::stdout().lock());
+    match format {
+        SweepFormat::Json => json(&mut out, shown)?,
+        SweepFormat::Table if shown.is_empty() => {}
+        SweepFormat::Table => {
+            let now = Timestamp::now();
+            Table::of(shown)
+                .column("KIND", |it| Cell::from(&*it.kind))
+                .column("NAME", |it| Cell::from(&*it.name))
+                .column("ID", |it| Cell::from(&*it.id))
+                .column("AGE", |it| {
+                    let age = SignedDuration::from_secs(now.duration_since(it.since).as_secs());
+                    Cell::from(format!("{age:#}"))
+                })
+                .column("POD", |it| Cell::maybe(it.pod.as_deref()))
+                .column("PROOF", |it| Cell::maybe(it.proof.as_deref()))
+                .column("ACTION", |it| Cell::from(&*it.action))
+                .write(&mut out)?;
+        }
+    }
+    out.flush()
+}
+
+/// Where even this cannot be written, the exit code has to do.
+fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

@@ -1,0 +1,80 @@
+//! What this program prints on a terminal.
+
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+pub(super) const ODD: Style = AnsiColor::Yellow.on_default();
+pub(super) const BAD: Style = AnsiColor::Red.on_default();
+
+/// The text without what would steer a terminal: names, values and messages are others'.
+pub(super) fn clean(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers(c) { clean.extend(c.escape_default()) } else { clean.push(c) }
+    }
+    clean.into()
+}
+
+/// Whether a character does something else than to appear: control characters, separators of lines, and what changes the direction
+/// of a text.
+fn steers(c: char) -> bool {
+    let directs =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    directs || c.is_control()
+}
+
+/// Writes a JSON document. JSON allows characters in texts that steer a terminal: they are written as numbers.
+pub(super) fn json(out: &mut dyn Write, document: &(impl Serialize + ?Sized)) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(document)?;
+    let mut rest = &*text;
+    // The ends of lines are between texts: those in texts are escaped already.
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c != '\n' && steers(*c)) {
+        write!(out, "{}\\u{:04x}", &rest[..at], u32::from(c))?;
+        rest = &rest[at + c.len_utf8()..];
+    }
+    writeln!(out, "{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_written_out() {
+        assert_eq!(clean("web-1 é 日本"), "web-1 é 日本");
+        assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        for c in ['\u{7f}', '\u{9b}', '\r', '\u{202e}', '\u{2066}', '\u{2028}'] {
+            let text = c.to_string();
+            assert!(clean(&text).is_ascii(), "{:?}", clean(&text));
+        }
+    }
+
+    const EVIL: &str = "a\u{1b}[2J\u{9b}2J\u{7f}\nb\r\u{202e}c: \"d\" é";
+
+    #[test]
+    fn no_text_of_a_document_steers_a_terminal_and_it_is_read_as_it_was() {
+        let document = [(EVIL, vec![EVIL])];
+        let mut json = Vec::new();
+        super::json(&mut json, &document).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        let mut yaml = Vec::new();
+        serde_saphyr::to_io_writer(&mut yaml, &document).unwrap();
+        let yaml = String::from_utf8(yaml).unwrap();
+        for text in [&json, &yaml] {
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        }
+        assert_eq!(serde_json::from_str::<[(String, Vec<String>); 1]>(&json).unwrap()[0].0, EVIL);
+        assert_eq!(serde_saphyr::from_str::<Vec<(String, Vec<String>)>>(&yaml).unwrap()[0].1, [EVIL]);
+    }
+}

@@ -1,0 +1,111 @@
+//! What to wake people for.
+
+/// Something to be woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alert {
+    /// Its name.
+    pub name: &'static str,
+    /// When it is time, in `PromQL`. Both replicas count PeerPods, and only the leader holds, decides, calls, sweeps and advertises.
+    pub expression: &'static str,
+    /// How long the expression holds until somebody is woken.
+    pub patience: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub action: &'static str,
+}
+
+/// Everything to be woken for.
+pub const ALERTS: [Alert; 11] = [
+    Alert {
+        name: "PeerPodDeletionOverdue",
+        expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
+        patience: "5m",
+        meaning: "a PeerPod still exists 15 minutes after its deletion, although its Pod has ended",
+        action: "`kubectl get peerpods -A` shows the STATE; the condition's message says why",
+    },
+    Alert {
+        name: "PeerPodsNeedHelp",
+        expression: "sum by (reason) (peerpod_operator_peerpods_held{reason!~\"WaitingForPod|Cloud.*|VMGone|VMStopped\"}) > 0",
+        patience: "5m",
+        meaning: "PeerPods need a person to act, or their deletion is slow",
+        action: "`kubectl get events -A --field-selector type=Warning` shows the reasons; the table of reasons \
+             says what to do",
+    },
+    Alert {
+        name: "PeerPodCloudFails",
+        expression: "sum by (provider) (rate(peerpod_operator_provider_errors_total[10m])) > 0 unless sum by (provider) \
+                     (rate(peerpod_operator_provider_calls_total{result=\"ok\"}[10m])) > 0",
+        patience: "5m",
+        meaning: "no call to the cloud succeeds",
+        action: "the operator's log and the condition of any PeerPod that waits have the error; the labels \
+             `class` and `result` say how calls end",
+    },
+    Alert {
+        name: "PeerPodOperatorNotLed",
+        expression: "(sum(peerpod_operator_leader) or vector(0)) != 1",
+        patience: "5m",
+        meaning: "no operator leads, or two do",
+        action: "check the Lease `peerpod-operator` and the logs of both replicas",
+    },
+    Alert {
+        name: "PeerPodSettingsRefused",
+        expression: "min(peerpod_operator_settings_valid) == 0",
+        patience: "5m",
+        meaning: "the operator cannot use the mounted settings: deletions wait, or use the last good settings",
+        action: "`/readyz` and the log name the key",
+    },
+    Alert {
+        name: "PeerPodWebhookCertificateOverdue",
+        expression: "min(peerpod_operator_webhook_certificate_overdue_timestamp_seconds) < time()",
+        patience: "5m",
+        meaning: "the webhook's certificate is overdue for replacement; when it expires, API servers refuse all \
+             peer pods",
+        action: "the webhook's log names the certificate's source; replace the certificate there; if the \
+             webhook created it, the log of the replica that holds the Lease `peerpod-webhook` says why it \
+             did not replace it",
+    },
+    Alert {
+        name: "PeerPodVMsUntracked",
+        expression: "sum by (provider, kind) (peerpod_operator_untracked_resources{verdict=~\"unproven|by_hand\"}) > 0",
+        patience: "1h",
+        meaning: "the cloud has VMs, or what came with them, that no PeerPod tracks; the sweep never deletes these, because nothing \
+             proves that they are this cluster's, or because they may hold data",
+        action: "`peerpod-operator status` lists them; delete in the cloud what nobody uses; if a tag or the place proves that pod \
+             VMs are this cluster's, declare that in the settings",
+    },
+    Alert {
+        name: "PeerPodVMsNotSwept",
+        expression: "sum by (provider) (peerpod_operator_untracked_resources{verdict=\"delete\"}) > 0",
+        patience: "1h",
+        meaning: "the cloud has VMs that are provably this cluster's and that no PeerPod tracks, and the sweep does not delete them",
+        action: "with `--sweep=report`, check the list of `peerpod-operator status`, then delete them with `peerpod-operator sweep` or \
+             run the operator with `--sweep=delete`; with `--sweep=delete`, the operator's log says why the deletion fails",
+    },
+    Alert {
+        name: "PeerPodVMsLost",
+        expression: "sum by (provider, state) (peerpod_operator_lost_vms) > 0",
+        patience: "5m",
+        meaning: "VMs of running Pods are gone or off",
+        action: "`peerpod-operator status` lists them, and each Pod has a Warning event; find in the cloud who deleted or stopped the VM; \
+             delete the Pod, so that its controller starts another one",
+    },
+    Alert {
+        name: "PeerPodSweepFails",
+        expression: "time() - max by (provider) (peerpod_operator_sweep_last_listing_timestamp_seconds) > 3 * max by (provider) \
+                     (peerpod_operator_sweep_interval_seconds) or max by (provider) (peerpod_operator_sweep_interval_seconds) unless \
+                     max by (provider) (peerpod_operator_sweep_last_listing_timestamp_seconds)",
+        patience: "30m",
+        meaning: "the operator could not list all VMs of the cloud for more than three intervals: untracked and lost VMs stay unseen",
+        action: "the operator's log says why the sweep fails; it may lack the right to list in the cloud, which \
+             `peerpod-operator check` names",
+    },
+    Alert {
+        name: "PeerPodCapacityUsedUp",
+        expression: "max by (config) (peerpod_operator_capacity_free_vms) == 0 and max by (config) \
+                     (peerpod_operator_capacity_advertised_vms) > 0",
+        patience: "15m",
+        meaning: "peer pods request every VM that the nodes of the PeerPodConfig advertise; further ones stay Pending",
+        action: "raise `spec.limit` of the PeerPodConfig, if the cloud has room for more, or delete peer pods",
+    },
+];

@@ -1,0 +1,100 @@
+//! The capacity of each PeerPodConfig. These are the only series that objects add: one set for each configuration that the
+//! controller honours, whose authors are administrators.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use operator_kit::metrics::Description;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+
+const ADVERTISED: Description = Description {
+    name: "peerpod_operator_capacity_advertised_vms",
+    kind: "gauge",
+    labels: &["config"],
+    help: "VMs that the operator advertises on the nodes of a PeerPodConfig, as the scheduler reads them.",
+};
+
+const USED: Description = Description {
+    name: "peerpod_operator_capacity_used_vms",
+    kind: "gauge",
+    labels: &["config"],
+    help: "VMs that Pods on the nodes of a PeerPodConfig request: Pods that are scheduled and have not ended, whether their VM is \
+           there or not. Counted every 5 minutes, in large clusters less often. Absent before the first count, and without \
+           spec.limit.",
+};
+
+const FREE: Description = Description {
+    name: "peerpod_operator_capacity_free_vms",
+    kind: "gauge",
+    labels: &["config"],
+    help: "VMs that the nodes of a PeerPodConfig advertise and no Pod requests, as of the last count. Absent where the used ones \
+           are.",
+};
+
+/// Every metric, in the order in which they are scraped.
+pub(super) const DESCRIPTIONS: [Description; 3] = [ADVERTISED, USED, FREE];
+
+/// How many VMs the nodes of one configuration may run, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfigCapacity {
+    /// As many they advertise together.
+    pub advertised: u64,
+    /// What Pods take of it; `None`: unknown.
+    pub usage: Option<Usage>,
+}
+
+/// What Pods take of the capacity of one configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// As many they request.
+    pub used: u64,
+    /// As many more can be scheduled.
+    pub free: u64,
+}
+
+/// The capacities by the configurations' names, as they are scraped. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Capacities(Arc<Mutex<BTreeMap<String, ConfigCapacity>>>);
+
+impl Capacities {
+    /// Replaces all of them.
+    pub(super) fn replace(&self, capacities: BTreeMap<String, ConfigCapacity>) {
+        *self.lock() = capacities;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ConfigCapacity>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Capacities {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let capacities = self.lock();
+        let value_of: [fn(&ConfigCapacity) -> Option<u64>; 3] = [
+            |it| Some(it.advertised),
+            |it| it.usage.map(|usage| usage.used),
+            |it| it.usage.map(|usage| usage.free),
+        ];
+        for (Description { name, help, .. }, value_of) in DESCRIPTIONS.iter().zip(value_of) {
+            let mut samples =
+                capacities.iter().filter_map(|(config, it)| Some((config, value_of(it)?))).peekable();
+            // A family without samples is not shown.
+            if samples.peek().is_none() {
+                continue;
+            }
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (config, value) in samples {
+                let label = [("config", config.as_str())];
+                ConstGauge::new(value).encode(family.encode_family(&label)?)?;
+            }
+        }
+        Ok(())
+    }
+}

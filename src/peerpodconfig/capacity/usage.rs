@@ -1,0 +1,157 @@
+//! How much of the capacity peer pods use, for the metrics *(client required)*.
+//!
+//! What nodes advertise is watched. Which Pods run there is not, because a watch of all Pods of a cluster costs more than all the rest of
+//! the operator. So Pods are counted now and then, in the same way as before a write.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    future::pending,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use kube::Api;
+use operator_kit::Leadership;
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use super::{
+    Capacity,
+    count::{self, PodView},
+    node::Node,
+    node_request::NodeRequest,
+    plan::{InUse, shares},
+};
+use crate::metrics::{ConfigCapacity, Metrics, Usage};
+
+/// How often the metrics are brought up to date with what is watched.
+const REFRESH: Duration = Duration::from_secs(15);
+
+/// The time between two counts.
+const COUNT_INTERVAL: Duration = Duration::from_secs(300);
+
+/// A count is not repeated before so many times its duration: counting takes at most a hundredth of the time.
+const REST: u32 = 100;
+
+impl Capacity {
+    /// Shows in the metrics, while this process leads, what the nodes of these requests advertise and what peer pods use of it.
+    /// `requests`: those of all configurations that the controller honours.
+    pub async fn show_usage(
+        &self,
+        requests: impl Fn() -> Vec<NodeRequest>,
+        leadership: &Leadership,
+        metrics: &Metrics,
+    ) -> Infallible {
+        let mut changes = pin!(leadership.changes());
+        loop {
+            leadership.while_leading(self.follow_usage(&requests, metrics)).await;
+            // The process that leads shows them.
+            metrics.capacities(BTreeMap::new());
+            if changes.next().await.is_none() {
+                pending::<()>().await;
+            }
+        }
+    }
+
+    async fn follow_usage(&self, requests: &impl Fn() -> Vec<NodeRequest>, metrics: &Metrics) -> Infallible {
+        self.nodes.wait_until_known().await;
+        let mut counts = Counts::default();
+        loop {
+            let requests = requests();
+            if let Some(nodes) = self.nodes.snapshot() {
+                counts.refresh(&self.pods, &requests, &nodes).await;
+                metrics.capacities(capacities(&requests, &nodes, counts.latest.as_ref()));
+            }
+            sleep(REFRESH).await;
+        }
+    }
+}
+
+/// The counts of Pods.
+#[derive(Default)]
+struct Counts {
+    latest: Option<InUse>,
+    /// When that was counted.
+    at: Option<Instant>,
+    /// For how long nothing is counted then.
+    rest: Duration,
+}
+
+impl Counts {
+    /// Counts the Pods on the nodes of these requests, if it is time, or if some of these nodes were never counted.
+    async fn refresh(&mut self, pods: &Api<PodView>, requests: &[NodeRequest], nodes: &[Arc<Node>]) {
+        let (nodes, resources) = to_count(requests, nodes);
+        let age = self.at.map(|at| at.elapsed());
+        let is_known = nodes.iter().all(|node| self.latest.as_ref().is_some_and(|it| it.is_counted(node)));
+        if age.is_some_and(|age| age < self.rest || (is_known && age < COUNT_INTERVAL)) {
+            return;
+        }
+        if nodes.is_empty() {
+            *self = Self::default();
+            return;
+        }
+        let (start, mut in_use) = (Instant::now(), InUse::default());
+        self.latest = match count::count(pods, &nodes, false, &resources, &mut in_use).await {
+            Ok(()) => Some(in_use),
+            Err(error) => {
+                debug!(%error, "counting the peer pods for the metrics failed; the operator tries again");
+                None
+            }
+        };
+        self.at = Some(Instant::now());
+        self.rest = start.elapsed() * REST;
+    }
+}
+
+/// The nodes whose Pods matter, and the extended resources that these request.
+fn to_count<'a>(requests: &'a [NodeRequest], nodes: &[Arc<Node>]) -> (Vec<Arc<str>>, BTreeSet<&'a str>) {
+    let limited = requests.iter().zip(shares(requests, nodes)).filter(|(request, _)| is_limited(request));
+    let (mut counted, mut resources) = (Vec::new(), BTreeSet::new());
+    for (request, share) in limited.filter(|(_, share)| !share.is_empty()) {
+        counted.extend(share.iter().map(|node| node.name().clone()));
+        resources.insert(&*request.resource);
+    }
+    (counted, resources)
+}
+
+/// Whether a request is for a number of VMs. Without one no peer pod is scheduled.
+fn is_limited(request: &NodeRequest) -> bool {
+    request.limit != Ok(None) && request.bad_resource().is_none()
+}
+
+/// The capacity of each configuration that is not being deleted.
+fn capacities(
+    requests: &[NodeRequest],
+    nodes: &[Arc<Node>],
+    in_use: Option<&InUse>,
+) -> BTreeMap<String, ConfigCapacity> {
+    let shares = requests.iter().zip(shares(requests, nodes));
+    let shares = shares.filter(|(request, _)| !request.deleted);
+    shares.map(|(request, share)| (request.name.clone(), capacity(request, &share, in_use))).collect()
+}
+
+fn capacity(request: &NodeRequest, share: &[&Node], in_use: Option<&InUse>) -> ConfigCapacity {
+    let advertised = |node: &Node| {
+        let is_ours = node.mark() == Some(&*request.resource);
+        node.level(&request.resource).allocatable.filter(|_| is_ours).unwrap_or(0)
+    };
+    let usage = || {
+        let mut usage = Usage::default();
+        for node in share {
+            let used = in_use.filter(|it| it.is_counted(node.name()))?.of(node.name(), &request.resource);
+            usage.used += u64::from(used);
+            usage.free += u64::from(advertised(node).saturating_sub(used));
+        }
+        Some(usage)
+    };
+    ConfigCapacity {
+        advertised: share.iter().map(|node| u64::from(advertised(node))).sum(),
+        usage: is_limited(request).then(usage).flatten(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

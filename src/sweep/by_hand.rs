@@ -1,0 +1,53 @@
+//! One search that a person starts *(client required)*.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::{
+    plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
+    search::{Problem, Search, Tally},
+    sightings::Sightings,
+};
+use crate::provider::Target;
+
+/// Two listings of one cloud, some time apart. A person looks on, so the cloud's clock may tell how old something is.
+pub(crate) struct ByHand {
+    search: Search,
+    target: Target,
+    patience: Patience,
+    sightings: Sightings,
+}
+
+/// What a listing showed.
+pub(crate) struct Seen {
+    /// What is untracked and old enough.
+    pub(crate) findings: Vec<Finding>,
+    /// How much else is untracked.
+    pub(crate) younger: usize,
+}
+
+impl ByHand {
+    pub(crate) fn new(search: Search, target: Target, grace: Duration, pause: Duration) -> Self {
+        let patience = Patience { grace, interval: pause, watch: pause };
+        Self { search, target, patience, sightings: Sightings::default() }
+    }
+
+    /// Lists the cloud, and then the cluster.
+    pub(crate) async fn look(&mut self) -> Result<Seen, Problem> {
+        let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
+        let listing = self.search.list(&self.target).await?;
+        let tracked = self.search.tracked(&self.target).await?;
+        let mut candidates = Candidates::of(self.target.cloud, &listing, &tracked);
+        self.search.spare_pods(&mut candidates).await?;
+        let untracked = candidates.untracked();
+        let findings = findings(&untracked, &mut self.sightings, now, self.patience);
+        Ok(Seen { younger: untracked.len() - findings.len(), findings })
+    }
+
+    /// Deletes at most so many of what is provably this cluster's.
+    pub(crate) async fn delete(&self, findings: Vec<Finding>, most: usize) -> Result<Tally, Problem> {
+        let provable = findings.into_iter().filter(|it| it.verdict == Verdict::Delete);
+        self.search.delete(&self.target, provable.take(most).map(|it| it.found).collect()).await
+    }
+}

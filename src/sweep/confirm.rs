@@ -1,0 +1,256 @@
+//! Asks the cloud and the Pod whether a PeerPod's VM is lost *(client required)*.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, EvictParams, Preconditions},
+    runtime::{events::EventType, reflector::ObjectRef},
+};
+use operator_kit::{
+    api_call::{self, ApiError},
+    projection::reading,
+};
+use tracing::{info, warn};
+
+use super::{
+    LostState, LostVm, LostVms, PeerPodFinding,
+    controller::Sweeper,
+    lost::{sound, suspects, without_vm},
+    plan::{Found, Moment},
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    peerpod::{
+        conditions::Reason,
+        decide::Owner,
+        object::{created, owner},
+        pod::{POD, PodView, owner_by},
+    },
+    provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, Target, ownership},
+};
+
+/// So many PeerPods of each kind are looked into in one round. Anybody may write PeerPods that name VMs that do not exist, so all of
+/// them take turns.
+const LOOKS: usize = 32;
+
+/// What is remembered of PeerPods whose VM a listing did not show as it should be, by their UIDs.
+#[derive(Default)]
+pub(super) struct Suspects {
+    known: HashMap<String, Suspect>,
+    /// PeerPods whose VM an earlier listing showed, running and by its Pod's name. Only their Pods are evicted: anybody may write a
+    /// PeerPod that names a VM which never was.
+    sound: HashSet<String>,
+}
+
+struct Suspect {
+    wrong: Wrong,
+    first: Moment,
+    looked: Option<Instant>,
+    finding: Option<PeerPodFinding>,
+}
+
+/// What may be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    Lost(LostState),
+    NoVm,
+}
+
+impl Suspects {
+    /// One round: what the listing shows, and for those that it showed an interval before, too, whether it is so. Returns those that
+    /// lost their VM.
+    pub(super) async fn round(
+        &mut self,
+        sweeper: &Sweeper,
+        target: &Target,
+        listing: &[Found],
+        peerpods: &[Arc<PeerPod>],
+        now: Moment,
+        interval: Duration,
+    ) -> Vec<LostVm> {
+        let lost = suspects(target.cloud, listing, peerpods).into_iter();
+        let lost = lost.map(|(peerpod, state)| (peerpod, Wrong::Lost(state)));
+        // A VM that is in a place that the settings named before is in no listing, nor perhaps one that was just made.
+        let shows_all = !target.has_former_places && !target.cloud.settles_late;
+        let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
+        let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Wrong::NoVm));
+        let mut current: Vec<_> = lost.chain(unrecorded).collect();
+        let mut before = std::mem::take(&mut self.known);
+        for (peerpod, wrong) in &current {
+            let Some(uid) = peerpod.uid() else { continue };
+            let known = before.remove(&uid).filter(|it| it.wrong == *wrong);
+            let new = || Suspect { wrong: *wrong, first: now, looked: None, finding: None };
+            self.known.insert(uid, known.unwrap_or_else(new));
+        }
+        let is_due = |it: &Suspect| now.by_process.saturating_duration_since(it.first.by_process) >= interval;
+        current.retain(|(peerpod, _)| self.of(peerpod).is_some_and(is_due));
+        // Those that were never looked at come first.
+        current.sort_by_key(|(peerpod, _)| self.of(peerpod).and_then(|it| it.looked));
+        let (begun, mut evictions) = (Instant::now(), 0);
+        let evicts = sweeper.options.lost_vms == LostVms::DeletePod && !target.has_former_places;
+        for (peerpod, wrong) in current.iter().take(LOOKS).take_while(|_| begun.elapsed() < interval) {
+            let found = sweeper.look(target, peerpod, *wrong).await;
+            let Some(suspect) = peerpod.uid().and_then(|uid| self.known.get_mut(&uid)) else { continue };
+            suspect.looked = Some(Instant::now());
+            // What could not be found out stays as it was.
+            let Ok(finding) = found else { continue };
+            if let (Some(PeerPodFinding::Lost(state)), true) = (finding, finding != suspect.finding) {
+                sweeper.tell_pod(peerpod, state).await;
+            }
+            suspect.finding = finding;
+            let is_lost = matches!(finding, Some(PeerPodFinding::Lost(_)));
+            let was_sound = peerpod.metadata.uid.as_ref().is_some_and(|uid| self.sound.contains(uid));
+            if evicts && is_lost && was_sound && evictions < sweeper.options.most {
+                evictions += usize::from(sweeper.evict(peerpod).await);
+            }
+        }
+        if evicts {
+            let exists: HashSet<_> = peerpods.iter().filter_map(|it| it.metadata.uid.as_deref()).collect();
+            self.sound.retain(|uid| exists.contains(uid.as_str()));
+            self.sound.extend(sound(target.cloud, listing, peerpods));
+        }
+        self.publish(sweeper, target, peerpods);
+        self.lost(&current)
+    }
+
+    fn of(&self, peerpod: &PeerPod) -> Option<&Suspect> {
+        self.known.get(peerpod.metadata.uid.as_ref()?)
+    }
+
+    /// Tells the controller of PeerPods.
+    fn publish(&self, sweeper: &Sweeper, target: &Target, peerpods: &[Arc<PeerPod>]) {
+        let findings = self.known.iter().filter_map(|(uid, it)| Some((uid.clone(), it.finding?)));
+        let changed = sweeper.findings.replace(target.cloud.name(), findings.collect());
+        if changed.is_empty() {
+            return;
+        }
+        let is_changed =
+            |it: &&Arc<PeerPod>| it.metadata.uid.as_ref().is_some_and(|uid| changed.contains(uid));
+        let key =
+            |it: &Arc<PeerPod>| ObjectRef::new(&it.name_any()).within(&it.namespace().unwrap_or_default());
+        (sweeper.requeue)(peerpods.iter().filter(is_changed).map(key).collect());
+    }
+
+    fn lost(&self, current: &[(Arc<PeerPod>, Wrong)]) -> Vec<LostVm> {
+        let lost = current.iter().filter_map(|(peerpod, _)| {
+            let suspect = self.of(peerpod)?;
+            let Some(PeerPodFinding::Lost(state)) = suspect.finding else { return None };
+            Some(LostVm {
+                namespace: peerpod.namespace().unwrap_or_default(),
+                name: peerpod.name_any(),
+                id: peerpod.instance_id().to_owned(),
+                state,
+                since: suspect.first.by_day,
+            })
+        });
+        let mut lost: Vec<_> = lost.collect();
+        lost.sort_by(|a, b| (a.since, &a.namespace, &a.name).cmp(&(b.since, &b.namespace, &b.name)));
+        lost
+    }
+}
+
+/// It could not be found out.
+struct Unknown;
+
+impl From<Error> for Unknown {
+    fn from(_: Error) -> Self {
+        Self
+    }
+}
+
+impl From<ApiError> for Unknown {
+    fn from(error: ApiError) -> Self {
+        warn!(%error, "the sweep could not read a Pod");
+        Self
+    }
+}
+
+impl Sweeper {
+    async fn look(
+        &self,
+        target: &Target,
+        peerpod: &PeerPod,
+        wrong: Wrong,
+    ) -> Result<Option<PeerPodFinding>, Unknown> {
+        let Some(pod) = owner(peerpod) else { return Ok(None) };
+        let pods: Api<PodView> =
+            Api::namespaced(reading(&self.search.client, &POD), &peerpod.namespace().unwrap_or_default());
+        let owner = owner_by(api_call::get_opt(&pods, &pod.name).await?, &pod.uid);
+        let provider = target.provider.as_ref().map_err(Clone::clone)?;
+        Ok(match wrong {
+            Wrong::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
+            // The VM of a Pod that ends goes first.
+            Wrong::Lost(_) if owner != Owner::Running => None,
+            Wrong::Lost(state) => {
+                let is_lost = is_lost(target, &**provider, peerpod, &pod.name, state).await?;
+                is_lost.then_some(PeerPodFinding::Lost(state))
+            }
+        })
+    }
+
+    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Whether it is evicted now.
+    async fn evict(&self, peerpod: &PeerPod) -> bool {
+        let (Some(pod), Some(namespace)) = (owner(peerpod), peerpod.namespace()) else { return false };
+        let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+        let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let eviction = EvictParams { delete_options: Some(options), ..EvictParams::default() };
+        let pods: Api<Pod> = Api::namespaced(self.search.client.clone(), &namespace);
+        match api_call::bounded(pods.evict(&pod.name, &eviction)).await {
+            Ok(_) => {
+                info!(namespace, pod = pod.name, "evicted a Pod, because its VM is lost");
+                true
+            }
+            Err(error) => {
+                warn!(namespace, pod = pod.name, %error, "a Pod whose VM is lost could not be evicted");
+                false
+            }
+        }
+    }
+
+    /// An event on the Pod, for whoever runs it.
+    async fn tell_pod(&self, peerpod: &PeerPod, state: LostState) {
+        let Some(owner) = owner(peerpod) else { return };
+        let metadata = ObjectMeta {
+            name: Some(owner.name.clone()),
+            namespace: peerpod.namespace(),
+            uid: Some(owner.uid.clone()),
+            ..ObjectMeta::default()
+        };
+        let pod = Pod { metadata, ..Pod::default() };
+        let (reason, note) = match state {
+            LostState::Gone => (Reason::VMGone, "the cloud has the VM of this Pod no more"),
+            LostState::Stopped => (Reason::VMStopped, "the VM of this Pod is off"),
+        };
+        let note = format!("{note}; delete the Pod to have it started anew elsewhere");
+        self.publisher.event(&pod, EventType::Warning, reason.as_str(), &note).await;
+    }
+}
+
+/// Whether the cloud says the same when it is asked for the VM itself: in every place where it may be, and by its own name.
+async fn is_lost(
+    target: &Target,
+    provider: &dyn Provider,
+    peerpod: &PeerPod,
+    pod: &str,
+    state: LostState,
+) -> Result<bool, Error> {
+    let Ok(id) = InstanceId::of(target.cloud, peerpod.instance_id().trim()) else { return Ok(false) };
+    let recorded = created(peerpod);
+    let claim = Claim { pod: Some(pod.to_owned()), recorded, created: recorded, deleted: None };
+    match (provider.describe(&id, &claim).await, state) {
+        (Err(gone), LostState::Gone) if gone.class == ErrorClass::NotFound => Ok(true),
+        (Err(gone), LostState::Stopped) if gone.class == ErrorClass::NotFound => Ok(false),
+        (Err(error), _) => Err(error),
+        (Ok(vm), _) => {
+            let is_it = (vm.stage == Stage::Present) == (state == LostState::Stopped);
+            // Whoever names the VM of somebody else must not learn how it is.
+            Ok(is_it && ownership::verify(vm, pod, target.cloud.name_limit).is_ok())
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The rounds of the sweep *(client required)*.
+
+use std::{
+    collections::{HashMap, HashSet},
+    convert::Infallible,
+    future::pending,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, future::join_all};
+use jiff::Timestamp;
+use kube::runtime::reflector::{ObjectRef, Store};
+use operator_kit::{Leadership, status::Publisher};
+use tokio::time::sleep;
+use tracing::{Instrument, info_span, warn};
+
+use super::{
+    CloudSnapshot, LostVm, Mode, Options, PeerPodFindings,
+    confirm::Suspects,
+    plan::{Candidates, Finding, Moment, Patience, Tracked, Verdict, findings},
+    search::{Problem, Search},
+    sightings::Sightings,
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    metrics,
+    provider::{Clouds, Listed, Resource, Target, cloud_label},
+};
+
+/// The time to the next round after one that failed. It doubles up to the interval.
+const SOON: Duration = Duration::from_secs(15);
+
+/// Sweeps all clouds.
+pub(crate) struct Sweeper {
+    pub(crate) search: Search,
+    pub(crate) clouds: Clouds,
+    pub(crate) store: Store<PeerPod>,
+    pub(crate) leadership: Leadership,
+    pub(crate) options: Options,
+    pub(crate) findings: PeerPodFindings,
+    pub(crate) publisher: Publisher,
+    /// Reconciles these PeerPods.
+    pub(crate) requeue: Box<dyn Fn(Vec<ObjectRef<PeerPod>>) + Send + Sync>,
+}
+
+/// What is remembered of one cloud from one round to the next.
+#[derive(Default)]
+struct Memory {
+    cloud: Option<&'static str>,
+    /// How many rounds failed since one was complete.
+    failures: u32,
+    sightings: Sightings,
+    suspects: Suspects,
+    /// What the log has told of.
+    told: HashSet<(Resource, String)>,
+    snapshot: CloudSnapshot,
+}
+
+impl Memory {
+    /// Logs what was not told before.
+    fn tell(&mut self, untracked: &[Finding]) {
+        let key = |it: &Finding| (it.found.listed.kind, it.found.listed.id.clone());
+        for finding in untracked.iter().filter(|it| !self.told.contains(&key(it))) {
+            let Listed { kind, id, name, .. } = &finding.found.listed;
+            warn!(
+                ?kind, id, machine = name, since = %finding.since, verdict = finding.verdict.as_str(),
+                "no PeerPod tracks this, and it fits no Pod"
+            );
+        }
+        self.told = untracked.iter().map(key).collect();
+    }
+}
+
+impl Sweeper {
+    /// Sweeps while this process leads, without end.
+    pub(crate) async fn run(self) -> Infallible {
+        let mut changes = std::pin::pin!(self.leadership.changes());
+        loop {
+            if self.options.mode != Mode::Off {
+                self.leadership.while_leading(Box::pin(self.rounds())).await;
+                self.forget();
+            }
+            if changes.next().await.is_none() {
+                pending::<()>().await;
+            }
+        }
+    }
+
+    /// The rounds at all clouds, beside one another: a slow cloud delays no other.
+    async fn rounds(&self) -> Infallible {
+        self.options.published.begin(true);
+        join_all((0..self.clouds.len()).map(|source| self.rounds_of(source))).await;
+        pending().await
+    }
+
+    /// One round after another, by the settings with this number.
+    async fn rounds_of(&self, source: usize) -> Infallible {
+        let Options { interval, .. } = self.options;
+        let mut memory = Memory::default();
+        let mut pause = SOON.min(interval);
+        loop {
+            let begun = Instant::now();
+            let target = self.clouds.target(source);
+            let cloud = target.as_ref().map(|target| target.cloud.name());
+            if memory.cloud != cloud {
+                memory.cloud.into_iter().for_each(|before| self.no_longer_listed(before));
+                memory = Memory { cloud, ..Memory::default() };
+                pause = SOON.min(interval);
+            }
+            let is_complete = match &target {
+                Some(target) => {
+                    let span = info_span!("sweep", cloud);
+                    self.sweep(target, &mut memory).instrument(span).await
+                }
+                None => false,
+            };
+            // What fails is tried again soon, and then less and less often.
+            let next = if is_complete { interval } else { pause };
+            pause = if is_complete { SOON.min(interval) } else { (pause * 2).min(interval) };
+            sleep(next.saturating_sub(begun.elapsed())).await;
+        }
+    }
+
+    /// Another process leads, which will find out everything anew.
+    fn forget(&self) {
+        for CloudSnapshot { cloud, .. } in self.options.published.current().clouds {
+            self.no_longer_listed(cloud_label(&cloud));
+        }
+        self.options.published.begin(false);
+    }
+
+    fn no_longer_listed(&self, cloud: &'static str) {
+        self.search.metrics.not_listed(cloud);
+        self.findings.replace(cloud, HashMap::new());
+        self.options.published.hide(cloud);
+    }
+
+    /// One round at one cloud. Whether it was complete.
+    async fn sweep(&self, target: &Target, memory: &mut Memory) -> bool {
+        target.cloud.name().clone_into(&mut memory.snapshot.cloud);
+        self.search.metrics.lists(target.cloud.name(), self.options.interval);
+        let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
+        let swept = self.try_sweep(target, memory, now).await;
+        match &swept {
+            Ok(()) => {
+                memory.snapshot.problem = None;
+                memory.failures = 0;
+            }
+            Err(problem) => {
+                memory.failures += 1;
+                let told = problem.message().for_status().to_owned();
+                // At the start it may not be known yet where the VMs are.
+                if memory.failures > 1 && memory.snapshot.problem.as_ref() != Some(&told) {
+                    warn!(%problem, "the sweep could not list everything; it concludes nothing and tries again");
+                }
+                memory.snapshot.problem = Some(told);
+            }
+        }
+        self.options.published.show(memory.snapshot.clone());
+        swept.is_ok()
+    }
+
+    async fn try_sweep(&self, target: &Target, memory: &mut Memory, now: Moment) -> Result<(), Problem> {
+        let listing = self.search.list(target).await?;
+        let peerpods = self.store.state();
+        let tracked = Tracked::of(target.cloud, peerpods.iter().map(|it| &**it));
+        let mut candidates = Candidates::of(target.cloud, &listing, &tracked);
+        if !candidates.is_empty() {
+            self.search.spare_pods(&mut candidates).await?;
+        }
+        // Two rounds are never exactly one interval apart.
+        let Options { grace, interval, .. } = self.options;
+        let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
+        let untracked = findings(&candidates.untracked(), &mut memory.sightings, now, patience);
+        memory.tell(&untracked);
+        let lost = memory.suspects.round(self, target, &listing, &peerpods, now, patience.interval).await;
+        self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
+        memory.snapshot.show(now.by_day, self.options.mode, &listing, &untracked, lost);
+        if self.options.mode == Mode::Delete {
+            let to_delete = untracked.iter().filter(|it| it.verdict == Verdict::Delete);
+            let to_delete: Vec<_> = to_delete.take(self.options.most).map(|it| it.found.clone()).collect();
+            if let Err(problem) = self.search.delete(target, to_delete).await {
+                warn!(%problem, "the sweep could not delete what it found; the next round tries again");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a round found, for the metrics.
+fn in_numbers(now: Moment, untracked: &[Finding], lost: &[LostVm]) -> metrics::Listing {
+    let began = Duration::try_from(now.by_day.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default();
+    let mut listing = metrics::Listing { began: began.as_secs_f64(), ..metrics::Listing::default() };
+    for Finding { found, verdict, .. } in untracked {
+        *listing.untracked.entry((found.listed.kind.as_str(), verdict.as_str())).or_default() += 1;
+    }
+    for vm in lost {
+        *listing.lost.entry(vm.state.as_str()).or_default() += 1;
+    }
+    listing
+}

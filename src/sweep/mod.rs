@@ -1,0 +1,106 @@
+//! The sweep: what a cloud has of pod VMs and no PeerPod tracks, and PeerPods whose VM is gone or off while their Pod runs.
+//!
+//! ```text
+//! every interval, for each cloud, while this process leads:
+//! Provider::list ─► PeerPods, Pods ─► plan (pure) ─► report: metrics, log, `status`
+//!                                          │
+//!                                          └► with --sweep=delete: look again at all three, then delete
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `controller.rs` | the rounds of `run` |
+//! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
+//! | `plan.rs`, `sightings.rs` | what is untracked, and what to do about it (pure) |
+//! | `lost.rs` | PeerPods whose VM is not as it should be (pure), for their controller |
+//! | `confirm.rs` | asks the cloud and the Pod whether that is so |
+//! | `by_hand.rs` | one search that a person starts |
+//! | `snapshot.rs` | what `status` shows |
+//!
+//! The cloud is listed first and the cluster is read afterwards: a VM that is made meanwhile is not in the list. A listing that fails on
+//! any page proves nothing and changes nothing.
+
+#[cfg(feature = "cli")]
+mod by_hand;
+mod confirm;
+mod controller;
+mod lost;
+mod plan;
+mod search;
+mod sightings;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use operator_kit::Permission;
+
+#[cfg(feature = "cli")]
+pub(crate) use self::{by_hand::ByHand, search::Problem};
+pub(crate) use self::{controller::Sweeper, search::Search};
+pub use self::{
+    lost::{LostState, PeerPodFinding, PeerPodFindings},
+    plan::Verdict,
+    snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
+};
+
+/// What the sweep may do in the cluster, beside what the PeerPod controller may do.
+pub const PERMISSIONS: &[Permission] =
+    &[Permission::new("", &["namespaces"], &["get"]).named(&[CLUSTER_NAMESPACE])];
+
+/// The namespace whose UID tells clusters apart.
+const CLUSTER_NAMESPACE: &str = "kube-system";
+
+/// What the sweep does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Mode {
+    /// Nothing
+    Off,
+    /// Reports what no PeerPod tracks
+    Report,
+    /// The same, and deletes what is provably this cluster's
+    Delete,
+}
+
+/// What is done about a Pod that runs and whose VM is gone or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum LostVms {
+    /// An event on the Pod and a condition on the PeerPod say so
+    Report,
+    /// The same, and the Pod is evicted
+    DeletePod,
+}
+
+/// How the sweep works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What it does.
+    pub mode: Mode,
+    /// The time between two listings of a cloud.
+    pub interval: Duration,
+    /// How old something untracked must be.
+    pub grace: Duration,
+    /// What is done about Pods whose VM is lost.
+    pub lost_vms: LostVms,
+    /// So much is deleted at one cloud in one interval, and so many Pods are evicted.
+    pub most: usize,
+    /// Where it publishes what it found.
+    pub published: Published,
+}
+
+impl Options {
+    /// No sweep.
+    pub fn off() -> Self {
+        Self {
+            mode: Mode::Off,
+            interval: Duration::MAX,
+            grace: Duration::MAX,
+            lost_vms: LostVms::Report,
+            most: 0,
+            published: Published::default(),
+        }
+    }
+}

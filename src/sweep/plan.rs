@@ -1,0 +1,232 @@
+//! What a listing of a cloud means. Pure *(no client, no clock)*.
+//!
+//! What always holds:
+//! - Nothing that a PeerPod records, and nothing whose name a Pod or the Pod of a PeerPod may have, is a [`Finding`]. It does not
+//!   matter whether that Pod is a peer pod, or whether the PeerPod still has its finalizer: cloud-api-adaptor may serve it again.
+//! - Nothing is a finding before it was seen twice, an interval apart, and is as old as the grace says.
+//! - [`Verdict::Delete`] requires proof that it is this cluster's, a deletion that takes no user's data, and that this process, by
+//!   its own clock, has seen it for as long as [`Patience::watch`] says, which is the grace where no person looks on. The cloud's
+//!   clock may be off by any time.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+
+use super::sightings::Sightings;
+use crate::{
+    api::v1alpha1::PeerPod,
+    peerpod::object::owner,
+    provider::{
+        Cloud, ClusterProof, InstanceId, Listed, PowerState, Resource, VmRef,
+        ownership::{is_pod_vm, stem, stem_of},
+    },
+};
+
+/// Something that a listing showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is, without its tags.
+    pub listed: Listed,
+    /// What proves that it is this cluster's, if anything does.
+    pub proof: Option<ClusterProof>,
+    /// Whether its tags say that it is another cluster's.
+    pub is_of_another: bool,
+}
+
+/// What the PeerPods of a cluster mean at one cloud.
+#[derive(Debug, Default)]
+pub struct Tracked {
+    ids: HashSet<String>,
+    stems: HashSet<String>,
+}
+
+impl Tracked {
+    /// What these PeerPods mean.
+    pub fn of<'a>(cloud: &Cloud, peerpods: impl IntoIterator<Item = &'a PeerPod>) -> Self {
+        let mut tracked = Self::default();
+        peerpods.into_iter().for_each(|peerpod| tracked.add(cloud, peerpod));
+        tracked
+    }
+
+    /// One more. It counts whatever cloud it names, as that may be a mistake.
+    pub fn add(&mut self, cloud: &Cloud, peerpod: &PeerPod) {
+        if let Ok(id) = InstanceId::parse(cloud.name(), peerpod.instance_id()) {
+            self.ids.insert(id.to_string());
+        }
+        self.stems.extend(owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit)));
+    }
+
+    fn means(&self, found: &Found) -> bool {
+        let by_stem = |name: &str| stem(name).is_some_and(|stem| self.stems.contains(stem));
+        let Listed { id, name, vm, .. } = &found.listed;
+        self.ids.contains(id)
+            // Some lists know more of an identifier than a PeerPod records.
+            || self.ids.contains(name)
+            || by_stem(name)
+            || match vm {
+                Some(VmRef::Id(vm)) => self.ids.contains(vm),
+                Some(VmRef::Name(vm)) => by_stem(vm),
+                None => false,
+            }
+    }
+}
+
+/// What a listing showed and no PeerPod means.
+#[derive(Debug)]
+pub struct Candidates<'a> {
+    cloud: &'static Cloud,
+    found: Vec<&'a Found>,
+    /// The stems of their names, and whether a Pod may have it.
+    stems: HashMap<&'a str, bool>,
+}
+
+impl<'a> Candidates<'a> {
+    /// Those of a complete listing.
+    pub fn of(cloud: &'static Cloud, listing: &'a [Found], tracked: &Tracked) -> Self {
+        let vms: HashSet<&str> = listing
+            .iter()
+            .filter(|it| it.listed.kind == Resource::Vm)
+            .flat_map(|it| [&*it.listed.id, &*it.listed.name])
+            .collect();
+        let may_be = |it: &&Found| match (&it.listed.kind, &it.listed.vm) {
+            (Resource::Vm, _) => it.listed.state != PowerState::Leaving && is_pod_vm(&it.listed.name),
+            // While its VM is there, it is the VM that counts.
+            (_, Some(VmRef::Id(vm))) => !vms.contains(&**vm),
+            (_, Some(VmRef::Name(vm))) => stem(vm).is_some() && !vms.contains(&**vm),
+            (_, None) => true,
+        };
+        let found = listing.iter().filter(|it| !it.is_of_another).filter(may_be);
+        let found: Vec<_> = found.filter(|it| !tracked.means(it)).collect();
+        let stems = found.iter().filter_map(|it| pod_stem(it)).map(|stem| (stem, false)).collect();
+        Self { cloud, found, stems }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// A Pod with this name exists.
+    pub fn spare_pod(&mut self, name: &str) {
+        if let Some(spared) = self.stems.get_mut(&*stem_of(name, self.cloud.name_limit)) {
+            *spared = true;
+        }
+    }
+
+    /// Those that are meant by nothing.
+    pub fn untracked(self) -> Vec<&'a Found> {
+        let Self { found, stems, .. } = self;
+        let is_spared =
+            |it: &Found| pod_stem(it).is_some_and(|stem| stems.get(stem).copied().unwrap_or(false));
+        found.into_iter().filter(|it| !is_spared(it)).collect()
+    }
+}
+
+/// The stem of the name of the VM that this is, or came with.
+fn pod_stem(found: &Found) -> Option<&str> {
+    match (&found.listed.kind, &found.listed.vm) {
+        (Resource::Vm, _) => stem(&found.listed.name),
+        (_, Some(VmRef::Name(vm))) => stem(vm),
+        _ => None,
+    }
+}
+
+/// The name of the Pod that this was made for, as far as a VM's name has it.
+pub fn pod_of(found: &Found) -> Option<&str> {
+    let stem = pod_stem(found)?;
+    stem.strip_prefix(crate::provider::POD_VM)?.strip_suffix('-')
+}
+
+/// How long to wait until something is a finding.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// How old it must be.
+    pub grace: Duration,
+    /// How long its two sightings must be apart.
+    pub interval: Duration,
+    /// For how long this process must have seen it, by its own clock, before it is deleted.
+    pub watch: Duration,
+}
+
+/// The time of a listing, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// This process' own clock.
+    pub by_process: Instant,
+    /// The time of day.
+    pub by_day: Timestamp,
+}
+
+/// Something untracked that is old enough to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub found: Found,
+    /// When it was made, or else when this process first saw it.
+    pub since: Timestamp,
+    /// What to do.
+    pub verdict: Verdict,
+}
+
+/// What to do about something untracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It is provably this cluster's, and old enough.
+    Delete,
+    /// The same, but this process has not seen it for long enough.
+    Watch,
+    /// Nothing proves that it is this cluster's.
+    Unproven,
+    /// It does not say which VM it came with, or it is a disk: a person has to look at it.
+    ByHand,
+}
+
+impl Verdict {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Delete, Self::Watch, Self::Unproven, Self::ByHand];
+
+    /// The metric label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Watch => "watch",
+            Self::Unproven => "unproven",
+            Self::ByHand => "by_hand",
+        }
+    }
+}
+
+/// What of the untracked is to be told and done. Notes in `sightings` what was seen.
+pub fn findings(
+    untracked: &[&Found],
+    sightings: &mut Sightings,
+    now: Moment,
+    patience: Patience,
+) -> Vec<Finding> {
+    sightings.begin();
+    let mut findings = Vec::new();
+    for found in untracked {
+        let seen = sightings.saw(&found.listed, now);
+        let seen_for = now.by_process.saturating_duration_since(seen.by_process);
+        let since = found.listed.created.unwrap_or(seen.by_day);
+        let age = Duration::try_from(now.by_day.duration_since(since)).unwrap_or_default();
+        if seen_for < patience.interval || age.max(seen_for) < patience.grace {
+            continue;
+        }
+        let by_id = matches!(found.listed.vm, Some(VmRef::Id(_)));
+        let verdict = match &found.proof {
+            _ if found.listed.kind != Resource::Vm && !by_id => Verdict::ByHand,
+            _ if found.listed.kind == Resource::Disk => Verdict::ByHand,
+            None => Verdict::Unproven,
+            Some(_) if seen_for < patience.watch => Verdict::Watch,
+            Some(_) => Verdict::Delete,
+        };
+        findings.push(Finding { found: (*found).clone(), since, verdict });
+    }
+    sightings.end();
+    findings.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.found.listed.id.cmp(&b.found.listed.id)));
+    findings
+}

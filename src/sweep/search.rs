@@ -1,0 +1,262 @@
+//! What every search for untracked things reads, and what it deletes *(client required)*.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{Api, Client, Resource as _, api::ListParams};
+use operator_kit::{
+    Message,
+    api_call::{self, ApiError},
+    metadata::Metadata,
+    projection::{IDENTITY_ALONE, reading},
+};
+use tokio::sync::OnceCell;
+use tracing::{info, warn};
+
+use super::{
+    CLUSTER_NAMESPACE,
+    plan::{Candidates, Found, Tracked},
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    metrics::Metrics,
+    peerpod::PEERPOD,
+    provider::{
+        Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, VmRef,
+        ownership,
+    },
+};
+
+/// The most that one listing may show. What there is more cannot all be a cluster's.
+const MOST_LISTED: usize = 100_000;
+
+/// So many Pods are on a page of a list that has their names alone.
+const NAMES: u32 = 1000;
+
+/// What the cluster had counts for so long when something is deleted.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// Access to the cluster for a search.
+pub(crate) struct Search {
+    pub(crate) client: Client,
+    pub(crate) metrics: Metrics,
+    cluster_uid: OnceCell<String>,
+}
+
+/// What became of what was to be deleted.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// How much the cloud agreed to delete.
+    pub(crate) deleted: usize,
+    /// Why it did not delete the others, each with its identifier.
+    pub(crate) failed: Vec<String>,
+}
+
+/// Why a round at one cloud ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("{}", .0.message.for_log())]
+    Cloud(#[from] Error),
+    #[error(transparent)]
+    Cluster(#[from] ApiError),
+}
+
+impl Problem {
+    /// The text in both versions.
+    pub(crate) fn message(&self) -> Message {
+        match self {
+            Self::Cloud(error) => error.message.clone(),
+            Self::Cluster(error) => error.message(),
+        }
+    }
+}
+
+impl Search {
+    pub(crate) fn new(client: Client, metrics: Metrics) -> Self {
+        Self { client, metrics, cluster_uid: OnceCell::new() }
+    }
+
+    /// All that the cloud has of pod VMs.
+    pub(crate) async fn list(&self, target: &Target) -> Result<Vec<Found>, Problem> {
+        let provider = target.provider.as_ref().map_err(Clone::clone)?;
+        let claims = ClusterClaims::new(&target.settings.common, self.cluster_uid().await);
+        let mut listing = Vec::new();
+        let mut too_many = false;
+        let take = &mut |page: Vec<Listed>| {
+            too_many |= listing.len() + page.len() > MOST_LISTED;
+            if !too_many {
+                listing.extend(page.into_iter().map(|listed| {
+                    let (proof, is_of_another) = (claims.proof(&listed), claims.is_of_another(&listed));
+                    Found { listed: Listed { tags: Vec::new(), ..listed }, proof, is_of_another }
+                }));
+            }
+        };
+        provider.list(take).await?;
+        if too_many {
+            let message = format!("{} lists more than {MOST_LISTED} things", target.cloud);
+            return Err(Error::new(ErrorClass::Invalid, Message::public(message)).into());
+        }
+        listing.shrink_to_fit();
+        Ok(listing)
+    }
+
+    /// Spares what may be a VM of a Pod that exists, whichever runtime class it has.
+    pub(crate) async fn spare_pods(&self, candidates: &mut Candidates<'_>) -> Result<(), ApiError> {
+        let pods: Api<Metadata<Pod>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
+        api_call::for_each(&pods, &ListParams::default().limit(NAMES), |pod| {
+            if let Some(name) = &pod.meta().name {
+                candidates.spare_pod(name);
+            }
+        })
+        .await
+    }
+
+    /// The UID of this cluster, if it may be read.
+    async fn cluster_uid(&self) -> Option<&str> {
+        let read = async || {
+            let namespaces: Api<Metadata<Namespace>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
+            let found = api_call::get_opt(&namespaces, CLUSTER_NAMESPACE).await;
+            let found = found.inspect_err(|error| {
+                warn!(%error, "the UID of the namespace {CLUSTER_NAMESPACE} is not known, so nothing proves to be this cluster's");
+            });
+            found.ok().flatten().and_then(|it| it.meta().uid.clone()).ok_or(())
+        };
+        self.cluster_uid.get_or_try_init(read).await.ok().map(String::as_str)
+    }
+
+    /// What the PeerPods that the API server has now mean.
+    pub(crate) async fn tracked(&self, target: &Target) -> Result<Tracked, ApiError> {
+        let mut tracked = Tracked::default();
+        let api: Api<PeerPod> = Api::all(reading(&self.client, &PEERPOD));
+        api_call::for_each(&api, &ListParams::default(), |peerpod| tracked.add(target.cloud, &peerpod))
+            .await?;
+        Ok(tracked)
+    }
+
+    /// Deletes these, after a last look at the cluster, which the caches may have been behind, and at each of them.
+    pub(crate) async fn delete(&self, target: &Target, found: Vec<Found>) -> Result<Tally, Problem> {
+        let mut tally = Tally::default();
+        if target.settings.common.is_developer_mode() {
+            tally
+                .failed
+                .extend(found.first().map(|_| "developer mode is on, so nothing is deleted".to_owned()));
+            return Ok(tally);
+        }
+        let provider = target.provider.as_ref().map_err(Clone::clone)?;
+        let mut left = found;
+        while !left.is_empty() {
+            let tracked = self.tracked(target).await?;
+            let mut candidates = Candidates::of(target.cloud, &left, &tracked);
+            self.spare_pods(&mut candidates).await?;
+            let read = Instant::now();
+            let mut untracked: Vec<_> = candidates.untracked().into_iter().cloned().collect();
+            let mut done = 0;
+            for found in untracked.iter().take_while(|_| read.elapsed() < FRESH) {
+                done += 1;
+                match self.delete_one(target, &**provider, found).await {
+                    Ok(true) => tally.deleted += 1,
+                    Ok(false) => {}
+                    Err(problem) => {
+                        let (id, problem) = (&found.listed.id, problem.for_log().to_owned());
+                        warn!(id, problem, "the sweep did not delete this; the next round tries again");
+                        tally.failed.push(format!("{id}: {problem}"));
+                    }
+                }
+            }
+            left = untracked.split_off(done);
+        }
+        Ok(tally)
+    }
+
+    /// Whether it was deleted; not if it is gone.
+    async fn delete_one(
+        &self,
+        target: &Target,
+        provider: &dyn Provider,
+        found: &Found,
+    ) -> Result<bool, Message> {
+        let Found { listed, proof: Some(proof), is_of_another: false } = found else { return Ok(false) };
+        let id = match &listed.vm {
+            Some(VmRef::Id(id)) => id,
+            _ => &listed.id,
+        };
+        let id = InstanceId::of(target.cloud, id).map_err(|problem| Message::public(problem.to_string()))?;
+        let vm = match provider.describe(&id, &Claim::default()).await {
+            Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
+            Ok(vm) => vm,
+            Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),
+            Err(error) => return Err(error.message),
+        };
+        let own = ownership::verify_untracked(vm, listed, proof).map_err(|refusal| refusal.message())?;
+        info!(
+            id = id.as_str(), machine = listed.name, %proof,
+            "deleting what no PeerPod tracks and no Pod needs"
+        );
+        provider.delete(&own).await.map_err(|error| error.message)?;
+        self.metrics.swept(target.cloud.name(), listed.kind.as_str());
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use operator_kit::testing::{Answer, ApiServer, Call};
+    use prometheus_client::registry::Registry;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource, Vm},
+        settings::{Raw, Snapshot},
+    };
+
+    /// A cloud with one page, and perhaps another one that fails.
+    struct Paged {
+        fails: bool,
+    }
+
+    #[async_trait]
+    impl Provider for Paged {
+        async fn describe(&self, _: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+            Err(Error::new(ErrorClass::Transient, "not asked here"))
+        }
+
+        async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
+            Err(Error::new(ErrorClass::Transient, "not asked here"))
+        }
+
+        async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+            pages(vec![Listed::new(Resource::Vm, "i-1", "podvm-web-1a2b3c4d")]);
+            if self.fails { Err(Error::new(ErrorClass::Transient, "the second page fails")) } else { Ok(()) }
+        }
+
+        async fn examine(&self) -> Result<Vec<Finding>, Error> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_breaks_off_shows_nothing() {
+        let settings = [("CLOUD_PROVIDER".to_owned(), "libvirt".into())].into();
+        let settings = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
+        let settings = Arc::new(settings);
+        let list = async |fails| {
+            let namespace = json!({ "metadata": { "name": CLUSTER_NAMESPACE, "uid": "uid-1" } });
+            let path = format!("/api/v1/namespaces/{CLUSTER_NAMESPACE}");
+            let server = ApiServer::expecting([Call::get(path).answer(Answer::object(&namespace))]);
+            let search = Search::new(server.client(), Metrics::new(&mut Registry::default()));
+            let target = Target {
+                cloud: Cloud::named("libvirt").unwrap(),
+                settings: Arc::clone(&settings),
+                provider: Ok(Arc::new(Paged { fails })),
+                has_former_places: false,
+            };
+            search.list(&target).await.map(|listing| listing.len())
+        };
+        assert_eq!(list(false).await.unwrap(), 1);
+        assert!(matches!(list(true).await, Err(Problem::Cloud(_))));
+    }
+}

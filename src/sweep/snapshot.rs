@@ -1,0 +1,171 @@
+//! What the last sweep found, as `status` shows it *(no client)*.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    LostState, Mode,
+    plan::{Finding, Found, Verdict, pod_of},
+};
+use crate::provider::Resource;
+
+/// What is known of all clouds. Serialized, it is what the operator answers to `GET /sweep`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// Whether this process leads: one that does not knows of no cloud.
+    pub leads: bool,
+    /// Each cloud of the settings.
+    pub clouds: Vec<CloudSnapshot>,
+}
+
+/// What is known of one cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CloudSnapshot {
+    /// Its name.
+    pub cloud: String,
+    /// When the last complete listing began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<Timestamp>,
+    /// Why the newest listing failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// How many pod VMs there are.
+    pub vms: usize,
+    /// What no PeerPod tracks, the oldest first, at most [`MOST_SHOWN`].
+    pub untracked: Vec<Untracked>,
+    /// How many more there are.
+    pub more_untracked: usize,
+    /// PeerPods of running Pods whose VM is gone or off, at most [`MOST_SHOWN`].
+    pub lost: Vec<LostVm>,
+    /// How many more there are.
+    pub more_lost: usize,
+}
+
+/// A VM, or what came with one, that no PeerPod tracks and that fits no Pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Untracked {
+    /// What it is: `vm`, `disk`, `address` or `interface`.
+    pub kind: String,
+    /// Its identifier at the cloud.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When it was made, or else when the operator first saw it.
+    pub since: Timestamp,
+    /// The name of the Pod that it was made for, as far as the VM's name has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// What proves that it is this cluster's. None: nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<String>,
+    /// What the sweep does about it, as in the metric.
+    pub verdict: String,
+    /// What that means for who reads it.
+    pub action: String,
+}
+
+/// A PeerPod whose Pod runs and whose VM does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostVm {
+    /// The PeerPod's namespace.
+    pub namespace: String,
+    /// The PeerPod's name.
+    pub name: String,
+    /// The VM's identifier.
+    pub id: String,
+    /// What became of it.
+    pub state: LostState,
+    /// When the operator first saw it so.
+    pub since: Timestamp,
+}
+
+impl CloudSnapshot {
+    /// A complete listing that began at `listed` showed this.
+    pub(super) fn show(
+        &mut self,
+        listed: Timestamp,
+        mode: Mode,
+        listing: &[Found],
+        untracked: &[Finding],
+        mut lost: Vec<LostVm>,
+    ) {
+        self.listed = Some(listed);
+        self.vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm).count();
+        self.more_untracked = untracked.len().saturating_sub(MOST_SHOWN);
+        self.untracked = untracked.iter().take(MOST_SHOWN).map(|it| Untracked::of(it, mode)).collect();
+        self.more_lost = lost.len().saturating_sub(MOST_SHOWN);
+        lost.truncate(MOST_SHOWN);
+        self.lost = lost;
+    }
+}
+
+impl Untracked {
+    pub(crate) fn of(finding: &Finding, mode: Mode) -> Self {
+        let Finding { found, since, verdict } = finding;
+        Self {
+            kind: found.listed.kind.as_str().to_owned(),
+            id: found.listed.id.clone(),
+            name: found.listed.name.clone(),
+            since: *since,
+            pod: pod_of(found).map(str::to_owned),
+            proof: found.proof.as_ref().map(ToString::to_string),
+            verdict: verdict.as_str().to_owned(),
+            action: action(*verdict, mode).to_owned(),
+        }
+    }
+}
+
+/// What happens to something untracked, and what a person can do.
+const fn action(verdict: Verdict, mode: Mode) -> &'static str {
+    match (verdict, mode) {
+        (Verdict::Delete, Mode::Delete) => "the sweep deletes it and what came with it",
+        (Verdict::Delete, _) => "kept; --sweep=delete deletes it and what came with it",
+        (Verdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
+        (Verdict::Watch, _) => "kept; not seen for --sweep-grace yet",
+        (Verdict::Unproven, _) => "kept: nothing proves that it is this cluster's; delete it by hand",
+        (Verdict::ByHand, _) => "kept: the sweep never deletes such a thing; delete it by hand",
+    }
+}
+
+/// So many of each are shown for a cloud. The metrics count all.
+pub const MOST_SHOWN: usize = 1000;
+
+/// The newest [`Snapshot`], shared by the sweep and who shows it. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Published(Arc<Mutex<Snapshot>>);
+
+impl Published {
+    /// The newest one.
+    pub fn current(&self) -> Snapshot {
+        self.lock().clone()
+    }
+
+    /// This process leads from now on, or does not, and knows of no cloud yet.
+    pub(super) fn begin(&self, leads: bool) {
+        *self.lock() = Snapshot { leads, clouds: Vec::new() };
+    }
+
+    /// Replaces what is known of a cloud.
+    pub(super) fn show(&self, cloud: CloudSnapshot) {
+        let mut snapshot = self.lock();
+        match snapshot.clouds.binary_search_by(|it| it.cloud.cmp(&cloud.cloud)) {
+            Ok(place) => snapshot.clouds[place] = cloud,
+            Err(place) => snapshot.clouds.insert(place, cloud),
+        }
+    }
+
+    /// Forgets a cloud.
+    pub(super) fn hide(&self, cloud: &str) {
+        self.lock().clouds.retain(|it| it.cloud != cloud);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,293 @@
+//! Random worlds: clouds that several clusters share, seen by one of them round after round.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{
+    plan::{Candidates, Finding, Found, Moment, Patience, Tracked, Verdict, findings},
+    sightings::Sightings,
+};
+use crate::{
+    api::v1alpha1::PeerPod,
+    provider::{
+        CLOUDS, Cloud, ClusterClaims, ClusterProof, Listed, NAME_LIMIT, PowerState, Resource, VmRef,
+        ownership::stem_of,
+    },
+};
+
+const INTERVAL: Duration = Duration::from_secs(300);
+const GRACE: Duration = Duration::from_secs(1800);
+
+/// The tag of this cluster, and of another one.
+const TAGS: [&str; 2] = ["ours", "theirs"];
+
+fn cloud() -> &'static Cloud {
+    Cloud::named("aws").unwrap()
+}
+
+/// Something at the cloud, for this Pod.
+#[derive(Clone, Debug)]
+struct Thing {
+    pod: usize,
+    kind: Resource,
+    bears: Bears,
+    state: PowerState,
+    /// Whose tag it has.
+    tag: Option<usize>,
+    /// How long before the first round it was made, by the cloud's clock, which may be wrong. In seconds.
+    age: Option<i64>,
+    /// The first round that shows it.
+    from: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bears {
+    Name,
+    Id,
+    Nothing,
+}
+
+/// A PeerPod of this Pod that records the VM with this number, if any.
+#[derive(Clone, Debug)]
+struct Record {
+    pod: usize,
+    vm: Option<usize>,
+    finalizer: bool,
+    owned: bool,
+}
+
+/// Everything: names of Pods, which of them exist, and in which rounds.
+#[derive(Clone, Debug)]
+struct World {
+    pods: Vec<String>,
+    exist: Vec<bool>,
+    things: Vec<Thing>,
+    records: Vec<Record>,
+    exclusive: bool,
+}
+
+/// The rounds of a world.
+const ROUNDS: usize = 8;
+
+prop_compose! {
+    fn any_thing()(
+        pod in 0usize..4,
+        kind in prop_oneof![6 => Just(Resource::Vm), 1 => Just(Resource::Disk), 1 => Just(Resource::Address), 1 => Just(Resource::Interface)],
+        bears in prop::sample::select(vec![Bears::Name, Bears::Id, Bears::Nothing]),
+        state in prop::sample::select(vec![PowerState::Running, PowerState::Stopped, PowerState::Leaving, PowerState::Unknown]),
+        tag in prop::option::of(0usize..2),
+        age in prop::option::of(-7200i64..7200),
+        from in prop_oneof![3 => Just(0usize), 2 => 1..ROUNDS],
+    ) -> Thing {
+        let state = if kind == Resource::Vm { state } else { PowerState::Unknown };
+        Thing { pod, kind, bears, state, tag, age, from }
+    }
+}
+
+prop_compose! {
+    fn any_record()(
+        pod in 0usize..4,
+        vm in prop::option::of(0usize..6),
+        finalizer in any::<bool>(),
+        owned in prop::bool::weighted(0.8),
+    ) -> Record {
+        Record { pod, vm, finalizer, owned }
+    }
+}
+
+prop_compose! {
+    fn any_world()(
+        pods in prop::collection::vec(prop_oneof!["[a-c]", "[a-b]-[a-b]", "[a-b]\\.[a-b]", Just("x".repeat(200)), Just("x".repeat(199) + "y")], 4),
+        exist in prop::collection::vec(prop::bool::weighted(0.3), 4),
+        things in prop::collection::vec(any_thing(), 1..8),
+        records in prop::collection::vec(any_record(), 0..3),
+        exclusive in prop::bool::weighted(0.3),
+    ) -> World {
+        World { pods, exist, things, records, exclusive }
+    }
+}
+
+impl World {
+    fn name(&self, number: usize) -> String {
+        format!("{}{number:08x}", stem_of(&self.pods[self.things[number].pod], NAME_LIMIT))
+    }
+
+    fn id(number: usize) -> String {
+        format!("i-{number:017x}")
+    }
+
+    fn listed(&self, number: usize, start: Timestamp) -> Listed {
+        let thing = &self.things[number];
+        let created = thing.age.map(|age| start - SignedDuration::from_secs(age));
+        let tags = thing.tag.map(|tag| ("cluster".to_owned(), TAGS[tag].to_owned()));
+        let base = match thing.kind {
+            Resource::Vm => Listed::new(thing.kind, Self::id(number), self.name(number)),
+            kind => Listed::new(kind, format!("r-{number}"), format!("r-{number}")),
+        };
+        let vm = (thing.kind != Resource::Vm).then_some(()).and(match thing.bears {
+            Bears::Name => Some(VmRef::Name(self.name(number))),
+            Bears::Id => Some(VmRef::Id(Self::id(number))),
+            Bears::Nothing => None,
+        });
+        Listed { created, state: thing.state, vm, tags: tags.into_iter().collect(), ..base }
+    }
+
+    fn peerpods(&self) -> Vec<PeerPod> {
+        let peerpod = |record: &Record| {
+            let pod = &self.pods[record.pod];
+            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "u" });
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "p",
+                    "finalizers": record.finalizer.then_some("peer.pod/finalizer").into_iter().collect::<Vec<_>>(),
+                    "ownerReferences": record.owned.then_some(owner).into_iter().collect::<Vec<_>>(),
+                },
+                "spec": { "cloudProvider": "aws", "instanceID": record.vm.map(Self::id).unwrap_or_default() },
+            }))
+            .unwrap()
+        };
+        self.records.iter().map(peerpod).collect()
+    }
+
+    /// What each round finds. The names of Pods are `spared` by whether they exist.
+    fn rounds(&self) -> Vec<Vec<Finding>> {
+        let claims = ClusterClaims::of_tag("cluster", TAGS[0], self.exclusive);
+        let (start, by_day) = (Instant::now(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000));
+        let peerpods = self.peerpods();
+        let tracked = Tracked::of(cloud(), &peerpods);
+        let mut sightings = Sightings::default();
+        let patience = Patience { grace: GRACE, interval: INTERVAL / 10 * 9, watch: GRACE };
+        let round = |round: usize| {
+            let shown = (0..self.things.len()).filter(|number| self.things[*number].from <= round);
+            let listing: Vec<_> = shown
+                .map(|number| self.listed(number, by_day))
+                .map(|listed| Found {
+                    proof: claims.proof(&listed),
+                    is_of_another: claims.is_of_another(&listed),
+                    listed,
+                })
+                .collect();
+            let mut candidates = Candidates::of(cloud(), &listing, &tracked);
+            let existing = self.pods.iter().zip(&self.exist).filter(|(_, exists)| **exists);
+            existing.for_each(|(pod, _)| candidates.spare_pod(pod));
+            let passed = INTERVAL * u32::try_from(round).unwrap();
+            let now = Moment { by_process: start + passed, by_day: by_day + passed };
+            findings(&candidates.untracked(), &mut sightings, now, patience)
+        };
+        (0..ROUNDS).map(round).collect()
+    }
+
+    /// Whether a Pod or a PeerPod may mean the thing with this number, told in another way than the code under test tells it.
+    fn is_meant(&self, number: usize) -> bool {
+        let thing = &self.things[number];
+        let is_vm = thing.kind == Resource::Vm;
+        let recorded = self.records.iter().any(|it| it.vm == Some(number));
+        let owners = self.records.iter().filter(|it| it.owned).map(|it| it.pod);
+        let existing = (0..self.pods.len()).filter(|pod| self.exist[*pod]);
+        let stem = stem_of(&self.pods[thing.pod], NAME_LIMIT);
+        let named = owners.chain(existing).any(|pod| stem_of(&self.pods[pod], NAME_LIMIT) == stem);
+        ((is_vm || thing.bears == Bears::Id) && recorded) || ((is_vm || thing.bears == Bears::Name) && named)
+    }
+
+    /// The number of what a finding is about.
+    fn number(finding: &Finding) -> usize {
+        let id = &finding.found.listed.id;
+        id.strip_prefix("i-").map_or_else(
+            || id.strip_prefix("r-").unwrap().parse().unwrap(),
+            |hex| usize::from_str_radix(hex, 16).unwrap(),
+        )
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn what_is_deleted_is_needless_provably_ours_and_seen_for_long(world in any_world()) {
+        for (round, findings) in world.rounds().iter().enumerate() {
+            for finding in findings {
+                let number = World::number(finding);
+                let thing = &world.things[number];
+                prop_assert!(!world.is_meant(number), "{finding:?}");
+                prop_assert!(round > thing.from, "seen once: {finding:?}");
+                if finding.verdict != Verdict::Delete {
+                    continue;
+                }
+                let is_ours = thing.tag == Some(0) || (thing.tag.is_none() && world.exclusive);
+                prop_assert!(is_ours, "{finding:?}");
+                // The cloud's clock counts for nothing.
+                let seen = INTERVAL * u32::try_from(round - thing.from).unwrap();
+                prop_assert!(seen >= GRACE, "seen for {seen:?} alone: {finding:?}");
+                prop_assert!(thing.kind != Resource::Disk, "{finding:?}");
+                prop_assert!(thing.kind == Resource::Vm || thing.bears == Bears::Id, "{finding:?}");
+                prop_assert_ne!(thing.state, PowerState::Leaving);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_untracked_and_old_is_found_and_if_provable_deleted(world in any_world()) {
+        let rounds = world.rounds();
+        let last = &rounds[ROUNDS - 1];
+        for (number, thing) in world.things.iter().enumerate() {
+            let seen = INTERVAL * u32::try_from(ROUNDS - 1 - thing.from).unwrap();
+            let is_due = thing.kind == Resource::Vm && thing.state != PowerState::Leaving && seen >= GRACE;
+            if !is_due || world.is_meant(number) {
+                continue;
+            }
+            let finding = last.iter().find(|it| it.found.listed.id == World::id(number));
+            let expected = match thing.tag {
+                Some(1) => None,
+                Some(_) => Some(Verdict::Delete),
+                None => Some(if world.exclusive { Verdict::Delete } else { Verdict::Unproven }),
+            };
+            prop_assert_eq!(finding.map(|it| it.verdict), expected, "{:?}", thing);
+        }
+        let unique: HashSet<_> = last.iter().map(|it| (it.found.listed.kind, &it.found.listed.id)).collect();
+        prop_assert_eq!(unique.len(), last.len());
+    }
+}
+
+#[test]
+fn what_goes_away_and_comes_back_is_seen_anew() {
+    let listed = Listed::new(Resource::Vm, "i-1", "podvm-a-00000001");
+    let (start, mut sightings) = (Instant::now(), Sightings::default());
+    let at = |minutes: u32| Moment {
+        by_process: start + Duration::from_secs(60) * minutes,
+        by_day: Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes.into()),
+    };
+    let mut saw = |minutes, listed: Option<&Listed>| {
+        sightings.begin();
+        let first = listed.map(|it| sightings.saw(it, at(minutes)).by_day);
+        sightings.end();
+        first
+    };
+    assert_eq!(saw(0, Some(&listed)), saw(5, Some(&listed)));
+    saw(10, None);
+    assert_eq!(saw(15, Some(&listed)), Some(at(15).by_day));
+    let other = Listed { name: "podvm-b-00000001".to_owned(), ..listed };
+    assert_eq!(saw(20, Some(&other)), Some(at(20).by_day), "another VM with the same identifier");
+}
+
+#[test]
+fn every_cloud_finds_its_own_names() {
+    for cloud in CLOUDS {
+        let stem = stem_of("web-0", cloud.name_limit);
+        let found = Found {
+            listed: Listed::new(Resource::Vm, "x", format!("{stem}1a2b3c4d")),
+            proof: None::<ClusterProof>,
+            is_of_another: false,
+        };
+        let listing = [found];
+        let mut candidates = Candidates::of(cloud, &listing, &Tracked::default());
+        assert!(!candidates.is_empty(), "{cloud}");
+        candidates.spare_pod("web-0");
+        assert!(candidates.untracked().is_empty(), "{cloud}");
+    }
+}

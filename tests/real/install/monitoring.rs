@@ -1,0 +1,417 @@
+//! The generated alerts and the generated dashboard, as Prometheus reads them.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use operator_kit::metrics::Description;
+use peerpod_operator::install::{
+    Options,
+    monitoring::{ALERTS, Dashboard, dashboard, families, prometheus_rule},
+};
+use serde_json::{Map, Value, json};
+use tokio::process::Command;
+
+use super::{
+    helm::Helm,
+    kustomize::{KUSTOMIZE, built},
+};
+use crate::support::{beside_others, run};
+
+/// The package that has `promtool`.
+const PACKAGE: &str = "prometheus";
+
+/// Labels and their values.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A series as Prometheus' unit tests have it: the metric's name without the prefix, its labels, and its values, one a minute.
+type Series<'a> = (&'a str, Labels<'a>, &'a str);
+
+/// What `promtool` says in a folder; an error if it is not content.
+async fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
+    cluster::packages::ensure(&[PACKAGE])?;
+    let output = Command::new("promtool").args(arguments).current_dir(folder).output().await?;
+    let [said, problem] = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    ensure!(output.status.success(), "promtool {}:\n{said}{problem}", arguments.join(" "));
+    Ok(said)
+}
+
+fn family(name: &str) -> Result<&'static Description> {
+    families().find(|family| family.name == name).with_context(|| format!("there is no metric {name}"))
+}
+
+/// Fails unless the metric is defined with these labels.
+fn series((name, labels, values): Series) -> Result<Value> {
+    let family = family(&format!("peerpod_operator_{name}"))?;
+    let mut given: Vec<_> = labels.iter().map(|(label, _)| *label).filter(|label| *label != "pod").collect();
+    given.sort_unstable();
+    let mut defined = family.labels.to_vec();
+    defined.sort_unstable();
+    ensure!(given == defined, "{} has the labels {defined:?}, not {given:?}", family.name);
+    Ok(input(family.name, labels, values))
+}
+
+fn input(name: &str, labels: Labels, values: &str) -> Value {
+    json!({ "series": format!("{name}{}", braces(labels)), "values": values })
+}
+
+fn braces(labels: Labels) -> String {
+    let labels = labels.iter().map(|(label, value)| format!("{label}={value:?}"));
+    format!("{{{}}}", labels.collect::<Vec<_>>().join(", "))
+}
+
+/// At a minute an alert fires, with these labels, or does not.
+struct Case<'a> {
+    alert: &'a str,
+    series: &'a [Series<'a>],
+    quiet: &'a [u32],
+    fires: Option<(u32, Labels<'a>)>,
+}
+
+impl Case<'_> {
+    fn test(&self) -> Result<Value> {
+        let alert = ALERTS.iter().find(|it| it.name == self.alert).context(self.alert.to_owned())?;
+        let at = |minute: u32, expected: Value| json!({ "eval_time": format!("{minute}m"), "alertname": alert.name, "exp_alerts": expected });
+        let mut checks: Vec<_> = self.quiet.iter().map(|minute| at(*minute, json!([]))).collect();
+        if let Some((minute, labels)) = self.fires {
+            let further = [("severity", "warning")];
+            let labels =
+                labels.iter().chain(&further).map(|(label, value)| ((*label).to_owned(), json!(value)));
+            let description = format!("What to do: {}", alert.action);
+            let annotations = json!({ "summary": alert.meaning, "description": description });
+            let labels: Map<_, _> = labels.collect();
+            checks.push(at(minute, json!([{ "exp_labels": labels, "exp_annotations": annotations }])));
+        }
+        let input: Vec<_> = self.series.iter().map(|it| series(*it)).collect::<Result<_>>()?;
+        Ok(json!({ "interval": "1m", "input_series": input, "alert_rule_test": checks }))
+    }
+}
+
+const LIBVIRT: (&str, &str) = ("provider", "libvirt");
+const A: (&str, &str) = ("pod", "a");
+const B: (&str, &str) = ("pod", "b");
+
+/// Each alert, when it fires and when it does not. A test begins in 1970, so a moment is as many seconds after its beginning.
+const CASES: [Case; 30] = [
+    Case {
+        alert: "PeerPodDeletionOverdue",
+        series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
+        quiet: &[15, 20],
+        fires: Some((21, &[LIBVIRT])),
+    },
+    // There is always one, and none is old.
+    Case {
+        alert: "PeerPodDeletionOverdue",
+        series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0+60x120")],
+        quiet: &[30, 60, 120],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodsNeedHelp",
+        series: &[("peerpods_held", &[("reason", "NotThisPodsVM"), A], "1x20")],
+        quiet: &[4],
+        fires: Some((5, &[("reason", "NotThisPodsVM")])),
+    },
+    Case {
+        alert: "PeerPodsNeedHelp",
+        series: &[
+            ("peerpods_held", &[("reason", "NotThisPodsVM"), A], "0x20"),
+            ("peerpods_held", &[("reason", "WaitingForPod"), A], "1x20"),
+            ("peerpods_held", &[("reason", "CloudUnavailable"), A], "1x20"),
+            ("peerpods_held", &[("reason", "VMGone"), A], "1x20"),
+            ("peerpods_held", &[("reason", "VMStopped"), A], "1x20"),
+        ],
+        quiet: &[20],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodCloudFails",
+        series: &[
+            ("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "0+1x60"),
+            ("provider_calls_total", &[LIBVIRT, ("call", "describe"), ("result", "ok"), A], "7x60"),
+            ("provider_calls_total", &[LIBVIRT, ("call", "describe"), ("result", "transient"), A], "0+1x60"),
+        ],
+        quiet: &[5],
+        fires: Some((6, &[LIBVIRT])),
+    },
+    Case {
+        alert: "PeerPodCloudFails",
+        series: &[
+            ("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "0+1x60"),
+            ("provider_calls_total", &[LIBVIRT, ("call", "describe"), ("result", "ok"), A], "0+1x60"),
+        ],
+        quiet: &[20, 60],
+        fires: None,
+    },
+    // It failed, and nothing is to be done any more.
+    Case {
+        alert: "PeerPodCloudFails",
+        series: &[("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "5x60")],
+        quiet: &[20, 60],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodOperatorNotLed",
+        series: &[("leader", &[A], "0x20"), ("leader", &[B], "0x20")],
+        quiet: &[4],
+        fires: Some((5, &[])),
+    },
+    Case {
+        alert: "PeerPodOperatorNotLed",
+        series: &[("leader", &[A], "1x20"), ("leader", &[B], "1x20")],
+        quiet: &[4],
+        fires: Some((5, &[])),
+    },
+    // There is no operator.
+    Case { alert: "PeerPodOperatorNotLed", series: &[], quiet: &[4], fires: Some((5, &[])) },
+    Case {
+        alert: "PeerPodOperatorNotLed",
+        series: &[("leader", &[A], "1x9 0x10"), ("leader", &[B], "0x9 1x10")],
+        quiet: &[5, 10, 15, 20],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodSettingsRefused",
+        series: &[
+            ("settings_valid", &[("settings", "default"), A], "1x20"),
+            ("settings_valid", &[("settings", "aws"), A], "0x20"),
+        ],
+        quiet: &[4],
+        fires: Some((5, &[])),
+    },
+    Case {
+        alert: "PeerPodSettingsRefused",
+        series: &[("settings_valid", &[("settings", "default"), A], "1x20")],
+        quiet: &[20],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodWebhookCertificateOverdue",
+        series: &[
+            ("webhook_certificate_overdue_timestamp_seconds", &[A], "30x20"),
+            ("webhook_certificate_overdue_timestamp_seconds", &[B], "9000x20"),
+        ],
+        quiet: &[5],
+        fires: Some((6, &[])),
+    },
+    Case {
+        alert: "PeerPodWebhookCertificateOverdue",
+        series: &[("webhook_certificate_overdue_timestamp_seconds", &[A], "9000x60")],
+        quiet: &[20, 60],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodVMsUntracked",
+        series: &[
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "unproven"), A], "2x120"),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "by_hand"), A], "0x120"),
+        ],
+        quiet: &[59],
+        fires: Some((60, &[LIBVIRT, ("kind", "vm")])),
+    },
+    Case {
+        alert: "PeerPodVMsUntracked",
+        series: &[("untracked_resources", &[LIBVIRT, ("kind", "disk"), ("verdict", "by_hand"), A], "1x120")],
+        quiet: &[59],
+        fires: Some((60, &[LIBVIRT, ("kind", "disk")])),
+    },
+    Case {
+        alert: "PeerPodVMsUntracked",
+        series: &[
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "unproven"), A], "1x50 0x70"),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "watch"), A], "1x120"),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "delete"), A], "1x120"),
+        ],
+        quiet: &[60, 120],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodVMsNotSwept",
+        series: &[("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "delete"), A], "1x120")],
+        quiet: &[59],
+        fires: Some((60, &[LIBVIRT])),
+    },
+    // Each is deleted soon.
+    Case {
+        alert: "PeerPodVMsNotSwept",
+        series: &[
+            (
+                "untracked_resources",
+                &[LIBVIRT, ("kind", "vm"), ("verdict", "delete"), A],
+                "1x20 0x10 3x20 0x70",
+            ),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "unproven"), A], "1x120"),
+        ],
+        quiet: &[60, 120],
+        fires: None,
+    },
+    Case {
+        alert: "PeerPodVMsLost",
+        series: &[
+            ("lost_vms", &[LIBVIRT, ("state", "Gone"), A], "1x20"),
+            ("lost_vms", &[LIBVIRT, ("state", "Stopped"), A], "0x20"),
+        ],
+        quiet: &[4],
+        fires: Some((5, &[LIBVIRT, ("state", "Gone")])),
+    },
+    Case {
+        alert: "PeerPodVMsLost",
+        series: &[("lost_vms", &[LIBVIRT, ("state", "Gone"), A], "0x20")],
+        quiet: &[20],
+        fires: None,
+    },
+    // The last listing was at the beginning.
+    Case {
+        alert: "PeerPodSweepFails",
+        series: &[
+            ("sweep_interval_seconds", &[LIBVIRT, A], "300x120"),
+            ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "0x120"),
+        ],
+        quiet: &[15, 45],
+        fires: Some((46, &[LIBVIRT])),
+    },
+    // There was none.
+    Case {
+        alert: "PeerPodSweepFails",
+        series: &[("sweep_interval_seconds", &[LIBVIRT, A], "300x120")],
+        quiet: &[29],
+        fires: Some((30, &[LIBVIRT])),
+    },
+    // Listings fail for a while, and another process leads then.
+    Case {
+        alert: "PeerPodSweepFails",
+        series: &[
+            ("sweep_interval_seconds", &[LIBVIRT, A], "300x40 _x80"),
+            ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "0x40 _x80"),
+            ("sweep_interval_seconds", &[LIBVIRT, B], "_x41 300x80"),
+            ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, B], "_x41 2460+60x80"),
+        ],
+        quiet: &[45, 60, 120],
+        fires: None,
+    },
+    // Listings are rare, as they are meant to be.
+    Case {
+        alert: "PeerPodSweepFails",
+        series: &[
+            ("sweep_interval_seconds", &[LIBVIRT, A], "7200x300"),
+            ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "0x119 7200x119 14400x60"),
+        ],
+        quiet: &[60, 119, 239, 300],
+        fires: None,
+    },
+    // There is no sweep.
+    Case { alert: "PeerPodSweepFails", series: &[("leader", &[A], "1x120")], quiet: &[60, 120], fires: None },
+    Case {
+        alert: "PeerPodCapacityUsedUp",
+        series: &[
+            ("capacity_advertised_vms", &[("config", "config"), A], "1x60"),
+            ("capacity_free_vms", &[("config", "config"), A], "0x60"),
+            ("capacity_advertised_vms", &[("config", "other"), A], "10x60"),
+            ("capacity_free_vms", &[("config", "other"), A], "1x60"),
+        ],
+        quiet: &[14],
+        fires: Some((15, &[("config", "config")])),
+    },
+    Case {
+        alert: "PeerPodCapacityUsedUp",
+        series: &[
+            ("capacity_advertised_vms", &[("config", "none"), A], "0x60"),
+            ("capacity_free_vms", &[("config", "none"), A], "0x60"),
+            ("capacity_advertised_vms", &[("config", "short"), A], "10x60"),
+            ("capacity_free_vms", &[("config", "short"), A], "0x10 2x10 0x10 1x30"),
+        ],
+        quiet: &[15, 30, 60],
+        fires: None,
+    },
+    // Nobody counted the Pods.
+    Case {
+        alert: "PeerPodCapacityUsedUp",
+        series: &[("capacity_advertised_vms", &[("config", "config"), A], "10x60")],
+        quiet: &[60],
+        fires: None,
+    },
+];
+
+#[test]
+fn each_alert_fires_when_it_should_and_only_then() -> Result<()> {
+    let names = ALERTS.map(|alert| alert.name);
+    let fires = CASES.iter().filter(|case| case.fires.is_some()).map(|case| case.alert);
+    let rests = CASES.iter().filter(|case| case.fires.is_none()).map(|case| case.alert);
+    for tested in [fires.collect::<BTreeSet<_>>(), rests.collect()] {
+        ensure!(tested == names.into(), "{tested:?} are tested, not {names:?}");
+    }
+    let dir = tempfile::tempdir()?;
+    let rules = &prometheus_rule(&Options::default())["spec"];
+    let tests: Vec<_> = CASES.iter().map(Case::test).collect::<Result<_>>()?;
+    let tests = json!({ "rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests });
+    // JSON is YAML.
+    fs::write(dir.path().join("rules.yaml"), rules.to_string())?;
+    fs::write(dir.path().join("tests.yaml"), tests.to_string())?;
+    run(async { promtool(dir.path(), &["test", "rules", "tests.yaml"]).await.map(drop) })
+}
+
+/// A query of the dashboard, with its variables filled in as Grafana does.
+fn query(text: &str) -> Result<String> {
+    let query = text.replace("$__rate_interval", "5m").replace("$job", "operator|webhook");
+    ensure!(!query.contains('$'), "{query} has a further variable");
+    Ok(query)
+}
+
+#[test]
+fn every_panel_of_the_dashboard_shows_its_metric() -> Result<()> {
+    let (mut inputs, mut checks) = (Vec::new(), Vec::new());
+    for panel in Dashboard::new().rows.iter().flat_map(|(_, panels)| panels) {
+        let Description { name, kind, labels, .. } = panel.family;
+        let own: Vec<_> = labels.iter().map(|label| (*label, "x")).collect();
+        let scraped = [own.as_slice(), &[A, ("job", "operator")]].concat();
+        match *kind {
+            "counter" => inputs.push(input(name, &scraped, "0+60x20")),
+            "histogram" => {
+                for bound in ["1", "+Inf"] {
+                    let labels = [scraped.as_slice(), &[("le", bound)]].concat();
+                    inputs.push(input(&format!("{name}_bucket"), &labels, "0+60x20"));
+                }
+            }
+            _ => inputs.push(input(name, &scraped, "1x20")),
+        }
+        let by = if own.is_empty() && *kind != "histogram" { &[A] } else { own.as_slice() };
+        let milliseconds = panel.unit == "dateTimeFromNow";
+        let values: &[f64] = match *kind {
+            "histogram" => &[0.5, 0.99],
+            _ if milliseconds => &[1000.0],
+            _ => &[1.0],
+        };
+        ensure!(panel.queries.len() == values.len(), "{panel:?}");
+        for ((text, _), value) in panel.queries.iter().zip(values) {
+            let sample = json!({ "labels": braces(by), "value": value });
+            checks.push(json!({ "expr": query(text)?, "eval_time": "10m", "exp_samples": [sample] }));
+        }
+    }
+    let dir = tempfile::tempdir()?;
+    let tests = json!([{ "interval": "1m", "input_series": inputs, "promql_expr_test": checks }]);
+    let tests = json!({ "rule_files": [], "evaluation_interval": "1m", "tests": tests });
+    fs::write(dir.path().join("tests.yaml"), tests.to_string())?;
+    run(async { promtool(dir.path(), &["test", "rules", "tests.yaml"]).await.map(drop) })
+}
+
+/// The dashboard of the only `ConfigMap` that has one.
+fn model(objects: &[Value]) -> Result<Value> {
+    let text = objects.iter().find_map(|object| object["data"]["peerpod-operator.json"].as_str());
+    Ok(serde_json::from_str(text.context("there is no dashboard")?)?)
+}
+
+#[test]
+fn chart_and_component_have_the_same_dashboard_and_grafana_finds_it() -> Result<()> {
+    beside_others(async |scene| {
+        let cluster = scene.testbed.cluster();
+        let expected = model(&[serde_json::to_value(dashboard(&Options::default())?)?])?;
+        let component = built(cluster, &format!("{KUSTOMIZE}/components/dashboard")).await?;
+        let chart = Helm::of(cluster).await?.rendered(&["--set=metrics.dashboard.enabled=true"]).await?;
+        for objects in [component, chart] {
+            ensure!(model(&objects)? == expected, "it is another one");
+            let labels = objects.iter().map(|object| &object["metadata"]["labels"]);
+            let found = labels.filter(|labels| labels["grafana_dashboard"] == "1").count();
+            ensure!(found == 1, "{found} objects have the label");
+        }
+        Ok(())
+    })
+}

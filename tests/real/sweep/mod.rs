@@ -1,0 +1,63 @@
+//! The sweep: what a libvirtd has that no PeerPod tracks, and PeerPods whose VM is gone or off.
+
+mod by_hand;
+mod lost;
+mod untracked;
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed,
+    wait::{self, DEADLINE},
+};
+
+use crate::support::{Alone, PROGRAM, alone_with};
+
+/// How old what no PeerPod tracks must be here.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Runs a test with an operator that sweeps every second, with these further settings and arguments.
+fn sweeping(
+    settings: &[(&str, &str)],
+    arguments: &[&str],
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    let start = async |testbed: &Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+        let mut all = Settings::libvirt(&libvirtd.host().uri().to_string());
+        let uid = uid_of_cluster(testbed).await?;
+        all.config_map.insert("SWEEP_CLUSTER".to_owned(), uid);
+        all.config_map.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), all);
+        let own = ["--leader-elect=false", "--sweep-interval=1s", "--sweep-grace=3s"];
+        let arguments = own.iter().chain(arguments).map(ToString::to_string).collect();
+        Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
+    };
+    alone_with(start, test)
+}
+
+/// What tells clusters apart.
+async fn uid_of_cluster(testbed: &Testbed) -> Result<String> {
+    let namespaces: Api<Namespace> = Api::all(testbed.client());
+    namespaces.get("kube-system").await?.metadata.uid.context("every namespace has a UID")
+}
+
+/// How many of these the newest listing shows.
+async fn untracked(operator: &Operator, kind: &str, verdict: &str) -> Result<f64> {
+    let labels = [("kind", kind), ("verdict", verdict)];
+    Ok(operator.metrics().await?.sum("peerpod_operator_untracked_resources", &labels))
+}
+
+/// Waits until everything that is there now has been listed for longer than the grace, and twice.
+async fn swept(operator: &Operator) -> Result<()> {
+    let enough = UNIX_EPOCH.elapsed()? + 2 * GRACE;
+    wait::eventually("the sweep has seen everything for long enough", DEADLINE, async || {
+        let metrics = operator.metrics().await?;
+        let newest = metrics.sum("peerpod_operator_sweep_last_listing_timestamp_seconds", &[]);
+        ensure!(newest > enough.as_secs_f64(), "the newest listing is of {newest}");
+        Ok(())
+    })
+    .await
+}
