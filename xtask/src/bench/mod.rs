@@ -11,6 +11,8 @@ mod peerpods;
 mod real_node;
 mod samples;
 mod slow;
+mod status;
+mod sweep;
 mod usage;
 
 use std::path::PathBuf;
@@ -42,6 +44,10 @@ enum What {
     Memory,
     /// 1,000 deletions on a cloud that takes 20 requests a second, and idle memory with several clouds
     Clouds,
+    /// The sweep of 5,000 VMs and as many PeerPods
+    Sweep,
+    /// 20,000 PeerPods and their Pods: how long the command status takes, and its memory
+    Status,
     /// The operators in examples/: 1,000 Pods of 100 `PodSets`, idle memory, and writes while nothing changes
     Samples,
 }
@@ -54,6 +60,8 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         What::Install => Box::pin(install::run()).await?,
         What::Memory => Box::pin(memory::run()).await?,
         What::Clouds => Box::pin(clouds::run()).await?,
+        What::Sweep => Box::pin(sweep::run()).await?,
+        What::Status => Box::pin(status::run()).await?,
         What::Samples => Box::pin(samples::run()).await?,
     };
     print!("{}", figures.table());

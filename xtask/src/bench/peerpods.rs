@@ -241,15 +241,15 @@ impl<'a> Bench<'a> {
 }
 
 /// What the API server was asked that only the operator asks here.
-struct Requests {
+pub(super) struct Requests {
     /// Patches of PeerPods and their status; events.
-    writes: f64,
+    pub(super) writes: f64,
     /// Single Pods read.
-    pods_read: f64,
+    pub(super) pods_read: f64,
 }
 
 impl Requests {
-    async fn read(testbed: &Testbed) -> Result<Self> {
+    pub(super) async fn read(testbed: &Testbed) -> Result<Self> {
         let metrics =
             testbed::Metrics::parse(testbed.cluster().kubectl(&["get", "--raw", "/metrics"]).await?)?;
         let count = |verb, group, resource| {
@@ -263,7 +263,7 @@ impl Requests {
         })
     }
 
-    fn since(&self, before: &Self) -> Self {
+    pub(super) fn since(&self, before: &Self) -> Self {
         Self { writes: self.writes - before.writes, pods_read: self.pods_read - before.pods_read }
     }
 }

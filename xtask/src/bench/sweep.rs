@@ -1,0 +1,104 @@
+//! The sweep of a libvirt host with 5,000 VMs, each of which a PeerPod tracks.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::{process::Lifetime, progress::Progress};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::ResourceExt as _;
+use peerpod_operator::install;
+use peers::libvirt::Libvirtd;
+use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
+use tokio::time::sleep;
+
+use super::{
+    figures::Figures,
+    peerpods::{Bench, CONCURRENCY, Requests},
+    usage,
+};
+use crate::release;
+
+/// VMs, and PeerPods of them.
+const VMS: usize = 5_000;
+/// Sweeps that are measured, of which the slowest counts.
+const SWEEPS: u32 = 3;
+/// The time between two.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How often the metrics are read meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(super) async fn run() -> Result<Figures> {
+    let mut progress = Progress::new(4);
+    progress.step("building the operator (release)");
+    let program = release::build(install::NAME, &["--quiet"])?;
+    progress.step("starting the control plane and libvirtd");
+    let dir = tempfile::tempdir()?;
+    let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
+    let libvirtd = Libvirtd::start(&dir.path().join("libvirtd"), Lifetime::Owned).await?;
+    let host = libvirtd.host();
+    let bench = Bench::new(&testbed, host).await?;
+    progress.step(format!("{VMS} VMs and PeerPods"));
+    let pods = bench.pods(VMS).await?;
+    let names: Vec<_> = pods.iter().map(|pod| vm_name(&pod.name_any())).collect();
+    let machines = host.start_pod_vms(&names).await?;
+    let recorded = pods
+        .iter()
+        .zip(&machines)
+        .map(async |(pod, machine)| bench.caa.record(pod, "libvirt", &machine.domain.uuid.to_string()).await);
+    stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+
+    progress.step(format!("{SWEEPS} sweeps"));
+    let settings = Settings::libvirt(&host.uri().to_string());
+    let with = |name: &str, argument: String| OperatorOptions {
+        arguments: vec![argument],
+        ..OperatorOptions::new(&program, dir.path().join(name), settings.clone())
+    };
+    let idle = Operator::start(&testbed, &with("idle", "--sweep=off".to_owned())).await?;
+    // The place of the settings is recorded, and everything is read.
+    bench.delete(5).await?;
+    let (_, without) = usage::memory(idle.process().identity().pid)?;
+    idle.stop().await?;
+    let interval = format!("--sweep-interval={}s", INTERVAL.as_secs());
+    let operator = Operator::start(&testbed, &with("sweeping", interval)).await?;
+    bench.delete(5).await?;
+    let before = Requests::read(&testbed).await?;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..SWEEPS {
+        slowest = slowest.max(sweep(&operator).await?);
+    }
+    let requests = Requests::read(&testbed).await?.since(&before);
+    let (_, peak) = usage::memory(operator.process().identity().pid)?;
+    let metrics = operator.metrics().await?;
+    let untracked = metrics.sum("peerpod_operator_untracked_resources", &[]);
+    ensure!(untracked < 0.5, "{untracked} VMs count as untracked");
+    progress.finish();
+
+    let mut figures = Figures::default();
+    figures.add("a sweep of 5,000 VMs and 5,000 PeerPods, the slowest of 3", slowest.as_secs_f64(), "s", 3.0);
+    figures.add("peak of resident memory, above the one without sweeps", peak - without, "MiB", 10.0);
+    figures.add("API writes of sweeps that find nothing", requests.writes, "", 0.0);
+    figures.tell("single Pods read by them", requests.pods_read, "");
+    Ok(figures)
+}
+
+/// Waits for the next sweep; tells how long it took.
+async fn sweep(operator: &Operator) -> Result<Duration> {
+    let newest = async || {
+        let metrics = operator.metrics().await?;
+        let newest = metrics.sum("peerpod_operator_sweep_last_listing_timestamp_seconds", &[]);
+        anyhow::Ok(Duration::try_from_secs_f64(newest)?)
+    };
+    let before = newest().await?;
+    let next = async {
+        loop {
+            let began = newest().await?;
+            if began > before {
+                // It shows when it is complete.
+                return Ok(UNIX_EPOCH.elapsed()?.saturating_sub(began));
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, next).await.context("there is no further sweep")?
+}
