@@ -3,7 +3,6 @@
 use std::{
     io::{self, BufWriter, ErrorKind, Write},
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
@@ -21,7 +20,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    provider::{CATALOGUE, Cloud, Openers, Opening, Target},
+    provider::{CATALOGUE, Openers, Target},
     settings::{Folders, Inspection},
     sweep::{ByHand, Mode, Search, Untracked},
 };
@@ -92,8 +91,9 @@ pub(super) fn sweep(args: SweepArgs) -> ExitCode {
 async fn search(args: SweepArgs) -> Result<(), String> {
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
-    let target = target(&args.folders.into(), &openers)?;
-    let search = Search::new(client, Metrics::new(&mut Registry::default()));
+    let metrics = Metrics::new(&mut Registry::default());
+    let target = target(&args.folders.into(), &openers, metrics.clone())?;
+    let search = Search::new(client, metrics);
     let mut by_hand = ByHand::new(search, target, args.grace, args.pause);
     let failed = |problem: crate::sweep::Problem| problem.to_string();
     by_hand.look().await.map_err(failed)?;
@@ -116,15 +116,13 @@ async fn search(args: SweepArgs) -> Result<(), String> {
 }
 
 /// The cloud of these settings.
-fn target(folders: &Folders, openers: &Openers) -> Result<Target, String> {
+fn target(folders: &Folders, openers: &Openers, metrics: Metrics) -> Result<Target, &'static str> {
     let inspection = Inspection::of(folders, CATALOGUE);
     let is_right = inspection.is_right();
     let settings = inspection.snapshot.filter(|_| is_right);
     let settings = settings.ok_or("the settings cannot be used; peerpod-operator check says why")?;
-    let cloud =
-        Cloud::named(settings.cloud()).ok_or("this version does not know the cloud of the settings")?;
-    let provider = openers.open(&settings, Opening::new(CALLS)).map(Arc::from);
-    Ok(Target { cloud, settings: Arc::new(settings), provider, has_former_places: false })
+    Target::open(settings, openers, CALLS, metrics)
+        .ok_or("this version does not know the cloud of the settings")
 }
 
 fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {

@@ -151,6 +151,22 @@ pub(crate) struct Target {
     pub(crate) has_former_places: bool,
 }
 
+impl Target {
+    /// The cloud of these settings, with a provider of its own for so many calls at once.
+    #[cfg(feature = "cli")]
+    pub(crate) fn open(
+        settings: Snapshot,
+        openers: &Openers,
+        calls: usize,
+        metrics: Metrics,
+    ) -> Option<Self> {
+        let cloud = Cloud::named(settings.cloud())?;
+        let provider = openers.open(&settings, Opening::new(calls));
+        let provider = provider.map(|it| decorate(it, cloud.name(), Limits::default(), metrics));
+        Some(Self { cloud, settings: Arc::new(settings), provider, has_former_places: false })
+    }
+}
+
 impl Source {
     fn target(&self) -> Option<Target> {
         let (generation, settings) = self.served.settings.current().ok()?;

@@ -27,9 +27,6 @@ use crate::{
     },
 };
 
-/// The most that one listing may show. What there is more cannot all be a cluster's.
-const MOST_LISTED: usize = 100_000;
-
 /// So many Pods are on a page of a list that has their names alone.
 const NAMES: u32 = 1000;
 
@@ -81,21 +78,13 @@ impl Search {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         let claims = ClusterClaims::new(&target.settings.common, self.cluster_uid().await);
         let mut listing = Vec::new();
-        let mut too_many = false;
         let take = &mut |page: Vec<Listed>| {
-            too_many |= listing.len() + page.len() > MOST_LISTED;
-            if !too_many {
-                listing.extend(page.into_iter().map(|listed| {
-                    let (proof, is_of_another) = (claims.proof(&listed), claims.is_of_another(&listed));
-                    Found { listed: Listed { tags: Vec::new(), ..listed }, proof, is_of_another }
-                }));
-            }
+            listing.extend(page.into_iter().map(|listed| {
+                let (proof, is_of_another) = (claims.proof(&listed), claims.is_of_another(&listed));
+                Found { listed: Listed { tags: Vec::new(), ..listed }, proof, is_of_another }
+            }));
         };
         provider.list(take).await?;
-        if too_many {
-            let message = format!("{} lists more than {MOST_LISTED} things", target.cloud);
-            return Err(Error::new(ErrorClass::Invalid, Message::public(message)).into());
-        }
         listing.shrink_to_fit();
         Ok(listing)
     }
