@@ -3,6 +3,7 @@
 pub mod adaptor;
 mod certificate;
 mod deployment;
+pub mod evictions;
 pub mod guard;
 mod jobs;
 mod metadata;

@@ -40,9 +40,9 @@ impl ByHand {
         let tracked = self.search.tracked(&self.target).await?;
         let mut candidates = Candidates::of(self.target.cloud, &listing, &tracked);
         self.search.spare_pods(&mut candidates).await?;
-        let untracked = candidates.untracked();
-        let findings = findings(&untracked, &mut self.sightings, now, self.patience);
-        Ok(Seen { younger: untracked.len() - findings.len(), findings })
+        let candidates = candidates.all();
+        let findings = findings(&candidates, &mut self.sightings, now, self.patience);
+        Ok(Seen { younger: candidates.len() - findings.len(), findings })
     }
 
     /// Deletes at most so many of what is provably this cluster's.

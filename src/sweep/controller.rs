@@ -64,7 +64,7 @@ impl Memory {
             let Listed { kind, id, name, .. } = &finding.found.listed;
             warn!(
                 ?kind, id, machine = name, since = %finding.since, verdict = finding.verdict.as_str(),
-                "no PeerPod tracks this, and it fits no Pod"
+                "no PeerPod records this"
             );
         }
         self.told = untracked.iter().map(key).collect();
@@ -165,13 +165,13 @@ impl Sweeper {
         let peerpods = self.store.state();
         let tracked = Tracked::of(target.cloud, peerpods.iter().map(|it| &**it));
         let mut candidates = Candidates::of(target.cloud, &listing, &tracked);
-        if !candidates.is_empty() {
+        if candidates.needs_pods() {
             self.search.spare_pods(&mut candidates).await?;
         }
         // Two rounds are never exactly one interval apart.
         let Options { grace, interval, .. } = self.options;
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
-        let untracked = findings(&candidates.untracked(), &mut memory.sightings, now, patience);
+        let untracked = findings(&candidates.all(), &mut memory.sightings, now, patience);
         memory.tell(&untracked);
         let lost = memory.suspects.round(self, target, &listing, &peerpods, now, patience.interval).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));

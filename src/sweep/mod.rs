@@ -49,6 +49,9 @@ pub use self::{
 pub const PERMISSIONS: &[Permission] =
     &[Permission::new("", &["namespaces"], &["get"]).named(&[CLUSTER_NAMESPACE])];
 
+/// What [`LostVms::DeletePod`] may do in the cluster besides.
+pub const EVICTIONS: &[Permission] = &[Permission::new("", &["pods/eviction"], &["create"])];
+
 /// The namespace whose UID tells clusters apart.
 const CLUSTER_NAMESPACE: &str = "kube-system";
 

@@ -1,8 +1,9 @@
 //! What a listing of a cloud means. Pure *(no client, no clock)*.
 //!
 //! What always holds:
-//! - Nothing that a PeerPod records, and nothing whose name a Pod or the Pod of a PeerPod may have, is a [`Finding`]. It does not
-//!   matter whether that Pod is a peer pod, or whether the PeerPod still has its finalizer: cloud-api-adaptor may serve it again.
+//! - Nothing that a PeerPod records is a [`Finding`], whether or not the PeerPod still has its finalizer.
+//! - What no PeerPod records, but a Pod or the Pod of a PeerPod may have by its name, is [`Verdict::Spared`], whether or not that Pod
+//!   is a peer pod: the Pod may run on it.
 //! - Nothing is a finding before it was seen twice, an interval apart, and is as old as the grace says.
 //! - [`Verdict::Delete`] requires proof that it is this cluster's, a deletion that takes no user's data, and that this process, by
 //!   its own clock, has seen it for as long as [`Patience::watch`] says, which is the grace where no person looks on. The cloud's
@@ -59,28 +60,32 @@ impl Tracked {
         self.stems.extend(owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit)));
     }
 
-    fn means(&self, found: &Found) -> bool {
-        let by_stem = |name: &str| stem(name).is_some_and(|stem| self.stems.contains(stem));
+    /// Whether a PeerPod records it, or the VM that it came with.
+    fn records(&self, found: &Found) -> bool {
         let Listed { id, name, vm, .. } = &found.listed;
         self.ids.contains(id)
             // Some lists know more of an identifier than a PeerPod records.
             || self.ids.contains(name)
-            || by_stem(name)
-            || match vm {
-                Some(VmRef::Id(vm)) => self.ids.contains(vm),
-                Some(VmRef::Name(vm)) => by_stem(vm),
-                None => false,
-            }
+            || matches!(vm, Some(VmRef::Id(vm)) if self.ids.contains(vm))
     }
 }
 
-/// What a listing showed and no PeerPod means.
+/// What a listing showed and no PeerPod records.
 #[derive(Debug)]
 pub struct Candidates<'a> {
     cloud: &'static Cloud,
     found: Vec<&'a Found>,
     /// The stems of their names, and whether a Pod may have it.
     stems: HashMap<&'a str, bool>,
+}
+
+/// Something that no PeerPod records.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// What it is.
+    pub found: &'a Found,
+    /// Whether a Pod, or the Pod of a PeerPod, may have it by its name.
+    pub is_spared: bool,
 }
 
 impl<'a> Candidates<'a> {
@@ -99,14 +104,15 @@ impl<'a> Candidates<'a> {
             (_, None) => true,
         };
         let found = listing.iter().filter(|it| !it.is_of_another).filter(may_be);
-        let found: Vec<_> = found.filter(|it| !tracked.means(it)).collect();
-        let stems = found.iter().filter_map(|it| pod_stem(it)).map(|stem| (stem, false)).collect();
+        let found: Vec<_> = found.filter(|it| !tracked.records(it)).collect();
+        let stems = found.iter().filter_map(|it| pod_stem(it));
+        let stems = stems.map(|stem| (stem, tracked.stems.contains(stem))).collect();
         Self { cloud, found, stems }
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.found.is_empty()
+    /// Whether the names of Pods may spare one more.
+    pub fn needs_pods(&self) -> bool {
+        self.stems.values().any(|spared| !spared)
     }
 
     /// A Pod with this name exists.
@@ -116,12 +122,12 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Those that are meant by nothing.
-    pub fn untracked(self) -> Vec<&'a Found> {
+    /// All of them.
+    pub fn all(self) -> Vec<Candidate<'a>> {
         let Self { found, stems, .. } = self;
         let is_spared =
             |it: &Found| pod_stem(it).is_some_and(|stem| stems.get(stem).copied().unwrap_or(false));
-        found.into_iter().filter(|it| !is_spared(it)).collect()
+        found.into_iter().map(|found| Candidate { found, is_spared: is_spared(found) }).collect()
     }
 }
 
@@ -160,7 +166,7 @@ pub struct Moment {
     pub by_day: Timestamp,
 }
 
-/// Something untracked that is old enough to be told.
+/// Something that no PeerPod records and that is old enough to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it is.
@@ -171,7 +177,7 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// What to do about something untracked.
+/// What to do about a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It is provably this cluster's, and old enough.
@@ -182,11 +188,13 @@ pub enum Verdict {
     Unproven,
     /// It does not say which VM it came with, or it is a disk: a person has to look at it.
     ByHand,
+    /// A Pod of this name exists and may run on it.
+    Spared,
 }
 
 impl Verdict {
     /// All.
-    pub const ALL: [Self; 4] = [Self::Delete, Self::Watch, Self::Unproven, Self::ByHand];
+    pub const ALL: [Self; 5] = [Self::Delete, Self::Watch, Self::Unproven, Self::ByHand, Self::Spared];
 
     /// The metric label.
     pub const fn as_str(self) -> &'static str {
@@ -195,20 +203,21 @@ impl Verdict {
             Self::Watch => "watch",
             Self::Unproven => "unproven",
             Self::ByHand => "by_hand",
+            Self::Spared => "spared",
         }
     }
 }
 
-/// What of the untracked is to be told and done. Notes in `sightings` what was seen.
+/// What of these is to be told and done. Notes in `sightings` what was seen.
 pub fn findings(
-    untracked: &[&Found],
+    candidates: &[Candidate<'_>],
     sightings: &mut Sightings,
     now: Moment,
     patience: Patience,
 ) -> Vec<Finding> {
     sightings.begin();
     let mut findings = Vec::new();
-    for found in untracked {
+    for Candidate { found, is_spared } in candidates {
         let seen = sightings.saw(&found.listed, now);
         let seen_for = now.by_process.saturating_duration_since(seen.by_process);
         let since = found.listed.created.unwrap_or(seen.by_day);
@@ -218,6 +227,7 @@ pub fn findings(
         }
         let by_id = matches!(found.listed.vm, Some(VmRef::Id(_)));
         let verdict = match &found.proof {
+            _ if *is_spared => Verdict::Spared,
             _ if found.listed.kind != Resource::Vm && !by_id => Verdict::ByHand,
             _ if found.listed.kind == Resource::Disk => Verdict::ByHand,
             None => Verdict::Unproven,

@@ -138,7 +138,8 @@ impl Search {
             let mut candidates = Candidates::of(target.cloud, &left, &tracked);
             self.spare_pods(&mut candidates).await?;
             let read = Instant::now();
-            let mut untracked: Vec<_> = candidates.untracked().into_iter().cloned().collect();
+            let untracked = candidates.all().into_iter().filter(|it| !it.is_spared);
+            let mut untracked: Vec<_> = untracked.map(|it| it.found.clone()).collect();
             let mut done = 0;
             for found in untracked.iter().take_while(|_| read.elapsed() < FRESH) {
                 done += 1;

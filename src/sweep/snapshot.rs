@@ -45,7 +45,7 @@ pub struct CloudSnapshot {
     pub more_lost: usize,
 }
 
-/// A VM, or what came with one, that no PeerPod tracks and that fits no Pod.
+/// A VM, or what came with one, that no PeerPod records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Untracked {
@@ -129,6 +129,9 @@ const fn action(verdict: Verdict, mode: Mode) -> &'static str {
         (Verdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
         (Verdict::Watch, _) => "kept; not seen for --sweep-grace yet",
         (Verdict::Unproven, _) => "kept: nothing proves that it is this cluster's; delete it by hand",
+        (Verdict::Spared, _) => {
+            "kept: the Pod of this name may run on it; nothing deletes it while that Pod exists"
+        }
         (Verdict::ByHand, _) => "kept: the sweep never deletes such a thing; delete it by hand",
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests stand on.
 
 mod clear;
+pub mod clouds;
 pub mod refusal;
 
 use std::{

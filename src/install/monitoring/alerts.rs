@@ -67,10 +67,10 @@ pub const ALERTS: [Alert; 11] = [
     },
     Alert {
         name: "PeerPodVMsUntracked",
-        expression: "sum by (provider, kind) (peerpod_operator_untracked_resources{verdict=~\"unproven|by_hand\"}) > 0",
+        expression: "sum by (provider, kind) (peerpod_operator_untracked_resources{verdict=~\"unproven|by_hand|spared\"}) > 0",
         patience: "1h",
-        meaning: "the cloud has VMs, or what came with them, that no PeerPod tracks; the sweep never deletes these, because nothing \
-             proves that they are this cluster's, or because they may hold data",
+        meaning: "the cloud has VMs, or what came with them, that no PeerPod records; the sweep never deletes these, because nothing \
+             proves that they are this cluster's, because a Pod of their name may run on them, or because they may hold data",
         action: "`peerpod-operator status` lists them; delete in the cloud what nobody uses; if a tag or the place proves that pod \
              VMs are this cluster's, declare that in the settings",
     },

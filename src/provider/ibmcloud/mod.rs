@@ -59,6 +59,7 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[ibm_iam::TOKEN],
+    pod_labels: &[],
     permissions: &[],
     open,
 };

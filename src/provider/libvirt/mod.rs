@@ -55,6 +55,7 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: false,
     instance_type: None,
     volumes: &[SSH_KEY],
+    pod_labels: &[],
     permissions: &[],
     open,
 };

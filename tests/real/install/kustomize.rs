@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPodConfig,
-    install::{self, removal},
+    install::{self, evictions, removal},
     provider::CLOUDS,
     settings::{Common, Key},
 };
@@ -104,6 +104,11 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
                 ensure!(!values.is_empty(), "{provider} lacks {name}");
                 let empty = values.iter().all(|value| *value == "");
                 ensure!(*name == "CLOUD_PROVIDER" || !required || empty, "{provider}: {name} is {values:?}");
+            }
+            let pods = objects.iter().find(|it| it["kind"] == "Deployment").context("no Deployment")?;
+            let labels = &pods["spec"]["template"]["metadata"]["labels"];
+            for (label, value) in provider.pod_labels {
+                ensure!(labels[*label] == *value, "{provider}: {labels}");
             }
             let dry =
                 ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"];
@@ -216,6 +221,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 "cert-manager" => &["Certificate", "Issuer"],
                 "dashboard" => &["ConfigMap"],
                 "deny-guard" => &["ValidatingAdmissionPolicyBinding"],
+                "evict-lost-pods" => &["ClusterRole", "ClusterRoleBinding", "Deployment"],
                 "disruption-budget" => &["PodDisruptionBudget"],
                 "network-policies" => &["NetworkPolicy", "NetworkPolicy"],
                 "no-guard" => &[],
@@ -231,6 +237,10 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 "secure-metrics" => {
                     let arguments = new[3]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
                     ensure!(fewer == 1 && arguments.contains("--metrics-secure=true"), "{arguments}");
+                }
+                "evict-lost-pods" => {
+                    let arguments = new[2]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+                    ensure!(fewer == 1 && arguments.contains(evictions::ARGUMENT), "{arguments}");
                 }
                 "deny-guard" => ensure!(new[0]["spec"]["validationActions"][0] == "Deny", "{new:?}"),
                 _ => {}

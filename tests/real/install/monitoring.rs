@@ -203,7 +203,7 @@ const CASES: [Case; 30] = [
         alert: "PeerPodVMsUntracked",
         series: &[
             ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "unproven"), A], "2x120"),
-            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "by_hand"), A], "0x120"),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "spared"), A], "0x120"),
         ],
         quiet: &[59],
         fires: Some((60, &[LIBVIRT, ("kind", "vm")])),

@@ -3,12 +3,10 @@
 use std::fmt::Debug;
 
 use anyhow::{Result, ensure};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{
     Api, Resource, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
-    core::NamespaceResourceScope,
+    api::{DeleteParams, ListParams},
 };
 use peerpod_operator::{
     NAMESPACE,
@@ -16,14 +14,10 @@ use peerpod_operator::{
     names::PLACES,
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use testbed::{
     Testbed,
     wait::{self, DEADLINE},
 };
-
-/// Objects removed at the same time.
-const CONCURRENCY: usize = 16;
 
 /// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
 /// lease, no place is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
@@ -36,8 +30,8 @@ pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     if config_maps.get_opt(PLACES).await?.is_some() {
         config_maps.delete(PLACES, &DeleteParams::default()).await?;
     }
-    remove_all::<PeerPod>(testbed).await?;
-    remove_all::<PeerPodConfig>(testbed).await?;
+    removed::<PeerPod>(testbed).await?;
+    removed::<PeerPodConfig>(testbed).await?;
     // What keeps the operator learns a moment later that there are none.
     let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
     wait::eventually("no Deployment is left", DEADLINE, async || {
@@ -47,20 +41,13 @@ pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     .await
 }
 
-/// Removes all objects of a kind, which no operator runs to release.
-async fn remove_all<K>(testbed: &Testbed) -> Result<()>
+/// Removes all objects of a kind, and waits until the API server shows none.
+async fn removed<K>(testbed: &Testbed) -> Result<()>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
+    testbed.remove_all::<K>().await?;
     let all: Api<K> = Api::all(testbed.client());
-    let removals = all.list(&ListParams::default()).await?.items.into_iter().map(|left| async move {
-        let (name, namespace) = (left.name_any(), left.namespace().unwrap_or_default());
-        let api: Api<K> = Api::namespaced(testbed.client(), &namespace);
-        let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
-        wait::unless_gone(api.patch(&name, &PatchParams::default(), &released).await)?;
-        wait::unless_gone(api.delete(&name, &DeleteParams::default()).await)
-    });
-    stream::iter(removals).buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
     wait::eventually(&format!("no {} are left", K::plural(&())), DEADLINE, async || {
         let left = all.list_metadata(&ListParams::default().limit(1)).await?.items;
         ensure!(left.is_empty(), "{} is left", left[0].name_any());

@@ -1,8 +1,10 @@
 //! PeerPods of running Pods whose VM is gone or off, and PeerPods that record none.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
-use peerpod_operator::{NAMESPACE, install};
+use peerpod_operator::install::{Options, evictions};
 use testbed::{
     vm_name,
     wait::{self, DEADLINE},
@@ -72,11 +74,12 @@ fn a_lost_vm_is_said_on_the_pod_and_the_peerpod_until_it_is_back() -> Result<()>
 fn a_pod_that_lost_its_vm_is_evicted_on_request_and_no_other() -> Result<()> {
     sweeping(&[], &["--lost-vms=delete-pod"], async |alone| {
         let scene = alone.scene();
-        let role = "--clusterrole=evict-lost-pods";
-        let account = format!("--serviceaccount={NAMESPACE}:{}", install::NAME);
-        let rights = ["--verb=create", "--resource=pods/eviction"];
-        scene.kubectl(&[&["create", "clusterrole", "evict-lost-pods"], &rights[..]].concat()).await?;
-        scene.kubectl(&["create", "rolebinding", "evict-lost-pods", role, &account]).await?;
+        let dir = tempfile::tempdir()?;
+        for (number, object) in evictions::objects(&Options::default())?.iter().enumerate() {
+            let file = dir.path().join(format!("{number}.json"));
+            fs::write(&file, object.to_string())?;
+            scene.kubectl(&["apply", "--filename", file.to_str().context("UTF-8")?]).await?;
+        }
         let gone = scene.pod_with_vm("gone").await?;
         // Anybody may write a PeerPod that names a VM which never was.
         let pod = scene.pods.run("accused").await?;

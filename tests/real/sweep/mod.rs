@@ -1,12 +1,14 @@
 //! The sweep: what a libvirtd has that no PeerPod tracks, and PeerPods whose VM is gone or off.
 
 mod by_hand;
+mod clouds;
 mod lost;
 mod untracked;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use testbed::{
@@ -52,11 +54,16 @@ async fn untracked(operator: &Operator, kind: &str, verdict: &str) -> Result<f64
 
 /// Waits until everything that is there now has been listed for longer than the grace, and twice.
 async fn swept(operator: &Operator) -> Result<()> {
-    let enough = UNIX_EPOCH.elapsed()? + 2 * GRACE;
+    swept_at(operator, |_| true).await
+}
+
+/// The same at these clouds.
+async fn swept_at(operator: &Operator, counts: impl Fn(&str) -> bool) -> Result<()> {
+    let enough = Timestamp::now() + 2 * GRACE;
     wait::eventually("the sweep has seen everything for long enough", DEADLINE, async || {
-        let metrics = operator.metrics().await?;
-        let newest = metrics.sum("peerpod_operator_sweep_last_listing_timestamp_seconds", &[]);
-        ensure!(newest > enough.as_secs_f64(), "the newest listing is of {newest}");
+        let snapshot = operator.sweep().await?;
+        let oldest = snapshot.clouds.iter().filter(|it| counts(&it.cloud)).map(|it| it.listed).min();
+        ensure!(oldest.flatten().is_some_and(|it| it > enough), "the oldest listing is of {oldest:?}");
         Ok(())
     })
     .await

@@ -75,6 +75,7 @@ fn without_proof_a_vm_is_reported_and_stays() -> Result<()> {
         for (kind, verdict, expected) in [
             ("vm", "unproven", 1.0),
             ("vm", "delete", 0.0),
+            ("vm", "spared", 1.0),
             ("disk", "by_hand", 1.0),
             ("disk", "delete", 0.0),
         ] {

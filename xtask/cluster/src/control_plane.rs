@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -162,6 +162,11 @@ impl Cluster {
     /// The API server's address: `https://IP:PORT`.
     pub fn server_url(&self) -> String {
         self.plan.server_url()
+    }
+
+    /// Where etcd answers, without TLS.
+    pub fn etcd(&self) -> SocketAddr {
+        (self.plan.address.ip, self.plan.address.etcd).into()
     }
 
     /// The certificate of the authority that signed the API server's.

@@ -122,7 +122,7 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
         ),
         config_map_generator: vec![generator(CONFIG_MAP, "settings.env")],
         secret_generator: vec![generator(SECRET, "credentials.env")],
-        patches: tokens(provider)?,
+        patches: identity(provider)?,
         ..Kustomization::new()
     };
     let about = format!(
@@ -144,9 +144,15 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     Ok(files)
 }
 
-/// Gives the operator's Pods the tokens by which they are known to this cloud.
-fn tokens(provider: &Cloud) -> Result<Vec<Value>> {
+/// Gives the operator's Pods the tokens and labels by which they are known to this cloud.
+fn identity(provider: &Cloud) -> Result<Vec<Value>> {
     let mut patches = Vec::new();
+    for (name, value) in provider.pod_labels {
+        // By JSON patch, `/` in a name is `~1`.
+        let label = format!("/spec/template/metadata/labels/{}", name.replace('/', "~1"));
+        let patch = operation("add", &label, &(*value).into())?;
+        patches.push(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }));
+    }
     for (volume, mount) in token_volumes(provider) {
         for (path, part) in [("volumes", to_value(volume)?), ("containers/0/volumeMounts", to_value(mount)?)]
         {
@@ -241,6 +247,12 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: Vec::new(),
         },
         Choice {
+            name: "evict-lost-pods",
+            about: "The operator evicts Pods whose VM is gone or off, as disruption budgets allow.",
+            objects: install::evictions::objects(options)?.into(),
+            patches: vec![argument(install::evictions::ARGUMENT)?],
+        },
+        Choice {
             name: "deny-guard",
             about: "The guard refuses writes that it otherwise only warns about.",
             objects: Vec::new(),
@@ -271,14 +283,18 @@ fn dashboard(options: &Options) -> Result<Value> {
 }
 
 fn secure_metrics() -> Result<Vec<Value>> {
-    let argument =
-        operation("add", "/spec/template/spec/containers/0/args/-", &"--metrics-secure=true".into())?;
     let endpoint = monitoring::secure_endpoint(monitoring::TOKEN_SECRET);
     let endpoint = operation("replace", "/spec/podMetricsEndpoints/0", &endpoint)?;
     Ok(vec![
-        json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": argument }),
+        argument("--metrics-secure=true")?,
         json!({ "target": { "kind": "PodMonitor", "name": install::NAME }, "patch": endpoint }),
     ])
+}
+
+/// One more argument of the operator.
+fn argument(argument: &str) -> Result<Value> {
+    let patch = operation("add", "/spec/template/spec/containers/0/args/-", &argument.into())?;
+    Ok(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }))
 }
 
 /// One change by JSON patch, as kustomize has it.

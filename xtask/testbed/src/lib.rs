@@ -34,6 +34,7 @@ pub mod repository;
 mod settings;
 mod shell;
 pub mod stand_in;
+mod storage;
 
 pub use byom_pool::BringYourOwn;
 pub use caa::{Caa, Vm, peerpod_object, vm_name};

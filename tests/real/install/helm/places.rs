@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, guard, metrics_rights, monitoring},
+    install::{APPLY_JOB, evictions, guard, metrics_rights, monitoring},
     names,
 };
 use serde_json::{Value, json};
@@ -222,6 +222,41 @@ fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Resul
         ensure!(pod["containers"][0]["volumeMounts"][5]["mountPath"] == folder, "{pod}");
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
+    })
+}
+
+#[test]
+fn evictions_bring_their_right() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for (value, expected) in [("false", 0), ("true", 2)] {
+            let objects = helm.rendered(&["--set", &format!("operator.evictLostPods={value}")]).await?;
+            let rights = objects.iter().filter(|it| it["metadata"]["name"] == evictions::ROLE).count();
+            ensure!(rights == expected, "{rights} objects with evictLostPods={value}");
+            let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
+            let evicts = pod["containers"][0]["args"].to_string().contains(evictions::ARGUMENT);
+            ensure!(evicts == (expected > 0), "{pod}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_operators_pods_have_the_labels_of_their_cloud_unless_a_value_says_otherwise() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let label = "azure.workload.identity/use";
+        let own = format!("operator.podLabels={}", json!({ label: "false" }));
+        for (values, expected) in [
+            (&["--set", "provider=libvirt"][..], Value::Null),
+            (&["--set", "provider=azure"], json!("true")),
+            (&["--set", "provider=azure", "--set-json", &own], json!("false")),
+        ] {
+            let objects = helm.rendered(values).await?;
+            let found = &of_kind(&objects, "Deployment")?["spec"]["template"]["metadata"]["labels"][label];
+            ensure!(*found == expected, "{values:?}: {found}");
+        }
+        Ok(())
     })
 }
 

@@ -50,6 +50,9 @@ const MARKS: [(&str, &str); 9] = [
 /// The annotation by which helm leaves an object where it is.
 const KEEP: &str = "helm.sh/resource-policy";
 
+/// Whether Pods that lost their VM are evicted.
+const EVICTS: &str = ".Values.operator.evictLostPods";
+
 fn options() -> Options {
     Options {
         namespace: NAMESPACE.to_owned(),
@@ -90,6 +93,7 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
     files.insert("monitoring", metrics::monitoring(&options)?);
     files.insert("dashboard", metrics::dashboard(&options)?);
     files.insert("metrics-rights", metrics::rights(&options)?);
+    files.insert("evictions", evictions(&options)?);
     files.insert("peerpodconfig", hooks::apply(&options)?);
     files.insert("drain", vec![hooks::drain(&options)?]);
     let printed =
@@ -113,6 +117,11 @@ pub(super) fn labelled(object: &Value, labels: &str) -> Result<Node> {
 pub(super) fn merged(values: &[&str]) -> String {
     let maps: Vec<_> = values.iter().map(|value| format!("(.Values.{value} | default dict)")).collect();
     format!("merge (dict) {}", maps.join(" "))
+}
+
+fn evictions(options: &Options) -> Result<Vec<Template>> {
+    let objects = install::evictions::objects(options)?;
+    objects.iter().map(|object| Ok((tree(object)?, Some(EVICTS.to_owned())))).collect()
 }
 
 fn name_and_kind(object: &Value) -> (&str, &str) {
@@ -200,6 +209,11 @@ fn deployment(node: &mut Node) -> Result<()> {
     )?;
     for cloud in CLOUDS {
         let when = format!("eq (toString .Values.provider) {:?}", cloud.name());
+        for (name, value) in cloud.pod_labels {
+            let unset = format!("and ({when}) (not (hasKey ({labels}) {name:?}))");
+            let value = Node::Plain((*value).into());
+            node.add("/spec/template/metadata/labels", Some(name), value, &unset)?;
+        }
         for (volume, mount) in token_volumes(cloud) {
             node.add(&format!("{POD}/volumes"), None, Node::Plain(to_value(volume)?), &when)?;
             node.add(&in_container("volumeMounts"), None, Node::Plain(to_value(mount)?), &when)?;
@@ -217,6 +231,7 @@ fn deployment(node: &mut Node) -> Result<()> {
         node.add(&in_container("args"), None, argument, expression)?;
     }
     metrics::secure(node, POD)?;
+    node.add(&in_container("args"), None, Node::Plain(install::evictions::ARGUMENT.into()), EVICTS)?;
     node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
     // The API server drops an empty value, so the installation has none either.
     let last = format!("{CONTAINER}/env/7");

@@ -80,6 +80,8 @@ pub(super) struct Operator {
     resources: Object,
     /// The operator's ServiceAccount.
     service_account: ServiceAccount,
+    /// Whether the operator evicts Pods whose VM is gone or off, as disruption budgets allow.
+    evict_lost_pods: bool,
     /// Additional arguments of `peerpod-operator run`. They override arguments that the chart sets.
     extra_args: Vec<String>,
     /// Additional environment variables. `[{name: PEERPOD_OPERATOR_LOG, value: "info,peerpod_operator=debug"}]` makes the

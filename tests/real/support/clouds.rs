@@ -1,0 +1,86 @@
+//! All clouds, served by one operator.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use peerpod_operator::provider::{
+    CLOUDS,
+    contract::{Behavior, Cannot, Example, Kind, Left},
+};
+use testbed::{MountedFolder, OperatorOptions, Testbed, contract::Played};
+
+use super::PROGRAM;
+
+/// A cloud with its name.
+pub struct CloudPeer {
+    pub name: &'static str,
+    played: Played,
+}
+
+impl CloudPeer {
+    /// All, with these further settings.
+    pub async fn start_all(testbed: &Testbed, settings: &[(&str, &str)]) -> Result<Vec<Self>> {
+        let all = CLOUDS.into_iter().map(async |cloud| {
+            let mut played = Played::start(cloud.name(), Some(testbed)).await.context(cloud.name())?;
+            let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            played.settings.config_map.extend(settings);
+            anyhow::Ok(Self { name: cloud.name(), played })
+        });
+        let all = try_join_all(all).await?;
+        ensure!(all.len() == 10, "{} clouds", all.len());
+        Ok(all)
+    }
+
+    /// The options of an operator for all of them, the first by its ordinary settings.
+    pub fn options(clouds: &[Self], dir: &Path) -> Result<OperatorOptions> {
+        let (first, further) = clouds.split_first().context("there is no cloud")?;
+        let mut arguments = Vec::new();
+        for Self { name, played } in further {
+            let settings =
+                MountedFolder::create(dir.join(format!("{name}-settings")), &played.settings.config_map)?;
+            let credentials =
+                MountedFolder::create(dir.join(format!("{name}-credentials")), &played.settings.secret)?;
+            let folders = [&settings, &credentials].map(|it| it.path().display().to_string()).join(",");
+            arguments.push(format!("--provider={name}={folders}"));
+        }
+        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), first.played.settings.clone());
+        Ok(OperatorOptions { arguments, ..options })
+    }
+
+    /// Something for the Pod of this name; none where the cloud has no such thing.
+    pub async fn make(&self, kind: Kind, pod: &str) -> Result<Option<Example>> {
+        self.possible(self.played.peer.make(kind, pod).await, &format!("making {kind:?} for {pod}"))
+    }
+
+    /// A pod VM that runs.
+    pub async fn make_vm(&self, pod: &str) -> Result<Example> {
+        self.make(Kind::Running, pod).await?.context("every cloud has VMs that run")
+    }
+
+    /// What is there of it.
+    pub async fn left(&self, example: &Example) -> Result<Left> {
+        let left = self.played.peer.left(example).await;
+        self.possible(left, "looking for a VM")?.context("every cloud shows its VMs")
+    }
+
+    /// Removes it behind the operator's back.
+    pub async fn remove(&self, example: &Example) -> Result<()> {
+        let removed = self.played.peer.remove(example).await;
+        self.possible(removed, "removing a VM")?.context("every cloud removes VMs")
+    }
+
+    /// Behaves so from now on. Whether there is such a thing.
+    pub async fn behave(&self, behavior: Behavior, example: &Example) -> Result<bool> {
+        let behaves = self.played.peer.behave(behavior, example).await;
+        Ok(self.possible(behaves, &format!("{behavior:?}"))?.is_some())
+    }
+
+    fn possible<T>(&self, outcome: Result<T, Cannot>, what: &str) -> Result<Option<T>> {
+        match outcome {
+            Ok(done) => Ok(Some(done)),
+            Err(Cannot::Here(_)) => Ok(None),
+            Err(Cannot::Failed(error)) => Err(anyhow::anyhow!("{}: {what}: {error}", self.name)),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Every cloud, swept by one operator.
+
+use std::{cell::OnceCell, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
+use kube::ResourceExt as _;
+use peerpod_operator::{
+    api::v1alpha1::PeerPod,
+    provider::contract::{Behavior, Example, Kind},
+};
+use peers::libvirt::Libvirtd;
+use testbed::{
+    Operator, OperatorOptions, Testbed,
+    wait::{self, DEADLINE},
+};
+
+use super::{swept, swept_at, uid_of_cluster};
+use crate::support::{Scene, alone_with, clouds::CloudPeer, condition};
+
+/// Addresses and interfaces bear the identifier of their VM there; elsewhere what is left is for a person.
+const REMAINS_GO: [&str; 2] = ["aws", "alibabacloud"];
+
+/// Their lists say nothing of power.
+const NO_POWER: [&str; 2] = ["azure", "byom"];
+
+/// Something at one of the clouds.
+struct At<'a> {
+    cloud: &'a CloudPeer,
+    pod: String,
+    example: Example,
+}
+
+impl<'a> At<'a> {
+    /// Something for a Pod that does not exist; none where the cloud has no such thing.
+    async fn make(cloud: &'a CloudPeer, kind: Kind, pod: &str) -> Result<Option<Self>> {
+        let pod = format!("{}-{pod}", cloud.name);
+        let made = cloud.make(kind, &pod).await?;
+        Ok(made.map(|example| Self { cloud, pod, example }))
+    }
+
+    /// A pod VM for a Pod that does not exist.
+    async fn vm(cloud: &'a CloudPeer, pod: &str) -> Result<Self> {
+        Self::make(cloud, Kind::Running, pod).await?.context("every cloud has VMs that run")
+    }
+
+    /// Has the Pod run, and a PeerPod record the VM.
+    async fn record(&self, scene: &Scene<'_>) -> Result<PeerPod> {
+        let owner = scene.pods.run(&self.pod).await?;
+        scene.caa.record(&owner, self.cloud.name, &self.example.id).await
+    }
+
+    async fn goes(&self) -> Result<()> {
+        wait::eventually(&format!("all of {} is gone", self.pod), 2 * DEADLINE, async || {
+            let left = self.cloud.left(&self.example).await?;
+            ensure!(!left.vm && left.belongings == 0, "there is {left:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stays(&self) -> Result<()> {
+        let left = self.cloud.left(&self.example).await?;
+        ensure!(left.vm, "{} is gone", self.pod);
+        Ok(())
+    }
+}
+
+/// A cloud with VMs of all kinds: what must go, what must stay, and what is lost.
+struct Swept<'a> {
+    cloud: &'a CloudPeer,
+    strays: Vec<At<'a>>,
+    bystanders: Vec<At<'a>>,
+    remains: Option<(At<'a>, usize)>,
+    tracked: String,
+    gone: String,
+    stopped: Option<String>,
+}
+
+impl<'a> Swept<'a> {
+    async fn fill(scene: &Scene<'_>, cloud: &'a CloudPeer) -> Result<Self> {
+        let (web, unrecorded) = (At::vm(cloud, "web").await?, At::vm(cloud, "unrecorded").await?);
+        let tracked = web.record(scene).await?.name_any();
+        scene.pods.run(&unrecorded.pod).await?;
+        let mut bystanders = vec![web, unrecorded];
+        bystanders.extend(At::make(cloud, Kind::Foreign, "foreign").await?);
+
+        let lost = At::vm(cloud, "gone").await?;
+        let gone = lost.record(scene).await?.name_any();
+        cloud.remove(&lost.example).await?;
+        let stopped = match At::make(cloud, Kind::Stopped, "stopped").await? {
+            Some(vm) if !NO_POWER.contains(&cloud.name) => Some(vm.record(scene).await?.name_any()),
+            _ => None,
+        };
+
+        // cloud-api-adaptor ended before it wrote a PeerPod, and somebody removed one while its VM was there.
+        let (crashed, removed) = (At::vm(cloud, "crashed").await?, At::vm(cloud, "removed").await?);
+        scene.caa.release(&removed.record(scene).await?).await?;
+        scene.pods.delete(&removed.pod).await?;
+        let remains = match At::make(cloud, Kind::Remains, "old").await? {
+            Some(old) => {
+                let left = cloud.left(&old.example).await?.belongings;
+                Some((old, left))
+            }
+            None => None,
+        };
+        Ok(Self { cloud, strays: vec![crashed, removed], bystanders, remains, tracked, gone, stopped })
+    }
+
+    /// Waits until what must go is gone, and what is lost is told.
+    async fn settles(&self, scene: &Scene<'_>) -> Result<()> {
+        for stray in &self.strays {
+            stray.goes().await?;
+        }
+        if let Some((old, _)) = self.remains.as_ref().filter(|_| REMAINS_GO.contains(&self.cloud.name)) {
+            old.goes().await?;
+        }
+        scene.held(&self.gone, "VMGone").await?;
+        if let Some(stopped) = &self.stopped {
+            scene.held(stopped, "VMStopped").await?;
+        }
+        Ok(())
+    }
+
+    async fn spares_others(&self, scene: &Scene<'_>) -> Result<()> {
+        for bystander in &self.bystanders {
+            bystander.stays().await?;
+        }
+        if let Some((old, before)) = self.remains.as_ref().filter(|_| !REMAINS_GO.contains(&self.cloud.name))
+        {
+            let left = self.cloud.left(&old.example).await?.belongings;
+            ensure!(left == *before, "{left} of {before} things are left of {}", old.pod);
+        }
+        let tracked = scene.peerpods.get(&self.tracked).await?;
+        ensure!(condition(&tracked).is_none(), "{:?}", tracked.status);
+        Ok(())
+    }
+
+    /// Lists end with an error: nothing is concluded until they are whole again.
+    async fn endures_half_lists(&self, scene: &Scene<'_>, operator: &Operator) -> Result<()> {
+        let web = &self.bystanders[0];
+        // The pool of byom is in the cluster: its trouble would be that of all. libvirt tells the time.
+        if ["byom", "libvirt"].contains(&self.cloud.name)
+            || !self.cloud.behave(Behavior::CutsListsOff, &web.example).await?
+        {
+            return Ok(());
+        }
+        let of_cloud = async || {
+            let snapshot = operator.sweep().await?;
+            let found = snapshot.clouds.into_iter().find(|it| it.cloud == self.cloud.name);
+            found.with_context(|| format!("{} is not shown", self.cloud.name))
+        };
+        wait::eventually(&format!("{} does not list everything", self.cloud.name), DEADLINE, async || {
+            of_cloud().await?.problem.context("it does").map(drop)
+        })
+        .await?;
+        let late = At::vm(self.cloud, "late").await?;
+        let before = of_cloud().await?.listed;
+        swept_at(operator, |cloud| cloud == "libvirt").await?;
+        ensure!(of_cloud().await?.listed == before, "half a list of {} counts", self.cloud.name);
+        late.stays().await?;
+        self.spares_others(scene).await?;
+        self.cloud.behave(Behavior::Well, &web.example).await?;
+        late.goes().await
+    }
+}
+
+#[test]
+fn at_every_cloud_strays_go_lost_vms_are_told_and_half_a_list_means_nothing() -> Result<()> {
+    let clouds = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+        let uid = uid_of_cluster(testbed).await?;
+        let all =
+            CloudPeer::start_all(testbed, &[("SWEEP_CLUSTER", &uid), ("SWEEP_EXCLUSIVE", "true")]).await?;
+        let mut options: OperatorOptions = CloudPeer::options(&all, dir)?;
+        let sweep = ["--sweep=delete", "--sweep-interval=1s", "--sweep-grace=3s", "--sweep-max=100"];
+        options.arguments.extend(sweep.map(str::to_owned));
+        let operator = Operator::start(testbed, &options).await;
+        ensure!(clouds.set(all).is_ok());
+        operator
+    };
+    alone_with(start, async |alone| {
+        let (scene, clouds) = (alone.scene(), clouds.get().context("they were started")?);
+        let all = try_join_all(clouds.iter().map(|cloud| Swept::fill(&scene, cloud))).await?;
+        try_join_all(all.iter().map(|it| it.settles(&scene))).await?;
+        swept(&alone.operator).await?;
+        try_join_all(all.iter().map(|it| it.spares_others(&scene))).await?;
+        try_join_all(all.iter().map(|it| it.endures_half_lists(&scene, &alone.operator))).await.map(drop)
+    })
+}
