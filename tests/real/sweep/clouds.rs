@@ -83,7 +83,10 @@ impl<'a> Swept<'a> {
         let tracked = web.record(scene).await?.name_any();
         scene.pods.run(&unrecorded.pod).await?;
         let mut bystanders = vec![web, unrecorded];
-        bystanders.extend(At::make(cloud, Kind::Foreign, "foreign").await?);
+        // Every allocation of a pool is a pod VM.
+        if cloud.name != "byom" {
+            bystanders.extend(At::make(cloud, Kind::Foreign, "foreign").await?);
+        }
 
         let lost = At::vm(cloud, "gone").await?;
         let gone = lost.record(scene).await?.name_any();

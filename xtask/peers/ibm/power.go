@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,8 +138,8 @@ func (call *powerCall) list() answer {
 		return *refused
 	}
 	all := []*models.PVMInstanceReference{}
-	for _, i := range call.cloud.machines {
-		if call.shows(i) {
+	for _, i := range slices.Clone(call.cloud.machines) {
+		if call.shows(i) && !call.cloud.look(i) {
 			all = append(all, i.reference())
 		}
 	}

@@ -127,11 +127,13 @@ func (call *vpcCall) list() answer {
 	if size := call.cloud.pageSize; size > 0 {
 		limit = min(limit, size)
 	}
+	start := query.Get("start")
 	all := slices.DeleteFunc(slices.Clone(call.cloud.machines), func(i *machine) bool {
-		return !call.shows(i, "is.instance.instance.list")
+		// What goes is not where a further page starts.
+		return !call.shows(i, "is.instance.instance.list") || start == "" && call.cloud.look(i)
 	})
 	begin := 0
-	if start := query.Get("start"); start != "" {
+	if start != "" {
 		begin = slices.IndexFunc(all, func(i *machine) bool { return i.id == start })
 		if begin < 0 {
 			return vpcError(http.StatusBadRequest, "invalid_value", "The `start` is not known.")
