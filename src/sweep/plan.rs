@@ -100,7 +100,7 @@ impl<'a> Candidates<'a> {
             (Resource::Vm, _) => it.listed.state != PowerState::Leaving && is_pod_vm(&it.listed.name),
             // While its VM is there, it is the VM that counts.
             (_, Some(VmRef::Id(vm))) => !vms.contains(&**vm),
-            (_, Some(VmRef::Name(vm))) => stem(vm).is_some() && !vms.contains(&**vm),
+            (_, Some(VmRef::Name(vm))) => is_pod_vm(vm) && !vms.contains(&**vm),
             (_, None) => true,
         };
         let found = listing.iter().filter(|it| !it.is_of_another).filter(may_be);

@@ -37,6 +37,10 @@ struct Thing {
     pod: usize,
     kind: Resource,
     bears: Bears,
+    /// The number of the VM that it came with, if it is none itself. Taken modulo the number of things.
+    of: usize,
+    /// Whether its name is none of cloud-api-adaptor's.
+    odd: bool,
     state: PowerState,
     /// Whose tag it has.
     tag: Option<usize>,
@@ -80,13 +84,15 @@ prop_compose! {
         pod in 0usize..4,
         kind in prop_oneof![6 => Just(Resource::Vm), 1 => Just(Resource::Disk), 1 => Just(Resource::Address), 1 => Just(Resource::Interface)],
         bears in prop::sample::select(vec![Bears::Name, Bears::Id, Bears::Nothing]),
+        of in 0usize..8,
+        odd in prop::bool::weighted(0.1),
         state in prop::sample::select(vec![PowerState::Running, PowerState::Stopped, PowerState::Leaving, PowerState::Unknown]),
         tag in prop::option::of(0usize..2),
         age in prop::option::of(-7200i64..7200),
         from in prop_oneof![3 => Just(0usize), 2 => 1..ROUNDS],
     ) -> Thing {
         let state = if kind == Resource::Vm { state } else { PowerState::Unknown };
-        Thing { pod, kind, bears, state, tag, age, from }
+        Thing { pod, kind, bears, of, odd, state, tag, age, from }
     }
 }
 
@@ -114,8 +120,17 @@ prop_compose! {
 }
 
 impl World {
+    /// The number of the VM that the thing with this number is, or came with.
+    fn vm_of(&self, number: usize) -> usize {
+        let thing = &self.things[number];
+        if thing.kind == Resource::Vm { number } else { thing.of % self.things.len() }
+    }
+
+    /// The name of the VM with this number, which may never have been there.
     fn name(&self, number: usize) -> String {
-        format!("{}{number:08x}", stem_of(&self.pods[self.things[number].pod], NAME_LIMIT))
+        let thing = &self.things[number];
+        let stem = stem_of(&self.pods[thing.pod], NAME_LIMIT);
+        if thing.odd { format!("{stem}template") } else { format!("{stem}{number:08x}") }
     }
 
     fn id(number: usize) -> String {
@@ -131,8 +146,8 @@ impl World {
             kind => Listed::new(kind, format!("r-{number}"), format!("r-{number}")),
         };
         let vm = (thing.kind != Resource::Vm).then_some(()).and(match thing.bears {
-            Bears::Name => Some(VmRef::Name(self.name(number))),
-            Bears::Id => Some(VmRef::Id(Self::id(number))),
+            Bears::Name => Some(VmRef::Name(self.name(self.vm_of(number)))),
+            Bears::Id => Some(VmRef::Id(Self::id(self.vm_of(number)))),
             Bears::Nothing => None,
         });
         Listed { created, state: thing.state, vm, tags: tags.into_iter().collect(), ..base }
@@ -187,7 +202,20 @@ impl World {
     fn is_recorded(&self, number: usize) -> bool {
         let thing = &self.things[number];
         let bears_id = thing.kind == Resource::Vm || thing.bears == Bears::Id;
-        bears_id && self.records.iter().any(|it| it.vm == Some(number))
+        bears_id && self.records.iter().any(|it| it.vm == Some(self.vm_of(number)))
+    }
+
+    /// Whether the thing with this number came with a VM that this round shows.
+    fn is_in_use(&self, number: usize, round: usize) -> bool {
+        let (thing, vm) = (&self.things[number], &self.things[self.vm_of(number)]);
+        let is_shown = vm.kind == Resource::Vm && vm.from <= round;
+        thing.kind != Resource::Vm && thing.bears != Bears::Nothing && is_shown
+    }
+
+    /// Whether the name of the VM that it is, or bears, is none of cloud-api-adaptor's.
+    fn is_odd(&self, number: usize) -> bool {
+        let thing = &self.things[number];
+        (thing.kind == Resource::Vm || thing.bears == Bears::Name) && self.things[self.vm_of(number)].odd
     }
 
     /// Whether a Pod may have it by its name, told in another way than the code under test tells it.
@@ -195,7 +223,7 @@ impl World {
         let thing = &self.things[number];
         let owners = self.records.iter().filter(|it| it.owned).map(|it| it.pod);
         let existing = (0..self.pods.len()).filter(|pod| self.exist[*pod]);
-        let stem = stem_of(&self.pods[thing.pod], NAME_LIMIT);
+        let stem = stem_of(&self.pods[self.things[self.vm_of(number)].pod], NAME_LIMIT);
         let named = owners.chain(existing).any(|pod| stem_of(&self.pods[pod], NAME_LIMIT) == stem);
         (thing.kind == Resource::Vm || thing.bears == Bears::Name) && named
     }
@@ -220,6 +248,8 @@ proptest! {
                 let number = World::number(finding);
                 let thing = &world.things[number];
                 prop_assert!(!world.is_recorded(number), "{finding:?}");
+                prop_assert!(!world.is_odd(number), "{finding:?}");
+                prop_assert!(!world.is_in_use(number, round), "its VM is there: {finding:?}");
                 prop_assert_eq!(world.is_spared(number), finding.verdict == Verdict::Spared, "{:?}", finding);
                 prop_assert!(round > thing.from, "seen once: {finding:?}");
                 if finding.verdict != Verdict::Delete {
@@ -244,7 +274,7 @@ proptest! {
         for (number, thing) in world.things.iter().enumerate() {
             let seen = INTERVAL * u32::try_from(ROUNDS - 1 - thing.from).unwrap();
             let is_due = thing.kind == Resource::Vm && thing.state != PowerState::Leaving && seen >= GRACE;
-            if !is_due || world.is_recorded(number) {
+            if !is_due || world.is_recorded(number) || thing.odd {
                 continue;
             }
             let finding = last.iter().find(|it| it.found.listed.id == World::id(number));
@@ -259,6 +289,19 @@ proptest! {
         let unique: HashSet<_> = last.iter().map(|it| (it.found.listed.kind, &it.found.listed.id)).collect();
         prop_assert_eq!(unique.len(), last.len());
     }
+}
+
+#[test]
+fn a_peerpod_that_records_less_than_the_list_shows_counts_for_all_of_that_name() {
+    let gcp = Cloud::named("gcp").unwrap();
+    let name = "podvm-a-1a2b3c4d";
+    let peerpod =
+        json!({ "metadata": { "name": "p" }, "spec": { "cloudProvider": "gcp", "instanceID": name } });
+    let tracked = Tracked::of(gcp, &[serde_json::from_value::<PeerPod>(peerpod).unwrap()]);
+    let path = format!("projects/p/zones/z/instances/{name}");
+    let listing =
+        [Found { listed: Listed::new(Resource::Vm, path, name), proof: None, is_of_another: false }];
+    assert!(Candidates::of(gcp, &listing, &tracked).all().is_empty());
 }
 
 #[test]

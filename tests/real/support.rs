@@ -159,19 +159,22 @@ pub fn run_on<S>(
 }
 
 fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
-    RUNTIME.block_on(async {
-        let _turn = TURNS.acquire().await?;
-        let free = FREE.lock().await.pop();
-        let mut testbed = match free {
-            Some(testbed) => testbed,
-            None => new_testbed(None).await?,
-        };
-        clear(&mut testbed).await.context("clearing away what the test before left")?;
-        work(&mut testbed).await?;
-        // After a failure nobody knows in which state a cluster is.
-        FREE.lock().await.push(testbed);
-        Ok(())
-    })
+    RUNTIME.block_on(with_own_cluster(work))
+}
+
+/// Does this with a cluster that nothing else uses meanwhile. Only one test may have two: several would wait for each other's.
+pub async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+    let _turn = TURNS.acquire().await?;
+    let free = FREE.lock().await.pop();
+    let mut testbed = match free {
+        Some(testbed) => testbed,
+        None => new_testbed(None).await?,
+    };
+    clear(&mut testbed).await.context("clearing away what the test before left")?;
+    work(&mut testbed).await?;
+    // After a failure nobody knows in which state a cluster is.
+    FREE.lock().await.push(testbed);
+    Ok(())
 }
 
 /// Like [`alone_with`], on a cluster of this older version, which ends with the test.

@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod clouds;
+mod clusters;
 mod lost;
 mod untracked;
 
