@@ -132,10 +132,11 @@ impl Iam {
         Ok(reply)
     }
 
-    /// What can be found out of the account and then, with a token, of the rest: whether machines are looked up and deleted.
-    pub(super) async fn examine(
+    /// What can be found out of the account and then, with a token, of these subjects.
+    pub(super) async fn examine<const N: usize>(
         &self,
-        rest: impl AsyncFnOnce() -> Result<[Finding; 2], Error>,
+        subjects: [&'static str; N],
+        rest: impl AsyncFnOnce() -> Result<[Finding; N], Error>,
     ) -> Result<Vec<Finding>, Error> {
         let account = match self.identity().await {
             Err(error) if error.class == ErrorClass::Transient => return Err(error),
@@ -144,7 +145,7 @@ impl Iam {
         let rest = if account.is_ok() {
             rest().await?
         } else {
-            [LOOK_UP, DELETE].map(|subject| Finding::untried(subject, "check has no access token"))
+            subjects.map(|subject| Finding::untried(subject, "check has no access token"))
         };
         Ok([Finding::tried("account", account)].into_iter().chain(rest).collect())
     }

@@ -20,6 +20,9 @@ const NOT_FOUND: [&str; 2] = ["not_found", "instance_not_found"];
 pub(super) struct Instance {
     pub(super) id: String,
     pub(super) name: String,
+    /// Its name in all of IBM Cloud. Lists alone need it.
+    #[serde(default)]
+    pub(super) crn: String,
     #[serde(default)]
     pub(super) created_at: Option<Timestamp>,
     status: String,
@@ -87,11 +90,16 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
+    let (code, message) = problem(&reply);
+    let is_absence = reply.status == StatusCode::NOT_FOUND && NOT_FOUND.contains(&&*code);
+    Err(reply.error(&code, &message, is_absence.then_some(ErrorClass::NotFound)))
+}
+
+/// The code and the message of an answer that is no success.
+pub(super) fn problem(reply: &Reply) -> (String, String) {
     let Problems { errors, trace } = serde_json::from_slice(&reply.body).unwrap_or_default();
     let Problem { code, message } = errors.into_iter().next().unwrap_or_default();
-    let is_absence = reply.status == StatusCode::NOT_FOUND && NOT_FOUND.contains(&&*code);
-    let message = format!("{message} (trace {trace})");
-    Err(reply.error(&code, &message, is_absence.then_some(ErrorClass::NotFound)))
+    (code, format!("{message} (trace {trace})"))
 }
 
 #[cfg(test)]

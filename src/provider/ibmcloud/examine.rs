@@ -2,17 +2,20 @@
 
 use super::{ACTIONS, IbmCloud, Instance};
 use crate::provider::{
-    Error, ErrorClass, Finding, POD_VM,
+    Error, ErrorClass, Finding, Listed, POD_VM, Provider as _,
     ibm_iam::{DELETE, LOOK_UP},
 };
 
+const LOOK_UP_TAGS: &str = "look up tags";
+
 impl IbmCloud {
-    /// Gets a token, and lists what deletions may list.
+    /// Gets a token, and lists what deletions and the sweep may list.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        self.iam.examine(async || self.examined_instances().await).await
+        let subjects = [LOOK_UP, LOOK_UP_TAGS, DELETE];
+        self.iam.examine(subjects, async || self.examined_instances().await).await
     }
 
-    async fn examined_instances(&self) -> Result<[Finding; 2], Error> {
+    async fn examined_instances(&self) -> Result<[Finding; 3], Error> {
         let (mut all, mut pod_vms) = (0, 0);
         let count = |instances: Vec<Instance>| {
             all += instances.len();
@@ -35,6 +38,23 @@ impl IbmCloud {
             }
         };
         let why = format!("VPC tells only at a deletion whether the credentials have {}", ACTIONS[2]);
-        Ok([look_up, Finding::untried(DELETE, why)])
+        Ok([look_up, self.examined_tags(pod_vms).await, Finding::untried(DELETE, why)])
+    }
+
+    /// Whether the sweep can list, where VPC shows so many pod VMs.
+    async fn examined_tags(&self, pod_vms: usize) -> Finding {
+        let mut tagged = 0;
+        let count = &mut |page: Vec<Listed>| tagged += page.iter().filter(|vm| !vm.tags.is_empty()).count();
+        let listed = self.list(count).await;
+        if listed.is_ok() && pod_vms == 0 {
+            let text = format!(
+                "there is no pod VM whose tags Global Search could show, so the credentials may lack {}",
+                ACTIONS[3]
+            );
+            return Finding::untried(LOOK_UP_TAGS, text);
+        }
+        let shown =
+            listed.map(|()| format!("Global Search shows tags of {tagged} instances named {POD_VM}…"));
+        Finding::tried(LOOK_UP_TAGS, shown)
     }
 }

@@ -12,6 +12,8 @@
 //! told VPC to delete them with the instance. The instance's status shows that it is being deleted, so a restart of the operator
 //! forgets nothing.
 //!
+//! A list takes the tags from Global Search first, then the instances from VPC.
+//!
 //! # Which answers mean absence
 //!
 //! | answer | what it means here |
@@ -22,6 +24,7 @@
 
 mod answer;
 mod examine;
+mod search;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -35,8 +38,11 @@ use async_trait::async_trait;
 use hyper::{Method, Request, body::Bytes, header};
 use operator_kit::Message;
 
-use self::answer::{Instance, Page, accepted};
 pub use self::settings::Settings;
+use self::{
+    answer::{Instance, Page, accepted},
+    search::Search,
+};
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
@@ -64,9 +70,13 @@ pub static CLOUD: Cloud = Cloud {
     open,
 };
 
-/// The actions of IAM that deletions need, and no others.
-pub const ACTIONS: [&str; 3] =
-    ["is.instance.instance.read", "is.instance.instance.list", "is.instance.instance.delete"];
+/// The actions of IAM that the operator needs, and no others. Lists alone need the last one, for tags.
+pub const ACTIONS: [&str; 4] = [
+    "is.instance.instance.read",
+    "is.instance.instance.list",
+    "is.instance.instance.delete",
+    "global-search-tagging.resource.read",
+];
 
 /// The version of the API, by its date.
 const VERSION: &str = "2025-01-07";
@@ -81,6 +91,7 @@ const PAGE: &str = "100";
 struct IbmCloud {
     client: Client,
     iam: Iam,
+    search: Search,
     /// The base URL of the region's API, without a slash at the end.
     base: String,
     /// Whether the credentials have shown a pod VM.
@@ -94,10 +105,11 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let base = settings::base(address).map_err(|_| {
         Error::new(ErrorClass::Invalid, "an address in the record of places is no endpoint of VPC")
     })?;
-    let Settings { api_key, profile, iam_endpoint, .. } = Settings::read(values);
+    let Settings { api_key, profile, iam_endpoint, search_endpoint, .. } = Settings::read(values);
     Ok(Box::new(IbmCloud {
         client: Client::new(Options::default())?,
         iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
+        search: Search::new(&search_endpoint)?,
         base,
         can_see: AtomicBool::new(false),
     }))
@@ -184,7 +196,7 @@ impl IbmCloud {
         let message = format!(
             "VPC shows neither the VM nor any other pod VM: either the VM is gone, or the credentials may not see it; give them {}, or, \
              if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}",
-            ACTIONS.join(", ")
+            ACTIONS[..3].join(", ")
         );
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
     }
@@ -218,18 +230,25 @@ impl Provider for IbmCloud {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let tags = self.search.tags(&self.iam).await?;
+        let mut listed = Ok(());
         let take = |instances: Vec<Instance>| {
             let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
-            // VPC has no tags of its own: users' tags are in another service.
-            let listed = |instance: Instance| Listed {
-                created: instance.created_at,
-                state: instance.power(),
-                ..Listed::new(Resource::Vm, instance.id, instance.name)
-            };
-            pages(pod_vms.map(listed).collect());
-            false
+            let page: Result<_, _> = pod_vms
+                .map(|instance| {
+                    Ok(Listed {
+                        created: instance.created_at,
+                        state: instance.power(),
+                        tags: tags.of(&instance)?,
+                        ..Listed::new(Resource::Vm, instance.id, instance.name)
+                    })
+                })
+                .collect();
+            listed = page.map(&mut *pages);
+            listed.is_err()
         };
-        self.pages("listing the instances", take).await
+        self.pages("listing the instances", take).await?;
+        listed
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

@@ -49,6 +49,10 @@ settings! {
         iam_endpoint: String = IBMCLOUD_IAM_ENDPOINT
             .default("https://iam.cloud.ibm.com/identity/token")
             .concerns_deletion(),
+        /// Endpoint of Global Search, which lists the tags of pod VMs. The operator alone reads it.
+        search_endpoint: String = IBMCLOUD_GLOBAL_SEARCH_ENDPOINT
+            .default("https://api.global-search-tagging.cloud.ibm.com")
+            .concerns_deletion(),
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("true"),
         /// Additional tags of pod VMs, separated by commas.
@@ -58,8 +62,10 @@ settings! {
 
 /// Where these settings look for VMs: the VPC API of one region.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
-    let Settings { api_key, profile, vpc_endpoint, iam_endpoint, .. } = Settings::read(values);
+    let Settings { api_key, profile, vpc_endpoint, iam_endpoint, search_endpoint, .. } =
+        Settings::read(values);
     let mut malformed: Vec<_> = ibm_iam::check("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint).into_iter().collect();
+    malformed.extend(ibm_iam::check("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", &search_endpoint));
     if api_key.is_none() && profile.is_none() {
         let problem = "it is empty, and so is IBMCLOUD_IAM_PROFILE_ID; set one of them".to_owned();
         malformed.push(Malformed { key: "IBMCLOUD_API_KEY", problem });

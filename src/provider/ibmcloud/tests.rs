@@ -48,6 +48,7 @@ fn settings_that_leave_the_region_open_or_send_a_key_anywhere_are_refused() {
         ("IBMCLOUD_VPC_ENDPOINT", "eu-de", "https"),
         ("IBMCLOUD_API_KEY", "", "IBMCLOUD_IAM_PROFILE_ID"),
         ("IBMCLOUD_IAM_ENDPOINT", "http://iam.example", "https"),
+        ("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", "http://search.example", "https"),
     ] {
         let mut pairs = good.to_vec();
         pairs.retain(|(name, _)| *name != key);

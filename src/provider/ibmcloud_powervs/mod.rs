@@ -262,6 +262,6 @@ impl Provider for PowerVs {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.iam.examine(async || self.examined_servers().await).await
+        self.iam.examine([LOOK_UP, DELETE], async || self.examined_servers().await).await
     }
 }

@@ -1,11 +1,11 @@
 //! IBM Cloud's VPC: what never counts as absence, what is refused, and who the operator may be.
 
-use std::{cell::OnceCell, fs, path::Path};
+use std::{cell::OnceCell, collections::HashSet, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, Stage,
+    Claim, Error, ErrorClass, InstanceId, Listed, Stage,
     cloud::Recorded,
     ibmcloud::{ACTIONS, CLOUD},
 };
@@ -153,18 +153,72 @@ fn check_says_which_permission_may_be_missing_and_deletes_nothing() -> Result<()
     run(async {
         let cloud = start().await?;
         let (output, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(output.status.success() && outcomes(&report) == ["works", "untried", "untried"], "{report}");
+        ensure!(
+            output.status.success() && outcomes(&report) == ["works", "untried", "untried", "untried"],
+            "{report}"
+        );
         ensure!(findings(&report)[1].1.contains("is.instance.instance.list"), "{report}");
-        cloud.peer.make(&Instance::named(OTHER_VM)).await?;
+        ensure!(findings(&report)[2].1.contains("global-search-tagging.resource.read"), "{report}");
+        cloud.peer.make(&Instance { old: true, ..Instance::named(OTHER_VM) }).await?;
         let (output, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(output.status.success() && outcomes(&report) == ["works", "works", "untried"], "{report}");
-        ensure!(findings(&report)[2].1.contains("is.instance.instance.delete"), "{report}");
+        ensure!(
+            output.status.success() && outcomes(&report) == ["works", "works", "works", "untried"],
+            "{report}"
+        );
+        ensure!(findings(&report)[3].1.contains("is.instance.instance.delete"), "{report}");
+        cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
+        let (_, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
+        ensure!(outcomes(&report) == ["works", "works", "fails", "untried"], "{report}");
         let mut settings = cloud.settings();
         settings.secret.insert("IBMCLOUD_API_KEY".to_owned(), "another-api-key".to_owned());
         let (output, report) = check(cloud.dir(), &settings, &[]).await?;
         assert_eq!(output.status.code(), Some(3), "{report}");
         ensure!(findings(&report)[0].1.contains("BXNIM0415E"), "{report}");
         ensure!(!cloud.requests().contains(&"DELETE".to_owned()), "check deletes");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
+    run(async {
+        let cloud = start().await?;
+        let (name, tags) = (vm_name("web"), ["coco-pod-vm:a", "env:test:b", "alone"]);
+        let id = cloud.peer.make(&Instance { tags: &tags, old: true, ..Instance::named(&name) }).await?;
+        cloud.peer.make(&Instance { old: true, ..Instance::named(OTHER_VM) }).await?;
+        cloud.peer.page_size(1).await?;
+        let list = async || -> Result<Result<Vec<Listed>, Error>> {
+            let mut listed = Vec::new();
+            Ok(cloud.open()?.list(&mut |page| listed.extend(page)).await.map(|()| listed))
+        };
+        let listed = list().await?.context("the list fails")?;
+        let of = |id: &str| listed.iter().find(|vm| vm.id == id).map(|vm| vm.tags.iter().cloned().collect());
+        let expected = [("coco-pod-vm", "a"), ("env", "test:b"), ("alone", "")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!((listed.len(), of(&id)), (2, Some(HashSet::from(expected))), "{listed:#?}");
+
+        let fails = async |what: &str, class: ErrorClass| -> Result<()> {
+            let listed = list().await?;
+            ensure!(listed.as_ref().is_err_and(|error| error.class == class), "{what}: {listed:?}");
+            cloud.peer.relay().forget_rules();
+            Ok(())
+        };
+        cloud.peer.relay().rule(|seen| seen.body.contains("search_cursor"), Does::CutOff);
+        fails("half of the second page", ErrorClass::Transient).await?;
+        for (what, status, body, class) in [
+            ("no page", 200, "{}", ErrorClass::Transient),
+            ("no right to search", 403, r#"{"errors":[{"code":"forbidden"}]}"#, ErrorClass::Unauthorized),
+            ("a 404", 404, r#"{"errors":[{"code":"not_found"}]}"#, ErrorClass::Invalid),
+            ("an outage", 503, "", ErrorClass::Transient),
+            ("nothing", 200, r#"{"items":[],"limit":100}"#, ErrorClass::Unauthorized),
+        ] {
+            cloud.answer("/v3/resources/search", status, body);
+            fails(what, class).await?;
+        }
+        // Who may not search is shown nothing. Deletions do not need it.
+        cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
+        fails("no right", ErrorClass::Unauthorized).await?;
+        assert_eq!(cloud.describe(&id).await?, Ok(Stage::Present));
         Ok(())
     })
 }

@@ -141,8 +141,8 @@ fn gcp_lists_vms() -> Result<()> {
 }
 
 #[test]
-fn ibmcloud_lists_vms_without_tags() -> Result<()> {
-    run(async { lists_vms("ibmcloud", &[Fact::Created, Fact::Power, Fact::Leaving]).await.map(drop) })
+fn ibmcloud_lists_vms_with_the_tags_of_global_search() -> Result<()> {
+    run(async { lists_vms("ibmcloud", &ALL).await.map(drop) })
 }
 
 #[test]

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -34,7 +35,9 @@ type cloud struct {
 	machines   []*machine
 	volumes    map[string]*volume
 	workspaces []*workspace
-	// The most instances on a page; 0 for as many as are asked for.
+	// What is left of each search, by its cursor.
+	searches map[string][]map[string]any
+	// The most instances and results on a page; 0 for as many as are asked for.
 	pageSize int
 	// How often an instance is seen while it is being deleted.
 	looks int
@@ -61,6 +64,10 @@ type machine struct {
 	// Whether a user's volume is attached to it, which stays when it goes.
 	UserData bool
 	Stopped  bool
+	// The tags that users gave to it.
+	Tags []string
+	// Whether it was made long ago.
+	Old bool
 
 	id       string
 	created  time.Time
@@ -77,7 +84,9 @@ type volume struct {
 }
 
 func newCloud() *cloud {
-	return &cloud{tokens: map[string]token{}, volumes: map[string]*volume{}, looks: 1}
+	return &cloud{
+		tokens: map[string]token{}, volumes: map[string]*volume{}, searches: map[string][]map[string]any{}, looks: 1,
+	}
 }
 
 func newID() string {
@@ -94,6 +103,9 @@ func newUUID() string {
 
 func (c *cloud) add(i *machine) *machine {
 	i.id, i.created = "0717_"+newID(), time.Now()
+	if i.Old {
+		i.created = i.created.Add(-24 * time.Hour)
+	}
 	if i.Workspace != "" {
 		i.id = newUUID()
 	}
@@ -103,6 +115,11 @@ func (c *cloud) add(i *machine) *machine {
 		c.volumes["r006-"+newID()] = &volume{i.id, false}
 	}
 	return i
+}
+
+// The name in all of IBM Cloud of something that is where an instance is.
+func (i *machine) crn(what, id string) string {
+	return fmt.Sprintf("crn:v1:bluemix:public:is:%s-1:a/%s::%s:%s", i.Region, i.Account, what, id)
 }
 
 func (c *cloud) find(id string) *machine {

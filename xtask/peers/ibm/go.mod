@@ -5,13 +5,13 @@ go 1.26
 require (
 	github.com/IBM-Cloud/power-go-client v1.16.2
 	github.com/IBM/go-sdk-core/v5 v5.23.2
+	github.com/IBM/platform-services-go-sdk v0.91.0
 	github.com/IBM/vpc-go-sdk v0.88.0
 	github.com/go-openapi/runtime v0.28.0
 	github.com/go-openapi/strfmt v0.27.0
 )
 
 require (
-	github.com/IBM/platform-services-go-sdk v0.91.0 // indirect
 	github.com/gabriel-vasile/mimetype v1.4.15 // indirect
 	github.com/go-logr/logr v1.4.2 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect

@@ -1,7 +1,7 @@
-// An IBM Cloud for tests: its endpoint for tokens, its VPC API and that of Power Virtual Server, at one address.
+// An IBM Cloud for tests: its endpoint for tokens, its VPC API, that of Power Virtual Server and Global Search, at one address.
 //
 // IBM's own libraries for Go, which cloud-api-adaptor uses as well, judge what goes in and out: each request must be, byte for byte,
-// the one that the library sends for the same call, and the library must be able to read each answer. This program adds what they
+// the one that the library sends for the same call (but for spaces in JSON), and the library must be able to read each answer. This program adds what they
 // lack: a state, an HTTP listener, and who may do what.
 package main
 
@@ -31,6 +31,7 @@ func main() {
 	routes.HandleFunc("GET "+servers, cloud.power(listServers))
 	routes.HandleFunc("GET "+servers+"/{id}", cloud.power(getServer))
 	routes.HandleFunc("DELETE "+servers+"/{id}", cloud.power(deleteServer))
+	routes.HandleFunc("POST /v3/resources/search", cloud.search)
 	cloud.control(routes)
 	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
 	fmt.Println("listening at", listener.Addr())

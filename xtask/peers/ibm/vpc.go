@@ -218,9 +218,7 @@ func (call *vpcCall) show(i *machine) vpcv1.Instance {
 		status = "stopped"
 	}
 	href := func(what, id string) *string { return text("%s/%s/%s", call.url, what, id) }
-	crn := func(what, id string) *string {
-		return text("crn:v1:bluemix:public:is:%s-1:a/%s::%s:%s", i.Region, i.Account, what, id)
-	}
+	crn := func(what, id string) *string { return core.StringPtr(i.crn(what, id)) }
 	attachments := []vpcv1.VolumeAttachmentReferenceInstanceContext{}
 	var boot *vpcv1.VolumeAttachmentReferenceInstanceContext
 	for id, v := range call.cloud.volumes {

@@ -2,7 +2,7 @@
 //!
 //! IBM has no stand-in of its cloud. The server in `xtask/peers/ibm/` has IBM's libraries for Go, which cloud-api-adaptor uses as
 //! well, send each call that it is asked for, and refuses a request that differs. The libraries read each answer, too. The endpoint
-//! for tokens, the VPC API of all regions and the API of Power Virtual Server are at the same address.
+//! for tokens, the VPC API of all regions, the API of Power Virtual Server and Global Search are at the same address.
 
 use std::path::Path;
 
@@ -64,6 +64,10 @@ pub struct Instance<'a> {
     pub stopped: bool,
     /// Whether a user's volume is attached to it.
     pub user_data: bool,
+    /// Its tags, as Global Search shows them.
+    pub tags: &'a [&'a str],
+    /// Whether it was made a day ago.
+    pub old: bool,
 }
 
 /// A VM of Power Virtual Server to be made.
@@ -108,7 +112,15 @@ pub struct Left {
 impl<'a> Instance<'a> {
     /// One in [`ACCOUNT`] and [`REGION`].
     pub fn named(name: &'a str) -> Self {
-        Self { account: ACCOUNT, region: REGION, name, stopped: false, user_data: false }
+        Self {
+            account: ACCOUNT,
+            region: REGION,
+            name,
+            stopped: false,
+            user_data: false,
+            tags: &[],
+            old: false,
+        }
     }
 }
 
@@ -159,7 +171,7 @@ impl Ibm {
         format!("http://{}/vpc/{region}/v1", self.0.relay.address())
     }
 
-    /// The URL of the API of Power Virtual Server.
+    /// The URL of the API of Power Virtual Server, and of Global Search.
     pub fn url(&self) -> String {
         format!("http://{}", self.0.relay.address())
     }
@@ -180,9 +192,10 @@ impl Ibm {
 
     /// Makes a VM of VPC, and gives its identifier.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
-        let Instance { account, region, name, stopped, user_data } = instance;
+        let Instance { account, region, name, stopped, user_data, tags, old } = instance;
         let wanted = json!({
             "Account": account, "Region": region, "Name": name, "Stopped": stopped, "UserData": user_data,
+            "Tags": tags, "Old": old,
         });
         self.machine(&wanted).await
     }
@@ -215,7 +228,7 @@ impl Ibm {
         self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
     }
 
-    /// Sets the most VMs on a page of a list.
+    /// Sets the most VMs on a page of a list or a search.
     pub async fn page_size(&self, size: u32) -> Result<()> {
         self.0.control.ask("pages", &size.into()).await.map(drop)
     }

@@ -14,8 +14,12 @@ use peers::ibm::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-const ACTIONS: [&str; 3] =
-    ["is.instance.instance.read", "is.instance.instance.list", "is.instance.instance.delete"];
+const ACTIONS: [&str; 4] = [
+    "is.instance.instance.read",
+    "is.instance.instance.list",
+    "is.instance.instance.delete",
+    "global-search-tagging.resource.read",
+];
 
 /// A server, and who asks it.
 struct Caller {
@@ -157,6 +161,57 @@ async fn an_account_sees_its_own_instances_alone_page_by_page() -> Result<()> {
     let (status, none) =
         caller.ask(Method::GET, &format!("{list}&version=2025-01-07"), &authorization, "").await?;
     assert_eq!((status, names(&none).len()), (200, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_search_shows_the_accounts_instances_with_their_tags_page_by_page() -> Result<()> {
+    let caller = Caller::start().await?;
+    let tagged = Instance { tags: &["cluster:test"], ..Instance::named("a") };
+    for instance in [tagged, Instance { region: OTHER_REGION, ..Instance::named("b") }] {
+        caller.peer.make(&instance).await?;
+    }
+    caller.peer.make(&Instance { account: OTHER_ACCOUNT, ..Instance::named("c") }).await?;
+    caller.peer.page_size(1).await?;
+    let bearer = caller.bearer(&KEY.replace('+', "%2B").replace('/', "%2F")).await?;
+    let search = async |authorization: &str, query: &str, body: &str| {
+        let headers = [("Authorization", authorization), ("Content-Type", "application/json")];
+        caller.ask(Method::POST, &format!("/v3/resources/search{query}"), &headers, body).await
+    };
+    // As IBM's library for Python sends it, and that for Go.
+    let spaced = r#"{"query": "family:is AND type:instance", "fields": ["crn", "tags"]}"#;
+    for (authorization, query, body, status) in [
+        ("Bearer x", "?limit=100", spaced, 401),
+        (&*bearer, "?limit=100&x=y", spaced, 400),
+        (&bearer, "?limit=0", spaced, 400),
+        (&bearer, "", r#"{"query":"*","sort":"name"}"#, 400),
+        (&bearer, "", r#"{"search_cursor":"another"}"#, 400),
+        (&bearer, "", "*", 400),
+        (&bearer, "?limit=100", &spaced.replace(": ", ":"), 200),
+    ] {
+        let (got, answer) = search(authorization, query, body).await?;
+        assert_eq!(got, status, "{query} {body}: {answer}");
+    }
+    let (_, none) = search(&bearer, "", r#"{"query":"family:is AND type:volume"}"#).await?;
+    assert_eq!(none["items"].as_array().map(Vec::len), Some(0), "{none}");
+
+    let (_, first) = search(&bearer, "?limit=100", spaced).await?;
+    assert_eq!(first["items"][0]["tags"][0], "cluster:test", "{first}");
+    assert!(first["items"][0]["name"].is_null(), "{first}");
+    let mut page = first;
+    for region in [OTHER_REGION, ""] {
+        let cursor = page["search_cursor"].as_str().context("no cursor")?;
+        let body = serde_json::json!({ "search_cursor": cursor }).to_string();
+        page = search(&bearer, "?limit=100", &body).await?.1;
+        let crn = page["items"][0]["crn"].as_str().unwrap_or_default();
+        assert!(crn.contains(region) && crn.is_empty() == region.is_empty(), "{page}");
+    }
+    assert!(page["search_cursor"].is_null(), "{page}");
+    // Without the right there is nothing.
+    caller.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
+    let bearer = caller.bearer(&KEY.replace('+', "%2B").replace('/', "%2F")).await?;
+    let (status, none) = search(&bearer, "?limit=100", spaced).await?;
+    assert_eq!((status, none["items"].as_array().map(Vec::len)), (200, Some(0)), "{none}");
     Ok(())
 }
 

@@ -78,11 +78,12 @@ impl Settings {
 
     /// Settings for a region of an [`Ibm`](peers::ibm::Ibm), with the API key of the operator.
     pub fn ibmcloud(cloud: &Ibm, region: &str) -> Self {
-        let (vpc, iam) = (cloud.vpc(region), cloud.iam());
+        let (vpc, iam, search) = (cloud.vpc(region), cloud.iam(), cloud.url());
         let config_map = [
             ("CLOUD_PROVIDER", "ibmcloud"),
             ("IBMCLOUD_VPC_ENDPOINT", &*vpc),
             ("IBMCLOUD_IAM_ENDPOINT", &*iam),
+            ("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", &*search),
         ];
         Self { config_map: pairs(config_map), secret: pairs([("IBMCLOUD_API_KEY", peers::ibm::KEY)]) }
     }

@@ -58,7 +58,7 @@ impl Peer for IbmCloud {
 
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
         let name = name_of(kind, pod);
-        let instance = Instance::named(&name);
+        let instance = Instance { tags: &["coco-pod-vm:a", "cluster:test"], ..Instance::named(&name) };
         let instance = match kind {
             Kind::Running | Kind::Foreign => instance,
             Kind::Stopped => Instance { stopped: true, ..instance },
