@@ -252,13 +252,17 @@ proptest! {
                 prop_assert!(!world.is_in_use(number, round), "its VM is there: {finding:?}");
                 prop_assert_eq!(world.is_spared(number), finding.verdict == Verdict::Spared, "{:?}", finding);
                 prop_assert!(round > thing.from, "seen once: {finding:?}");
+                let seen = INTERVAL * u32::try_from(round - thing.from).unwrap();
+                let passed = INTERVAL * u32::try_from(round).unwrap();
+                let age = thing.age.map(|age| age + i64::try_from(passed.as_secs()).unwrap());
+                let is_old = age.is_some_and(|age| age >= i64::try_from(GRACE.as_secs()).unwrap());
+                prop_assert!(is_old || seen >= GRACE, "too young: {finding:?}");
                 if finding.verdict != Verdict::Delete {
                     continue;
                 }
                 let is_ours = thing.tag == Some(0) || (thing.tag.is_none() && world.exclusive);
                 prop_assert!(is_ours, "{finding:?}");
                 // The cloud's clock counts for nothing.
-                let seen = INTERVAL * u32::try_from(round - thing.from).unwrap();
                 prop_assert!(seen >= GRACE, "seen for {seen:?} alone: {finding:?}");
                 prop_assert!(thing.kind != Resource::Disk, "{finding:?}");
                 prop_assert!(thing.kind == Resource::Vm || thing.bears == Bears::Id, "{finding:?}");

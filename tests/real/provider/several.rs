@@ -10,7 +10,7 @@ use peers::{
     libvirt::Libvirtd,
 };
 use testbed::{
-    MountedFolder, Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Operator, OperatorOptions, Settings, Testbed, vm_name,
     wait::{self, DEADLINE},
 };
 
@@ -19,11 +19,9 @@ use crate::support::{PROGRAM, alone_with};
 /// The options of an operator whose second cloud is this libvirt.
 fn beside_libvirt(first: Settings, dir: &Path, libvirtd: &Libvirtd) -> Result<OperatorOptions> {
     let further = Settings::libvirt(&libvirtd.host().uri().to_string());
-    let settings = MountedFolder::create(dir.join("libvirt-settings"), &further.config_map)?;
-    let credentials = MountedFolder::create(dir.join("libvirt-credentials"), &further.secret)?;
-    let folders = [&settings, &credentials].map(|it| it.path().display().to_string()).join(",");
-    let arguments = vec![format!("--provider=libvirt={folders}")];
-    Ok(OperatorOptions { arguments, ..OperatorOptions::new(PROGRAM, dir.join("operator"), first) })
+    let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), first);
+    options.add_cloud("libvirt", &further)?;
+    Ok(options)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use peerpod_operator::provider::{
     CLOUDS,
     contract::{Behavior, Cannot, Example, Kind, Left},
 };
-use testbed::{MountedFolder, OperatorOptions, Testbed, contract::Played};
+use testbed::{OperatorOptions, Testbed, contract::Played};
 
 use super::PROGRAM;
 
@@ -35,17 +35,11 @@ impl CloudPeer {
     /// The options of an operator for all of them, the first by its ordinary settings.
     pub fn options(clouds: &[Self], dir: &Path) -> Result<OperatorOptions> {
         let (first, further) = clouds.split_first().context("there is no cloud")?;
-        let mut arguments = Vec::new();
+        let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), first.played.settings.clone());
         for Self { name, played } in further {
-            let settings =
-                MountedFolder::create(dir.join(format!("{name}-settings")), &played.settings.config_map)?;
-            let credentials =
-                MountedFolder::create(dir.join(format!("{name}-credentials")), &played.settings.secret)?;
-            let folders = [&settings, &credentials].map(|it| it.path().display().to_string()).join(",");
-            arguments.push(format!("--provider={name}={folders}"));
+            options.add_cloud(name, &played.settings)?;
         }
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), first.played.settings.clone());
-        Ok(OperatorOptions { arguments, ..options })
+        Ok(options)
     }
 
     /// Something for the Pod of this name; none where the cloud has no such thing.

@@ -6,16 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cluster::{process::Lifetime, progress::Progress};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
-use peerpod_operator::{api::v1alpha1::PeerPod, install, provider::aws};
+use peerpod_operator::{
+    api::v1alpha1::PeerPod,
+    install,
+    provider::{CLOUDS, aws},
+};
 use peers::{Does, HttpRelay, aws::Moto, gcp::ComputeEngine, libvirt::Libvirtd};
-use testbed::{MountedFolder, Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
+use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, contract::Played, vm_name, wait};
 use tokio::time::sleep;
 
 use super::{
@@ -60,7 +64,7 @@ impl Bucket {
 }
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(4);
+    let mut progress = Progress::new(5);
     progress.step("building the operator (release)");
     let program = release::build(install::NAME, &["--quiet"])?;
     progress.step("starting the control plane and the clouds");
@@ -84,7 +88,7 @@ pub(super) async fn run() -> Result<Figures> {
         ("gcp", Settings::gcp(gcp.address(), Some(account))),
     ];
     for (cloud, settings) in &further {
-        options.arguments.push(further_cloud(cloud, settings, dir.path())?);
+        options.add_cloud(cloud, settings)?;
     }
     let operator = Operator::start(&testbed, &options).await?;
     let bench = Bench::new(&testbed, libvirtd.host()).await?;
@@ -110,19 +114,35 @@ pub(super) async fn run() -> Result<Figures> {
     figures.tell("refusals until the rate was learnt", f64::from(u32::try_from(refused.len() - late)?), "");
     figures.add_count("refusals after that", f64::from(u32::try_from(late)?), 0.0);
     operator.stop().await?;
+    progress.step("all clouds at once");
+    let idle = idle_with_all(&testbed, &program, dir.path()).await?;
+    figures.add("resident memory, idle, with all ten clouds", idle, "MiB", 18.0);
     progress.finish();
     Ok(figures)
 }
 
-/// The argument with which an operator serves this cloud, too.
-fn further_cloud(cloud: &str, settings: &Settings, dir: &Path) -> Result<String> {
-    let folder = |name: &str, data| {
-        let folder = MountedFolder::create(dir.join(format!("{cloud}-{name}")), data)?;
-        anyhow::Ok(folder.path().display().to_string())
-    };
-    let (settings, credentials) =
-        (folder("settings", &settings.config_map)?, folder("credentials", &settings.secret)?);
-    Ok(format!("--provider={cloud}={settings},{credentials}"))
+/// The memory of an operator that has listed each of all clouds, in MiB.
+async fn idle_with_all(testbed: &Testbed, program: &Path, dir: &Path) -> Result<f64> {
+    let all = CLOUDS.into_iter().map(async |cloud| {
+        let played = Played::start(cloud.name(), Some(testbed)).await.context(cloud.name())?;
+        anyhow::Ok((cloud.name(), played))
+    });
+    let all = try_join_all(all).await?;
+    let ((_, first), further) = all.split_first().context("there is no cloud")?;
+    let mut options = OperatorOptions::new(program, dir.join("operator-of-all"), first.settings.clone());
+    for (cloud, played) in further {
+        options.add_cloud(cloud, &played.settings)?;
+    }
+    let operator = Operator::start(testbed, &options).await?;
+    wait::eventually("all clouds are listed", PATIENCE, async || {
+        let listed = operator.sweep().await?.clouds.iter().filter(|it| it.listed.is_some()).count();
+        ensure!(listed == all.len(), "{listed} of {} are", all.len());
+        Ok(())
+    })
+    .await?;
+    let idle = idle(&operator)?;
+    operator.stop().await?;
+    Ok(idle)
 }
 
 fn idle(operator: &Operator) -> Result<f64> {

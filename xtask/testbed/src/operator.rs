@@ -50,6 +50,18 @@ impl OperatorOptions {
             lifetime: Lifetime::Owned,
         }
     }
+
+    /// Has it serve this cloud, too, by settings in further folders of its own.
+    pub fn add_cloud(&mut self, cloud: &str, settings: &Settings) -> Result<()> {
+        let folder = |kind: &str, data| {
+            let folder = MountedFolder::create(self.dir.join(format!("{cloud}-{kind}")), data)?;
+            anyhow::Ok(folder.path().display().to_string())
+        };
+        let (settings, credentials) =
+            (folder("settings", &settings.config_map)?, folder("credentials", &settings.secret)?);
+        self.arguments.push(format!("--provider={cloud}={settings},{credentials}"));
+        Ok(())
+    }
 }
 
 /// An operator that was started. Dropping it ends it if its lifetime is [`Lifetime::Owned`].
