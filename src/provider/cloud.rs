@@ -68,8 +68,6 @@ pub struct Cloud {
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.
     pub volumes: &'static [AdaptorVolume],
-    /// Labels of the operator's Pods by which something in the cluster gives them an identity there.
-    pub pod_labels: &'static [(&'static str, &'static str)],
     /// What the operator may do for it in its own namespace, beside what it may do for all clouds.
     pub permissions: &'static [Permission],
     /// Opens a provider.

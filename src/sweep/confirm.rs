@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use super::{
     LostState, LostVm, LostVms, PeerPodFinding,
     controller::Sweeper,
-    lost::{sound, suspects, without_vm},
+    lost::{in_turn, sound, suspects, without_vm},
     plan::{Found, Moment},
 };
 use crate::{
@@ -90,14 +90,8 @@ impl Suspects {
         }
         let is_due = |it: &Suspect| now.by_process.saturating_duration_since(it.first.by_process) >= interval;
         current.retain(|(peerpod, _)| self.of(peerpod).is_some_and(is_due));
-        // Those that were never looked at come first, and namespaces take turns: thousands of PeerPods of one delay no other.
-        current.sort_by_key(|(peerpod, _)| self.of(peerpod).and_then(|it| it.looked));
-        let mut turns = HashMap::<_, usize>::new();
-        current.sort_by_cached_key(|(peerpod, _)| {
-            let turn = turns.entry(peerpod.namespace()).or_default();
-            *turn += 1;
-            *turn
-        });
+        let looked = |(peerpod, _): &(Arc<PeerPod>, Wrong)| self.of(peerpod).and_then(|it| it.looked);
+        current = in_turn(current, |(peerpod, _)| peerpod.namespace(), looked);
         let (begun, mut evictions) = (Instant::now(), 0);
         let evicts = sweeper.options.lost_vms == LostVms::DeletePod && !target.has_former_places;
         for (peerpod, wrong) in current.iter().take(LOOKS).take_while(|_| begun.elapsed() < interval) {

@@ -89,6 +89,10 @@ impl Sweeper {
     /// The rounds at all clouds, beside one another: a slow cloud delays no other.
     async fn rounds(&self) -> Infallible {
         self.options.published.begin(true);
+        // Without all PeerPods nothing would seem to be recorded. No answer means that this process ends.
+        if self.store.wait_until_ready().await.is_err() {
+            pending::<()>().await;
+        }
         join_all((0..self.clouds.len()).map(|source| self.rounds_of(source))).await;
         pending().await
     }

@@ -2,7 +2,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
@@ -98,6 +100,27 @@ pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -
     of_cloud(cloud, peerpods).filter(has_none).cloned().collect()
 }
 
+/// The order in which these are looked at, by when that was last done: namespaces take turns, the one that waits longest first. So
+/// thousands of PeerPods of one namespace delay no other.
+pub fn in_turn<T, N: Clone + Eq + Hash>(
+    mut items: Vec<T>,
+    namespace: impl Fn(&T) -> N,
+    looked: impl Fn(&T) -> Option<Instant>,
+) -> Vec<T> {
+    items.sort_by_key(|item| looked(item));
+    let mut namespaces = HashMap::<N, (usize, Option<Instant>)>::new();
+    let mut turns = Vec::with_capacity(items.len());
+    for item in &items {
+        let (turn, newest) = namespaces.entry(namespace(item)).or_default();
+        *turn += 1;
+        *newest = looked(item);
+        turns.push(*turn);
+    }
+    let mut items: Vec<_> = turns.into_iter().zip(items).collect();
+    items.sort_by_key(|(turn, item)| (*turn, namespaces[&namespace(item)].1));
+    items.into_iter().map(|(_, item)| item).collect()
+}
+
 fn of_cloud<'a>(cloud: &Cloud, peerpods: &'a [Arc<PeerPod>]) -> impl Iterator<Item = &'a Arc<PeerPod>> {
     let name = cloud.name();
     peerpods.iter().filter(move |it| it.cloud_provider() == name && has_finalizer(it))
@@ -135,5 +158,55 @@ impl PeerPodFindings {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (&'static str, PeerPodFinding)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::provider::Listed;
+
+    const VM: &str = "i-0123456789abcdef0";
+
+    #[test]
+    fn namespaces_take_turns_and_the_one_that_waits_longest_is_first() {
+        let start = Instant::now();
+        let at = |seconds: Option<u64>| seconds.map(|it| start + Duration::from_secs(it));
+        let crowd = (0..50).map(|_| ("crowd", None));
+        let others = [("late", Some(9)), ("early", Some(1)), ("crowd", Some(5)), ("new", None)];
+        let ordered = in_turn(crowd.chain(others).collect(), |it| it.0, |it| at(it.1));
+        let first: Vec<_> = ordered.iter().map(|it| it.0).take(5).collect();
+        assert_eq!(first, ["new", "early", "crowd", "late", "crowd"]);
+        assert_eq!(ordered[2].1, None, "what was never looked at comes first in its namespace");
+        assert_eq!(ordered.len(), 54);
+    }
+
+    fn peerpod(pod: &str) -> Arc<PeerPod> {
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "u" });
+        let metadata = json!({ "name": "p", "uid": "p", "finalizers": ["peer.pod/finalizer"], "ownerReferences": [owner] });
+        let spec = json!({ "cloudProvider": "aws", "instanceID": VM });
+        Arc::new(serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap())
+    }
+
+    fn found(id: &str, name: &str, state: PowerState) -> Found {
+        let listed = Listed { state, ..Listed::new(Resource::Vm, id, name) };
+        Found { listed, proof: None, is_of_another: false }
+    }
+
+    #[test]
+    fn a_vm_is_lost_unless_the_pod_has_another_one_and_sound_by_the_name_of_its_pod_alone() {
+        let cloud = Cloud::named("aws").unwrap();
+        let lost = |listing: &[Found]| suspects(cloud, listing, &[peerpod("a")]).len();
+        assert_eq!(lost(&[]), 1);
+        assert_eq!(lost(&[found("i-00000000000000001", "podvm-b-00000001", PowerState::Running)]), 1);
+        assert_eq!(lost(&[found("i-00000000000000001", "podvm-a-00000001", PowerState::Running)]), 0);
+        assert_eq!(lost(&[found(VM, "podvm-a-00000001", PowerState::Stopped)]), 1);
+        let is_sound =
+            |name| sound(cloud, &[found(VM, name, PowerState::Running)], &[peerpod("a")]).len() == 1;
+        assert!(is_sound("podvm-a-00000001") && !is_sound("podvm-b-00000001"));
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! What always holds:
 //! - Nothing that a PeerPod records is a [`Finding`], whether or not the PeerPod still has its finalizer.
-//! - What no PeerPod records, but a Pod or the Pod of a PeerPod may have by its name, is [`Verdict::Spared`], whether or not that Pod
-//!   is a peer pod: the Pod may run on it.
+//! - A VM that no PeerPod records, but that a Pod or the Pod of a PeerPod may have by its name, is [`Verdict::Spared`], whether or not
+//!   that Pod is a peer pod: the Pod may run on it. It is seen anew from when there is no such Pod. What is left of such a VM is no
+//!   finding at all.
 //! - Nothing is a finding before it was seen twice, an interval apart, and is as old as the grace says.
 //! - [`Verdict::Delete`] requires proof that it is this cluster's, a deletion that takes no user's data, and that this process, by
 //!   its own clock, has seen it for as long as [`Patience::watch`] says, which is the grace where no person looks on. The cloud's
@@ -41,7 +42,10 @@ pub struct Found {
 #[derive(Debug, Default)]
 pub struct Tracked {
     ids: HashSet<String>,
+    /// Of the Pods of PeerPods.
     stems: HashSet<String>,
+    /// Of those whose PeerPod records a VM in a form that no list has.
+    unclear: HashSet<String>,
 }
 
 impl Tracked {
@@ -54,10 +58,16 @@ impl Tracked {
 
     /// One more. It counts whatever cloud it names, as that may be a mistake.
     pub fn add(&mut self, cloud: &Cloud, peerpod: &PeerPod) {
-        if let Ok(id) = InstanceId::parse(cloud.name(), peerpod.instance_id()) {
-            self.ids.insert(id.to_string());
+        let stem = owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit));
+        match InstanceId::parse(cloud.name(), peerpod.instance_id()) {
+            Ok(id) => {
+                // Some lists know less of an identifier than a PeerPod records: the name alone.
+                self.ids.extend(id.as_str().rsplit_once('/').map(|(_, name)| name.to_owned()));
+                self.ids.insert(id.to_string());
+            }
+            Err(_) => self.unclear.extend(stem.clone()),
         }
-        self.stems.extend(owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit)));
+        self.stems.extend(stem);
     }
 
     /// Whether a PeerPod records it, or the VM that it came with.
@@ -67,6 +77,7 @@ impl Tracked {
             // Some lists know more of an identifier than a PeerPod records.
             || self.ids.contains(name)
             || matches!(vm, Some(VmRef::Id(vm)) if self.ids.contains(vm))
+            || pod_stem(found).is_some_and(|stem| self.unclear.contains(stem))
     }
 }
 
@@ -217,24 +228,27 @@ pub fn findings(
 ) -> Vec<Finding> {
     sightings.begin();
     let mut findings = Vec::new();
-    for Candidate { found, is_spared } in candidates {
-        let seen = sightings.saw(&found.listed, now);
+    for candidate in candidates {
+        let Candidate { found, is_spared } = *candidate;
+        let seen = sightings.saw(*candidate, now);
         let seen_for = now.by_process.saturating_duration_since(seen.by_process);
         let since = found.listed.created.unwrap_or(seen.by_day);
         let age = Duration::try_from(now.by_day.duration_since(since)).unwrap_or_default();
-        if seen_for < patience.interval || age.max(seen_for) < patience.grace {
+        // What is left of a VM goes with its Pod.
+        let is_needed = is_spared && found.listed.kind != Resource::Vm;
+        if is_needed || seen_for < patience.interval || age.max(seen_for) < patience.grace {
             continue;
         }
         let by_id = matches!(found.listed.vm, Some(VmRef::Id(_)));
         let verdict = match &found.proof {
-            _ if *is_spared => Verdict::Spared,
+            _ if is_spared => Verdict::Spared,
             _ if found.listed.kind != Resource::Vm && !by_id => Verdict::ByHand,
             _ if found.listed.kind == Resource::Disk => Verdict::ByHand,
             None => Verdict::Unproven,
             Some(_) if seen_for < patience.watch => Verdict::Watch,
             Some(_) => Verdict::Delete,
         };
-        findings.push(Finding { found: (*found).clone(), since, verdict });
+        findings.push(Finding { found: found.clone(), since, verdict });
     }
     sightings.end();
     findings.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.found.listed.id.cmp(&b.found.listed.id)));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::plan::Moment;
-use crate::provider::{Listed, Resource};
+use super::plan::{Candidate, Moment};
+use crate::provider::Resource;
 
 /// Since when each untracked thing has been seen without a break.
 #[derive(Debug, Default)]
@@ -19,6 +19,7 @@ struct Sighting {
     first: Moment,
     name: String,
     created: Option<Timestamp>,
+    is_spared: bool,
 }
 
 impl Sightings {
@@ -27,13 +28,18 @@ impl Sightings {
         self.now.clear();
     }
 
-    /// The listing showed it. Returns when it was first seen. Another thing with the same identifier is another one.
-    pub(super) fn saw(&mut self, listed: &Listed, now: Moment) -> Moment {
+    /// The listing showed it. Returns when it was first seen. Another thing with the same identifier is another one, and what a Pod
+    /// may have had is seen anew without that Pod.
+    pub(super) fn saw(&mut self, Candidate { found, is_spared }: Candidate<'_>, now: Moment) -> Moment {
+        let listed = &found.listed;
         let key = (listed.kind, listed.id.clone());
-        let is_same = |it: &Sighting| it.name == listed.name && it.created == listed.created;
+        let is_same = |it: &Sighting| {
+            it.name == listed.name && it.created == listed.created && it.is_spared == is_spared
+        };
         let before = self.before.get(&key).filter(|it| is_same(it)).map(|it| it.first);
         let first = before.unwrap_or(now);
-        self.now.insert(key, Sighting { first, name: listed.name.clone(), created: listed.created });
+        let (name, created) = (listed.name.clone(), listed.created);
+        self.now.insert(key, Sighting { first, name, created, is_spared });
         first
     }
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    plan::{Candidates, Finding, Found, Moment, Patience, Tracked, Verdict, findings},
+    plan::{Candidate, Candidates, Finding, Found, Moment, Patience, Tracked, Verdict, findings},
     sightings::Sightings,
 };
 use crate::{
@@ -66,11 +66,11 @@ struct Record {
     owned: bool,
 }
 
-/// Everything: names of Pods, which of them exist, and in which rounds.
+/// Everything: names of Pods, and before which rounds they exist.
 #[derive(Clone, Debug)]
 struct World {
     pods: Vec<String>,
-    exist: Vec<bool>,
+    exist: Vec<usize>,
     things: Vec<Thing>,
     records: Vec<Record>,
     exclusive: bool,
@@ -110,7 +110,7 @@ prop_compose! {
 prop_compose! {
     fn any_world()(
         pods in prop::collection::vec(prop_oneof!["[a-c]", "[a-b]-[a-b]", "[a-b]\\.[a-b]", Just("x".repeat(200)), Just("x".repeat(199) + "y")], 4),
-        exist in prop::collection::vec(prop::bool::weighted(0.3), 4),
+        exist in prop::collection::vec(prop_oneof![3 => Just(0), 1 => 1..ROUNDS, 1 => Just(ROUNDS)], 4),
         things in prop::collection::vec(any_thing(), 1..8),
         records in prop::collection::vec(any_record(), 0..3),
         exclusive in prop::bool::weighted(0.3),
@@ -189,7 +189,7 @@ impl World {
                 })
                 .collect();
             let mut candidates = Candidates::of(cloud(), &listing, &tracked);
-            let existing = self.pods.iter().zip(&self.exist).filter(|(_, exists)| **exists);
+            let existing = self.pods.iter().zip(&self.exist).filter(|(_, until)| round < **until);
             existing.for_each(|(pod, _)| candidates.spare_pod(pod));
             let passed = INTERVAL * u32::try_from(round).unwrap();
             let now = Moment { by_process: start + passed, by_day: by_day + passed };
@@ -198,11 +198,40 @@ impl World {
         (0..ROUNDS).map(round).collect()
     }
 
-    /// Whether a PeerPod records the thing with this number.
+    /// The stem of the name that it has or bears.
+    fn stem(&self, number: usize) -> Option<String> {
+        let thing = &self.things[number];
+        let bears = thing.kind == Resource::Vm || thing.bears == Bears::Name;
+        bears.then(|| self.stem_of(self.things[self.vm_of(number)].pod))
+    }
+
+    fn stem_of(&self, pod: usize) -> String {
+        stem_of(&self.pods[pod], NAME_LIMIT)
+    }
+
+    /// Whether a PeerPod records the thing with this number, or does not say what it records for its Pod.
     fn is_recorded(&self, number: usize) -> bool {
         let thing = &self.things[number];
         let bears_id = thing.kind == Resource::Vm || thing.bears == Bears::Id;
-        bears_id && self.records.iter().any(|it| it.vm == Some(self.vm_of(number)))
+        self.records.iter().any(|it| match it.vm {
+            Some(vm) => bears_id && vm == self.vm_of(number),
+            None => it.owned && self.stem(number) == Some(self.stem_of(it.pod)),
+        })
+    }
+
+    /// Before which round a Pod may have it by its name, told in another way than the code under test tells it.
+    fn spared_until(&self, number: usize) -> usize {
+        let stem = self.stem(number);
+        let has_stem = |pod: &usize| stem == Some(self.stem_of(*pod));
+        let is_owners = self.records.iter().any(|it| it.owned && has_stem(&it.pod));
+        let exists = (0..self.pods.len()).filter(has_stem).map(|pod| self.exist[pod]).max();
+        if is_owners { ROUNDS } else { exists.unwrap_or(0) }
+    }
+
+    /// The round from which on it has been seen as it is seen in this one.
+    fn since(&self, number: usize, round: usize) -> usize {
+        let (from, until) = (self.things[number].from, self.spared_until(number));
+        if round < until { from } else { from.max(until) }
     }
 
     /// Whether the thing with this number came with a VM that this round shows.
@@ -216,16 +245,6 @@ impl World {
     fn is_odd(&self, number: usize) -> bool {
         let thing = &self.things[number];
         (thing.kind == Resource::Vm || thing.bears == Bears::Name) && self.things[self.vm_of(number)].odd
-    }
-
-    /// Whether a Pod may have it by its name, told in another way than the code under test tells it.
-    fn is_spared(&self, number: usize) -> bool {
-        let thing = &self.things[number];
-        let owners = self.records.iter().filter(|it| it.owned).map(|it| it.pod);
-        let existing = (0..self.pods.len()).filter(|pod| self.exist[*pod]);
-        let stem = stem_of(&self.pods[self.things[self.vm_of(number)].pod], NAME_LIMIT);
-        let named = owners.chain(existing).any(|pod| stem_of(&self.pods[pod], NAME_LIMIT) == stem);
-        (thing.kind == Resource::Vm || thing.bears == Bears::Name) && named
     }
 
     /// The number of what a finding is about.
@@ -250,9 +269,12 @@ proptest! {
                 prop_assert!(!world.is_recorded(number), "{finding:?}");
                 prop_assert!(!world.is_odd(number), "{finding:?}");
                 prop_assert!(!world.is_in_use(number, round), "its VM is there: {finding:?}");
-                prop_assert_eq!(world.is_spared(number), finding.verdict == Verdict::Spared, "{:?}", finding);
-                prop_assert!(round > thing.from, "seen once: {finding:?}");
-                let seen = INTERVAL * u32::try_from(round - thing.from).unwrap();
+                let is_spared = round < world.spared_until(number);
+                prop_assert_eq!(is_spared, finding.verdict == Verdict::Spared, "{:?}", finding);
+                prop_assert!(!is_spared || thing.kind == Resource::Vm, "{finding:?}");
+                let since = world.since(number, round);
+                prop_assert!(round > since, "seen once: {finding:?}");
+                let seen = INTERVAL * u32::try_from(round - since).unwrap();
                 let passed = INTERVAL * u32::try_from(round).unwrap();
                 let age = thing.age.map(|age| age + i64::try_from(passed.as_secs()).unwrap());
                 let is_old = age.is_some_and(|age| age >= i64::try_from(GRACE.as_secs()).unwrap());
@@ -276,7 +298,7 @@ proptest! {
         let rounds = world.rounds();
         let last = &rounds[ROUNDS - 1];
         for (number, thing) in world.things.iter().enumerate() {
-            let seen = INTERVAL * u32::try_from(ROUNDS - 1 - thing.from).unwrap();
+            let seen = INTERVAL * u32::try_from(ROUNDS - 1 - world.since(number, ROUNDS - 1)).unwrap();
             let is_due = thing.kind == Resource::Vm && thing.state != PowerState::Leaving && seen >= GRACE;
             if !is_due || world.is_recorded(number) || thing.odd {
                 continue;
@@ -284,7 +306,7 @@ proptest! {
             let finding = last.iter().find(|it| it.found.listed.id == World::id(number));
             let expected = match thing.tag {
                 Some(1) => None,
-                _ if world.is_spared(number) => Some(Verdict::Spared),
+                _ if world.spared_until(number) == ROUNDS => Some(Verdict::Spared),
                 Some(_) => Some(Verdict::Delete),
                 None => Some(if world.exclusive { Verdict::Delete } else { Verdict::Unproven }),
             };
@@ -316,17 +338,20 @@ fn what_goes_away_and_comes_back_is_seen_anew() {
         by_process: start + Duration::from_secs(60) * minutes,
         by_day: Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes.into()),
     };
-    let mut saw = |minutes, listed: Option<&Listed>| {
+    let mut saw = |minutes, listed: Option<&Listed>, is_spared| {
         sightings.begin();
-        let first = listed.map(|it| sightings.saw(it, at(minutes)).by_day);
+        let found = listed.map(|it| Found { listed: it.clone(), proof: None, is_of_another: false });
+        let first =
+            found.map(|found| sightings.saw(Candidate { found: &found, is_spared }, at(minutes)).by_day);
         sightings.end();
         first
     };
-    assert_eq!(saw(0, Some(&listed)), saw(5, Some(&listed)));
-    saw(10, None);
-    assert_eq!(saw(15, Some(&listed)), Some(at(15).by_day));
+    assert_eq!(saw(0, Some(&listed), true), saw(5, Some(&listed), true));
+    assert_eq!(saw(6, Some(&listed), false), Some(at(6).by_day), "the Pod that may have had it is gone");
+    saw(10, None, false);
+    assert_eq!(saw(15, Some(&listed), false), Some(at(15).by_day));
     let other = Listed { name: "podvm-b-00000001".to_owned(), ..listed };
-    assert_eq!(saw(20, Some(&other)), Some(at(20).by_day), "another VM with the same identifier");
+    assert_eq!(saw(20, Some(&other), false), Some(at(20).by_day), "another VM with the same identifier");
 }
 
 #[test]

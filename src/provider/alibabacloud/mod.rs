@@ -64,7 +64,6 @@ pub static CLOUD: Cloud = Cloud {
         path: "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens",
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

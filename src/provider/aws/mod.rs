@@ -64,7 +64,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
     volumes: &[],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

@@ -48,8 +48,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
-    // Asks the admission of workload identity for a token; without that admission it means nothing.
-    pod_labels: &[("azure.workload.identity/use", "true")],
     permissions: &[],
     open,
 };

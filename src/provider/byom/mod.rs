@@ -64,7 +64,6 @@ pub static CLOUD: Cloud = Cloud {
             source: VolumeSource::Secret(AdaptorSecret::HostKeys),
         },
     ],
-    pod_labels: &[],
     permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
     open,
 };

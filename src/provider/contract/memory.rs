@@ -28,7 +28,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: None,
     volumes: &[],
-    pod_labels: &[],
     permissions: &[],
     open: |_, _| Ok(Box::new(Memory::default())),
 };

@@ -43,7 +43,6 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

@@ -46,7 +46,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
     volumes: &[],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

@@ -38,23 +38,24 @@ impl IbmCloud {
             }
         };
         let why = format!("VPC tells only at a deletion whether the credentials have {}", ACTIONS[2]);
-        Ok([look_up, self.examined_tags(pod_vms).await, Finding::untried(DELETE, why)])
+        Ok([look_up, self.examined_tags().await?, Finding::untried(DELETE, why)])
     }
 
-    /// Whether the sweep can list, where VPC shows so many pod VMs.
-    async fn examined_tags(&self, pod_vms: usize) -> Finding {
+    /// Whether the sweep can list.
+    async fn examined_tags(&self) -> Result<Finding, Error> {
         let mut tagged = 0;
         let count = &mut |page: Vec<Listed>| tagged += page.iter().filter(|vm| !vm.tags.is_empty()).count();
-        let listed = self.list(count).await;
-        if listed.is_ok() && pod_vms == 0 {
-            let text = format!(
-                "there is no pod VM whose tags Global Search could show, so the credentials may lack {}",
-                ACTIONS[3]
-            );
-            return Finding::untried(LOOK_UP_TAGS, text);
+        let listed = match self.list(count).await {
+            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+            listed => listed,
+        };
+        if listed.is_ok() && tagged == 0 {
+            let text =
+                format!("Global Search shows no tag of a pod VM, so the credentials may lack {}", ACTIONS[3]);
+            return Ok(Finding::untried(LOOK_UP_TAGS, text));
         }
         let shown =
             listed.map(|()| format!("Global Search shows tags of {tagged} instances named {POD_VM}…"));
-        Finding::tried(LOOK_UP_TAGS, shown)
+        Ok(Finding::tried(LOOK_UP_TAGS, shown))
     }
 }

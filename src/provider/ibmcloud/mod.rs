@@ -49,6 +49,7 @@ use super::{
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
     ibm_iam::{self, Iam},
+    ownership,
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
@@ -65,7 +66,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[ibm_iam::TOKEN],
-    pod_labels: &[],
     permissions: &[],
     open,
 };
@@ -239,7 +239,12 @@ impl Provider for IbmCloud {
                     Ok(Listed {
                         created: instance.created_at,
                         state: instance.power(),
-                        tags: tags.of(&instance)?,
+                        // Images have names that begin so, too.
+                        tags: if ownership::is_pod_vm(&instance.name) {
+                            tags.of(&instance)?
+                        } else {
+                            Vec::new()
+                        },
                         ..Listed::new(Resource::Vm, instance.id, instance.name)
                     })
                 })

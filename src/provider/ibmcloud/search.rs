@@ -105,7 +105,7 @@ impl Tags {
             return Ok(tags);
         }
         let age = instance.created_at.map(|created| Timestamp::now().duration_since(created));
-        if instance.is_leaving() || age.is_some_and(|age| age < INDEXED) {
+        if instance.is_leaving() || age.is_some_and(|age| age.abs() < INDEXED) {
             return Ok(Vec::new());
         }
         let public = format!(

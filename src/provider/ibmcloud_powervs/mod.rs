@@ -53,7 +53,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: true,
     instance_type: None,
     volumes: &[],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

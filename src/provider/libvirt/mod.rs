@@ -55,7 +55,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: false,
     instance_type: None,
     volumes: &[SSH_KEY],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

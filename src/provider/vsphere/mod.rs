@@ -61,7 +61,6 @@ pub static CLOUD: Cloud = Cloud {
     settles_late: false,
     instance_type: None,
     volumes: &[],
-    pod_labels: &[],
     permissions: &[],
     open,
 };

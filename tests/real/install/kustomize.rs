@@ -105,11 +105,6 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
                 let empty = values.iter().all(|value| *value == "");
                 ensure!(*name == "CLOUD_PROVIDER" || !required || empty, "{provider}: {name} is {values:?}");
             }
-            let pods = objects.iter().find(|it| it["kind"] == "Deployment").context("no Deployment")?;
-            let labels = &pods["spec"]["template"]["metadata"]["labels"];
-            for (label, value) in provider.pod_labels {
-                ensure!(labels[*label] == *value, "{provider}: {labels}");
-            }
             let dry =
                 ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"];
             cluster.kubectl(&[&dry[..], &["--warnings-as-errors", "-k", &folder]].concat()).await?;

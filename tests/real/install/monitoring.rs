@@ -91,7 +91,7 @@ const A: (&str, &str) = ("pod", "a");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins in 1970, so a moment is as many seconds after its beginning.
-const CASES: [Case; 30] = [
+const CASES: [Case; 31] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
@@ -203,7 +203,7 @@ const CASES: [Case; 30] = [
         alert: "PeerPodVMsUntracked",
         series: &[
             ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "unproven"), A], "2x120"),
-            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "spared"), A], "0x120"),
+            ("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "by_hand"), A], "0x120"),
         ],
         quiet: &[59],
         fires: Some((60, &[LIBVIRT, ("kind", "vm")])),
@@ -213,6 +213,12 @@ const CASES: [Case; 30] = [
         series: &[("untracked_resources", &[LIBVIRT, ("kind", "disk"), ("verdict", "by_hand"), A], "1x120")],
         quiet: &[59],
         fires: Some((60, &[LIBVIRT, ("kind", "disk")])),
+    },
+    Case {
+        alert: "PeerPodVMsUntracked",
+        series: &[("untracked_resources", &[LIBVIRT, ("kind", "vm"), ("verdict", "spared"), A], "1x120")],
+        quiet: &[59],
+        fires: Some((60, &[LIBVIRT, ("kind", "vm")])),
     },
     Case {
         alert: "PeerPodVMsUntracked",

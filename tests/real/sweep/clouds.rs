@@ -8,6 +8,7 @@ use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPod,
     provider::contract::{Behavior, Example, Kind},
+    sweep::CloudSnapshot,
 };
 use peers::libvirt::Libvirtd;
 use testbed::{
@@ -44,10 +45,23 @@ impl<'a> At<'a> {
         Self::make(cloud, Kind::Running, pod).await?.context("every cloud has VMs that run")
     }
 
-    /// Has the Pod run, and a PeerPod record the VM.
-    async fn record(&self, scene: &Scene<'_>) -> Result<PeerPod> {
-        let owner = scene.pods.run(&self.pod).await?;
-        scene.caa.record(&owner, self.cloud.name, &self.example.id).await
+    /// The VM of a Pod that runs, which a PeerPod records; none where the cloud has no such thing. The Pod comes first: the sweep
+    /// spares what it may run on.
+    async fn recorded(
+        scene: &Scene<'_>,
+        cloud: &'a CloudPeer,
+        kind: Kind,
+        pod: &str,
+    ) -> Result<Option<(Self, PeerPod)>> {
+        let owner = scene.pods.run(&format!("{}-{pod}", cloud.name)).await?;
+        let Some(vm) = Self::make(cloud, kind, pod).await? else { return Ok(None) };
+        let peerpod = scene.caa.record(&owner, cloud.name, &vm.example.id).await?;
+        Ok(Some((vm, peerpod)))
+    }
+
+    /// The same of a VM that runs.
+    async fn tracked(scene: &Scene<'_>, cloud: &'a CloudPeer, pod: &str) -> Result<(Self, PeerPod)> {
+        Self::recorded(scene, cloud, Kind::Running, pod).await?.context("every cloud has VMs that run")
     }
 
     async fn goes(&self) -> Result<()> {
@@ -79,26 +93,24 @@ struct Swept<'a> {
 
 impl<'a> Swept<'a> {
     async fn fill(scene: &Scene<'_>, cloud: &'a CloudPeer) -> Result<Self> {
-        let (web, unrecorded) = (At::vm(cloud, "web").await?, At::vm(cloud, "unrecorded").await?);
-        let tracked = web.record(scene).await?.name_any();
-        scene.pods.run(&unrecorded.pod).await?;
+        let (web, tracked) = At::tracked(scene, cloud, "web").await?;
+        scene.pods.run(&format!("{}-unrecorded", cloud.name)).await?;
+        let unrecorded = At::vm(cloud, "unrecorded").await?;
         let mut bystanders = vec![web, unrecorded];
         // Every allocation of a pool is a pod VM.
         if cloud.name != "byom" {
             bystanders.extend(At::make(cloud, Kind::Foreign, "foreign").await?);
         }
 
-        let lost = At::vm(cloud, "gone").await?;
-        let gone = lost.record(scene).await?.name_any();
+        let (lost, gone) = At::tracked(scene, cloud, "gone").await?;
         cloud.remove(&lost.example).await?;
-        let stopped = match At::make(cloud, Kind::Stopped, "stopped").await? {
-            Some(vm) if !NO_POWER.contains(&cloud.name) => Some(vm.record(scene).await?.name_any()),
-            _ => None,
-        };
+        let stopped = At::recorded(scene, cloud, Kind::Stopped, "stopped").await?;
+        let stopped = stopped.filter(|_| !NO_POWER.contains(&cloud.name));
 
         // cloud-api-adaptor ended before it wrote a PeerPod, and somebody removed one while its VM was there.
-        let (crashed, removed) = (At::vm(cloud, "crashed").await?, At::vm(cloud, "removed").await?);
-        scene.caa.release(&removed.record(scene).await?).await?;
+        let crashed = At::vm(cloud, "crashed").await?;
+        let (removed, peerpod) = At::tracked(scene, cloud, "removed").await?;
+        scene.caa.release(&peerpod).await?;
         scene.pods.delete(&removed.pod).await?;
         let remains = match At::make(cloud, Kind::Remains, "old").await? {
             Some(old) => {
@@ -107,7 +119,10 @@ impl<'a> Swept<'a> {
             }
             None => None,
         };
-        Ok(Self { cloud, strays: vec![crashed, removed], bystanders, remains, tracked, gone, stopped })
+        let strays = vec![crashed, removed];
+        let (tracked, gone) = (tracked.name_any(), gone.name_any());
+        let stopped = stopped.map(|(_, peerpod)| peerpod.name_any());
+        Ok(Self { cloud, strays, bystanders, remains, tracked, gone, stopped })
     }
 
     /// Waits until what must go is gone, and what is lost is told.
@@ -125,10 +140,20 @@ impl<'a> Swept<'a> {
         Ok(())
     }
 
-    async fn spares_others(&self, scene: &Scene<'_>) -> Result<()> {
+    async fn spares_others(&self, scene: &Scene<'_>, operator: &Operator) -> Result<()> {
         for bystander in &self.bystanders {
             bystander.stays().await?;
         }
+        let found = self.shown(operator).await?.untracked;
+        let vms: Vec<_> =
+            found.iter().filter(|it| it.kind == "vm").map(|it| (&*it.name, &*it.verdict)).collect();
+        let spared = self.bystanders[1].example.name.as_str();
+        // An allocation of byom bears no name of a VM.
+        ensure!(
+            vms.len() == 1 && vms[0].1 == "spared" && (vms[0].0 == spared || self.cloud.name == "byom"),
+            "{} instead of {spared}: {found:#?}",
+            self.cloud.name
+        );
         if let Some((old, before)) = self.remains.as_ref().filter(|_| !REMAINS_GO.contains(&self.cloud.name))
         {
             let left = self.cloud.left(&old.example).await?.belongings;
@@ -137,6 +162,13 @@ impl<'a> Swept<'a> {
         let tracked = scene.peerpods.get(&self.tracked).await?;
         ensure!(condition(&tracked).is_none(), "{:?}", tracked.status);
         Ok(())
+    }
+
+    /// What the operator last saw of the cloud.
+    async fn shown(&self, operator: &Operator) -> Result<CloudSnapshot> {
+        let snapshot = operator.sweep().await?;
+        let found = snapshot.clouds.into_iter().find(|it| it.cloud == self.cloud.name);
+        found.with_context(|| format!("{} is not shown", self.cloud.name))
     }
 
     /// Lists end with an error: nothing is concluded until they are whole again.
@@ -148,21 +180,16 @@ impl<'a> Swept<'a> {
         {
             return Ok(());
         }
-        let of_cloud = async || {
-            let snapshot = operator.sweep().await?;
-            let found = snapshot.clouds.into_iter().find(|it| it.cloud == self.cloud.name);
-            found.with_context(|| format!("{} is not shown", self.cloud.name))
-        };
         wait::eventually(&format!("{} does not list everything", self.cloud.name), DEADLINE, async || {
-            of_cloud().await?.problem.context("it does").map(drop)
+            self.shown(operator).await?.problem.context("it does").map(drop)
         })
         .await?;
         let late = At::vm(self.cloud, "late").await?;
-        let before = of_cloud().await?.listed;
+        let before = self.shown(operator).await?.listed;
         swept_at(operator, |cloud| cloud == "libvirt").await?;
-        ensure!(of_cloud().await?.listed == before, "half a list of {} counts", self.cloud.name);
+        ensure!(self.shown(operator).await?.listed == before, "half a list of {} counts", self.cloud.name);
         late.stays().await?;
-        self.spares_others(scene).await?;
+        self.spares_others(scene, operator).await?;
         self.cloud.behave(Behavior::Well, &web.example).await?;
         late.goes().await
     }
@@ -187,7 +214,7 @@ fn at_every_cloud_strays_go_lost_vms_are_told_and_half_a_list_means_nothing() ->
         let all = try_join_all(clouds.iter().map(|cloud| Swept::fill(&scene, cloud))).await?;
         try_join_all(all.iter().map(|it| it.settles(&scene))).await?;
         swept(&alone.operator).await?;
-        try_join_all(all.iter().map(|it| it.spares_others(&scene))).await?;
+        try_join_all(all.iter().map(|it| it.spares_others(&scene, &alone.operator))).await?;
         try_join_all(all.iter().map(|it| it.endures_half_lists(&scene, &alone.operator))).await.map(drop)
     })
 }

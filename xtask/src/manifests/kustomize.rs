@@ -122,7 +122,7 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
         ),
         config_map_generator: vec![generator(CONFIG_MAP, "settings.env")],
         secret_generator: vec![generator(SECRET, "credentials.env")],
-        patches: identity(provider)?,
+        patches: tokens(provider)?,
         ..Kustomization::new()
     };
     let about = format!(
@@ -144,15 +144,9 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     Ok(files)
 }
 
-/// Gives the operator's Pods the tokens and labels by which they are known to this cloud.
-fn identity(provider: &Cloud) -> Result<Vec<Value>> {
+/// Gives the operator's Pods the tokens by which they are known to this cloud.
+fn tokens(provider: &Cloud) -> Result<Vec<Value>> {
     let mut patches = Vec::new();
-    for (name, value) in provider.pod_labels {
-        // By JSON patch, `/` in a name is `~1`.
-        let label = format!("/spec/template/metadata/labels/{}", name.replace('/', "~1"));
-        let patch = operation("add", &label, &(*value).into())?;
-        patches.push(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }));
-    }
     for (volume, mount) in token_volumes(provider) {
         for (path, part) in [("volumes", to_value(volume)?), ("containers/0/volumeMounts", to_value(mount)?)]
         {

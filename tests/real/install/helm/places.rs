@@ -242,25 +242,6 @@ fn evictions_bring_their_right() -> Result<()> {
 }
 
 #[test]
-fn the_operators_pods_have_the_labels_of_their_cloud_unless_a_value_says_otherwise() -> Result<()> {
-    beside_others(async |scene| {
-        let helm = Helm::of(scene.testbed.cluster()).await?;
-        let label = "azure.workload.identity/use";
-        let own = format!("operator.podLabels={}", json!({ label: "false" }));
-        for (values, expected) in [
-            (&["--set", "provider=libvirt"][..], Value::Null),
-            (&["--set", "provider=azure"], json!("true")),
-            (&["--set", "provider=azure", "--set-json", &own], json!("false")),
-        ] {
-            let objects = helm.rendered(values).await?;
-            let found = &of_kind(&objects, "Deployment")?["spec"]["template"]["metadata"]["labels"][label];
-            ensure!(*found == expected, "{values:?}: {found}");
-        }
-        Ok(())
-    })
-}
-
-#[test]
 fn a_job_goes_by_the_nodes_of_the_operator_and_not_by_its_neighbours() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;

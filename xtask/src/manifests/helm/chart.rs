@@ -209,11 +209,6 @@ fn deployment(node: &mut Node) -> Result<()> {
     )?;
     for cloud in CLOUDS {
         let when = format!("eq (toString .Values.provider) {:?}", cloud.name());
-        for (name, value) in cloud.pod_labels {
-            let unset = format!("and ({when}) (not (hasKey ({labels}) {name:?}))");
-            let value = Node::Plain((*value).into());
-            node.add("/spec/template/metadata/labels", Some(name), value, &unset)?;
-        }
         for (volume, mount) in token_volumes(cloud) {
             node.add(&format!("{POD}/volumes"), None, Node::Plain(to_value(volume)?), &when)?;
             node.add(&in_container("volumeMounts"), None, Node::Plain(to_value(mount)?), &when)?;
