@@ -159,7 +159,10 @@ fn check_says_which_permission_may_be_missing_and_deletes_nothing() -> Result<()
         );
         ensure!(findings(&report)[1].1.contains("is.instance.instance.list"), "{report}");
         ensure!(findings(&report)[2].1.contains("global-search-tagging.resource.read"), "{report}");
-        cloud.peer.make(&Instance { old: true, ..Instance::named(OTHER_VM) }).await?;
+        cloud
+            .peer
+            .make(&Instance { old: true, tags: &["cluster:test"], ..Instance::named(OTHER_VM) })
+            .await?;
         let (output, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
         ensure!(
             output.status.success() && outcomes(&report) == ["works", "works", "works", "untried"],
