@@ -1,10 +1,14 @@
 //! `cargo xtask contract`: the scenarios that every provider passes.
 
-use std::io::{Write as _, stdout};
+use std::{
+    fmt::Write as _,
+    io::{Write as _, stdout},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use peerpod_operator::provider::contract::Cannot;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use peerpod_operator::provider::contract::{Cannot, Tally};
 use testbed::contract::{PROVIDERS, keep};
 
 /// On which providers.
@@ -15,26 +19,34 @@ pub(crate) struct Task {
     providers: Vec<String>,
 }
 
+/// All providers at once: scenarios wait most of the time. Their reports come in order.
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let all = PROVIDERS.map(str::to_owned);
     let providers = if task.providers.is_empty() { &all[..] } else { &task.providers };
     let (mut passed, mut failed) = (0, 0);
-    for provider in providers {
-        writeln!(stdout(), "{provider}")?;
-        let tally = keep(provider, |name, outcome| {
-            let name = name.replace('_', " ");
-            // Nobody reads it any more where this fails.
-            let _ = match outcome {
-                Ok(()) => writeln!(stdout(), "  ok      {name}"),
-                Err(Cannot::Here(reason)) => writeln!(stdout(), "  -       {name}: {reason}"),
-                Err(Cannot::Failed(error)) => writeln!(stdout(), "  FAILED  {name}: {error}"),
-            };
-        })
-        .await?;
+    let mut reports = stream::iter(providers).map(|it| report(it)).buffered(providers.len());
+    while let Some((text, tally)) = reports.try_next().await? {
+        write!(stdout(), "{text}")?;
         passed += tally.passed;
         failed += tally.failed;
     }
     writeln!(stdout(), "{passed} passed, {failed} failed")?;
     ensure!(failed == 0, "a provider does not keep the contract; see above");
     Ok(())
+}
+
+async fn report(provider: &str) -> Result<(String, Tally)> {
+    let mut text = format!("{provider}\n");
+    let tally = keep(provider, |name, outcome| {
+        let name = name.replace('_', " ");
+        // A string takes any text.
+        let _ = match outcome {
+            Ok(()) => writeln!(text, "  ok      {name}"),
+            Err(Cannot::Here(reason)) => writeln!(text, "  -       {name}: {reason}"),
+            Err(Cannot::Failed(error)) => writeln!(text, "  FAILED  {name}: {error}"),
+        };
+    })
+    .await
+    .with_context(|| provider.to_owned())?;
+    Ok((text, tally))
 }
