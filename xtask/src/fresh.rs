@@ -109,7 +109,7 @@ done
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
-mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs -o mode=0755 tmpfs "$root/run"
 mkdir -p "$root/outside"
 cd "$root"
 pivot_root . outside

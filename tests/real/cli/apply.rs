@@ -131,6 +131,11 @@ fn a_configuration_waits_for_the_end_of_an_earlier_revision_of_the_operator() ->
         let image = json!({ "spec": { "containers": [{ "name": "main", "image": "two" }] } });
         let rolling = json!({ "paused": true, "template": image });
         deployments.patch("rolling", &PatchParams::default(), &change(rolling)).await?;
+        let is_seen = |it: &Deployment| {
+            it.status.as_ref().and_then(|it| it.observed_generation) == it.metadata.generation
+        };
+        wait::present(&deployments, "rolling", "its controller has seen the change", DEADLINE, is_seen)
+            .await?;
         let mut apply = start(testbed, &["apply", file, "--after-rollout=rolling"])?;
         let told = complaint(&mut apply).await?;
         ensure!(

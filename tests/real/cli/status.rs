@@ -231,6 +231,9 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         ensure!(shown.ends_with("PeerPods are not known.\n"), "{shown}");
         let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
         leases.delete("peerpod-operator", &DeleteParams::default()).await?;
+        // Other tests of this cluster look for what an installation left.
+        let rights = ["delete", "role,rolebinding", "peerpod-status", "--namespace", NAMESPACE];
+        cluster.kubectl(&rights).await?;
         nodes.leave().await
     })
 }

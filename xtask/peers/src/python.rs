@@ -25,16 +25,18 @@ pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let folder = folders::cache()?.join("python").join(format!("{}-{hash:016x}", name.display()));
     let env = folder.join("env");
     let (python, whole) = (env.join("bin/python"), folder.join("whole"));
-    if whole.exists() {
+    // The cache may outlive the machine: its `python` is a link to Debian's.
+    let is_usable = || whole.exists() && python.exists();
+    if is_usable() {
         return Ok(python);
     }
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let _lock = folders::lock(&folder.join("lock"), DEADLINE, || {}).await?;
-    if whole.exists() {
-        return Ok(python);
-    }
     if !can_make_environments() {
         packages::ensure(&PACKAGES)?;
+    }
+    if is_usable() {
+        return Ok(python);
     }
     let mut progress = Progress::new(1);
     progress.step(format!("installing the Python packages of {}", name.display()));
