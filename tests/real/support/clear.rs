@@ -16,19 +16,22 @@ use peerpod_operator::{
 use serde::de::DeserializeOwned;
 use testbed::{
     Testbed,
+    byom_pool::POOL,
     wait::{self, DEADLINE},
 };
 
 /// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
-/// lease, no place is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
+/// lease, no place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
     let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
     leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let config_maps: Api<ConfigMap> = Api::namespaced(testbed.client(), NAMESPACE);
-    if config_maps.get_opt(PLACES).await?.is_some() {
-        config_maps.delete(PLACES, &DeleteParams::default()).await?;
+    for name in [PLACES, POOL] {
+        if config_maps.get_opt(name).await?.is_some() {
+            config_maps.delete(name, &DeleteParams::default()).await?;
+        }
     }
     removed::<PeerPod>(testbed).await?;
     removed::<PeerPodConfig>(testbed).await?;
