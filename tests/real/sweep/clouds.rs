@@ -166,7 +166,9 @@ impl<'a> Swept<'a> {
 
     /// What the operator last saw of the cloud.
     async fn shown(&self, operator: &Operator) -> Result<CloudSnapshot> {
-        let snapshot = operator.sweep().await?;
+        // It serves few at once.
+        let snapshot =
+            wait::eventually("the operator is asked", DEADLINE, async || operator.sweep().await).await?;
         let found = snapshot.clouds.into_iter().find(|it| it.cloud == self.cloud.name);
         found.with_context(|| format!("{} is not shown", self.cloud.name))
     }
