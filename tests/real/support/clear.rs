@@ -21,7 +21,8 @@ use testbed::{
 };
 
 /// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
-/// lease, no place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
+/// lease, no place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's
+/// namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
