@@ -1,12 +1,10 @@
 //! The right to evict Pods that lost their VM: part of an installation whose operator runs with `--lost-vms=delete-pod`.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use operator_kit::permission::rules;
-use serde_json::{Error, Value, to_value};
+use serde_json::{Error, Value};
 
 use super::{
     Component, NAME, Options,
-    rbac::{account, reference_to},
+    rbac::{account, cluster_wide},
 };
 use crate::sweep::EVICTIONS;
 
@@ -18,15 +16,5 @@ pub const ARGUMENT: &str = "--lost-vms=delete-pod";
 
 /// The role, and the operator as the one who has it.
 pub fn objects(options: &Options) -> Result<[Value; 2], Error> {
-    let role = ClusterRole {
-        metadata: Component::Operator.cluster_scoped(ROLE),
-        rules: Some(rules(&[EVICTIONS])),
-        ..ClusterRole::default()
-    };
-    let binding = ClusterRoleBinding {
-        metadata: Component::Operator.cluster_scoped(ROLE),
-        role_ref: reference_to("ClusterRole", ROLE),
-        subjects: Some(vec![account(NAME, options)]),
-    };
-    Ok([to_value(role)?, to_value(binding)?])
+    cluster_wide(Component::Operator, ROLE, EVICTIONS, vec![account(NAME, options)])
 }

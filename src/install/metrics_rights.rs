@@ -1,15 +1,12 @@
 //! Rights around metrics that are served with TLS and a token: part of an installation where that is asked for.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
-use operator_kit::{
-    http::secure::{PATH, PERMISSIONS},
-    permission::rules,
-};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use operator_kit::http::secure::{PATH, PERMISSIONS};
 use serde_json::{Error, Value, to_value};
 
 use super::{
     Component, NAME, Options,
-    rbac::{account, reference_to},
+    rbac::{account, cluster_wide},
 };
 use crate::peerpodconfig::resources::webhook::SERVICE_ACCOUNT;
 
@@ -21,16 +18,8 @@ pub const READER: &str = "peerpod-metrics-reader";
 
 /// The roles, and the operator and the webhook as reviewers.
 pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
-    let reviewer = ClusterRole {
-        metadata: Component::Operator.cluster_scoped(REVIEWER),
-        rules: Some(rules(&[PERMISSIONS])),
-        ..ClusterRole::default()
-    };
-    let binding = ClusterRoleBinding {
-        metadata: Component::Operator.cluster_scoped(REVIEWER),
-        role_ref: reference_to("ClusterRole", REVIEWER),
-        subjects: Some([NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec()),
-    };
+    let subjects = [NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec();
+    let [reviewer, binding] = cluster_wide(Component::Operator, REVIEWER, PERMISSIONS, subjects)?;
     let rule = PolicyRule {
         non_resource_urls: Some(vec![PATH.to_owned()]),
         verbs: vec!["get".to_owned()],
@@ -41,5 +30,5 @@ pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
         rules: Some(vec![rule]),
         ..ClusterRole::default()
     };
-    Ok([to_value(reviewer)?, to_value(binding)?, to_value(reader)?])
+    Ok([reviewer, binding, to_value(reader)?])
 }

@@ -1,7 +1,7 @@
 //! The operator's rights: what the code declares, and no more.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject};
-use operator_kit::permission::rules;
+use operator_kit::{Permission, permission::rules};
 use serde_json::{Error, Value, to_value};
 
 use super::{Component, NAME, Options};
@@ -76,6 +76,26 @@ pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Erro
         subjects: Some(vec![account(NAME, options)]),
     };
     Ok(vec![to_value(role)?, to_value(binding)?])
+}
+
+/// A role in the whole cluster, and who has it.
+pub(super) fn cluster_wide(
+    component: Component,
+    name: &str,
+    permissions: &[Permission],
+    subjects: Vec<Subject>,
+) -> Result<[Value; 2], Error> {
+    let role = ClusterRole {
+        metadata: component.cluster_scoped(name),
+        rules: Some(rules(&[permissions])),
+        ..ClusterRole::default()
+    };
+    let binding = ClusterRoleBinding {
+        metadata: component.cluster_scoped(name),
+        role_ref: reference_to("ClusterRole", name),
+        subjects: Some(subjects),
+    };
+    Ok([to_value(role)?, to_value(binding)?])
 }
 
 pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {

@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
-    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::api::ObjectMeta;
 use operator_kit::{Permission, permission::rules};
@@ -11,7 +11,7 @@ use serde_json::{Error, to_value};
 
 use super::{
     Component, Manifest, Options,
-    rbac::{account, reference_to},
+    rbac::{account, cluster_wide, reference_to},
 };
 
 /// A program's ServiceAccount and all that it may do.
@@ -35,16 +35,8 @@ impl Rights {
             ..ServiceAccount::default()
         })?];
         if !self.cluster.is_empty() {
-            objects.push(to_value(ClusterRole {
-                metadata: self.component.cluster_scoped(self.name),
-                rules: Some(rules(&[self.cluster])),
-                ..ClusterRole::default()
-            })?);
-            objects.push(to_value(ClusterRoleBinding {
-                metadata: self.component.cluster_scoped(self.name),
-                role_ref: reference_to("ClusterRole", self.name),
-                subjects: Some(vec![account(self.name, options)]),
-            })?);
+            let subjects = vec![account(self.name, options)];
+            objects.extend(cluster_wide(self.component, self.name, self.cluster, subjects)?);
         }
         for (namespace, permissions) in self.namespaces {
             let namespace = namespace.unwrap_or(&options.namespace).to_owned();

@@ -7,7 +7,7 @@ pub struct Alert {
     pub name: &'static str,
     /// When it is time, in `PromQL`. Both replicas count PeerPods, and only the leader holds, decides, calls, sweeps and advertises.
     pub expression: &'static str,
-    /// How long the expression holds until somebody is woken.
+    /// How long the expression holds before the alert fires.
     pub patience: &'static str,
     /// What it means.
     pub meaning: &'static str,
