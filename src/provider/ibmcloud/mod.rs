@@ -49,7 +49,6 @@ use super::{
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
     ibm_iam::{self, Iam},
-    ownership,
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
@@ -239,12 +238,7 @@ impl Provider for IbmCloud {
                     Ok(Listed {
                         created: instance.created_at,
                         state: instance.power(),
-                        // Images have names that begin so, too.
-                        tags: if ownership::is_pod_vm(&instance.name) {
-                            tags.of(&instance)?
-                        } else {
-                            Vec::new()
-                        },
+                        tags: tags.of(&instance)?,
                         ..Listed::new(Resource::Vm, instance.id, instance.name)
                     })
                 })

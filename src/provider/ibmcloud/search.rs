@@ -22,6 +22,7 @@ use crate::provider::{
     Error, ErrorClass, POD_VM,
     http::{Call, Client, MOST_PAGES, Options, Pace, too_many_pages},
     ibm_iam::Iam,
+    ownership::is_pod_vm,
 };
 
 const DOING: &str = "searching for the tags of instances";
@@ -105,7 +106,9 @@ impl Tags {
             return Ok(tags);
         }
         let age = instance.created_at.map(|created| Timestamp::now().duration_since(created));
-        if instance.is_leaving() || age.is_some_and(|age| age.abs() < INDEXED) {
+        // Images have names that begin as those of pod VMs.
+        let is_image = !is_pod_vm(&instance.name);
+        if is_image || instance.is_leaving() || age.is_some_and(|age| age.abs() < INDEXED) {
             return Ok(Vec::new());
         }
         let public = format!(
@@ -164,6 +167,7 @@ mod tests {
         let (old, young) = ("2025-01-01T00:00:00Z", Timestamp::now());
         assert_eq!(of(json!({ "created_at": young })), Ok(Vec::new()));
         assert_eq!(of(json!({ "created_at": old, "status": "deleting" })), Ok(Vec::new()));
+        assert_eq!(of(json!({ "created_at": old, "name": "podvm-builder" })), Ok(Vec::new()));
         for unknown in [json!({ "created_at": old }), json!({})] {
             let error = of(unknown).unwrap_err();
             assert!(
