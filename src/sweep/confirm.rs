@@ -213,7 +213,7 @@ impl Sweeper {
         }
     }
 
-    /// An event on the Pod, for whoever runs it.
+    /// An event on the Pod, for its user.
     async fn tell_pod(&self, peerpod: &PeerPod, state: LostState) {
         let Some(owner) = owner(peerpod) else { return };
         let metadata = ObjectMeta {
@@ -249,7 +249,7 @@ async fn is_lost(
         (Err(error), _) => Err(error),
         (Ok(vm), _) => {
             let is_it = (vm.stage == Stage::Present) == (state == LostState::Stopped);
-            // Whoever names the VM of somebody else must not learn how it is.
+            // A PeerPod may name a VM of another tenant, whose state is private.
             Ok(is_it && ownership::verify(vm, pod, target.cloud.name_limit).is_ok())
         }
     }

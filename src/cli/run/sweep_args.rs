@@ -1,4 +1,4 @@
-//! What `run` is told of the sweep.
+//! The arguments of `run` for the sweep.
 
 use std::time::Duration;
 
