@@ -95,7 +95,7 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
     loop {
         let step = async {
             if let Some(deployment) = &args.after_rollout {
-                rolled_out(&deployments, deployment).await?;
+                rolled_out(bounded(deployments.get(deployment)).await?, deployment)?;
             }
             attempt(&api, &config).await
         };
@@ -156,18 +156,20 @@ impl From<ApiError> for Obstacle {
 }
 
 /// Whether all Pods of a Deployment are of its present revision, or none is ready: then no operator acts on anything yet, and the
-/// rollout may be one that waits for what is applied.
-async fn rolled_out(api: &Api<Deployment>, name: &str) -> Result<(), Obstacle> {
-    let Deployment { metadata, status, .. } = bounded(api.get(name)).await?;
+/// rollout may be one that waits for what is applied. A terminating Pod may still lead.
+fn rolled_out(deployment: Deployment, name: &str) -> Result<(), Obstacle> {
+    let Deployment { metadata, status, .. } = deployment;
     let status = status.unwrap_or_default();
     let [all, updated] = [status.replicas, status.updated_replicas].map(Option::unwrap_or_default);
     let none_ready = status.ready_replicas.unwrap_or_default() == 0;
-    if status.observed_generation == metadata.generation && (all == updated || none_ready) {
+    // Kubernetes counts these since 1.35.
+    let terminating = status.terminating_replicas.unwrap_or_default();
+    if status.observed_generation == metadata.generation && terminating == 0 && (all == updated || none_ready) {
         return Ok(());
     }
     Err(Obstacle::Later(format!(
-        "the Deployment {name} has {updated} Pods of its present revision and {} of earlier ones; `kubectl rollout status \
-         deployment/{name}` shows the progress",
+        "the Deployment {name} has {updated} Pods of its present revision, {} of earlier ones and {terminating} that terminate; \
+         `kubectl rollout status deployment/{name}` shows the progress",
         all.saturating_sub(updated)
     )))
 }
@@ -227,6 +229,26 @@ mod tests {
         assert_eq!(patience.until(&invalid, now + 3 * SETTLES), now + 3 * SETTLES);
         let mut patience = Patience { deadline: now + SETTLES / 2, settled: None };
         assert_eq!(patience.until(&invalid, now), now + SETTLES / 2);
+    }
+
+    #[test]
+    fn a_rollout_is_over_when_no_earlier_pod_is_left_that_terminates() {
+        let over = |status: serde_json::Value| {
+            let object = serde_json::json!({ "metadata": { "generation": 2 }, "status": status });
+            rolled_out(serde_json::from_value(object).unwrap(), "operator").is_ok()
+        };
+        let status = |all: i32, updated: i32, ready: i32, terminating: Option<i32>| {
+            serde_json::json!({
+                "observedGeneration": 2, "replicas": all, "updatedReplicas": updated, "readyReplicas": ready,
+                "terminatingReplicas": terminating,
+            })
+        };
+        assert!(over(status(2, 2, 2, None)) && over(status(2, 2, 2, Some(0))));
+        assert!(over(status(3, 1, 0, None)), "none is ready");
+        assert!(!over(status(2, 2, 2, Some(1))) && !over(status(3, 1, 0, Some(1))));
+        assert!(!over(status(3, 2, 2, None)));
+        let stale = serde_json::json!({ "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2 });
+        assert!(!over(stale));
     }
 
     #[test]

@@ -62,10 +62,7 @@ impl Objects {
                         found.objects.insert(key, *object);
                     }
                     State::Due(there) => match self.apply(Some(config), wanted, there.as_deref()).await? {
-                        Some(Applied { object, took_over }) => {
-                            if took_over {
-                                found.taken_over.push(format!("{} {}", key.0, key.1));
-                            }
+                        Some(object) => {
                             found.objects.insert(key.clone(), object);
                             found.applied.insert(key);
                         }
@@ -100,7 +97,7 @@ impl Objects {
         config: Option<&str>,
         wanted: &Wanted,
         there: Option<&DynamicObject>,
-    ) -> Result<Option<Applied>, ApiError> {
+    ) -> Result<Option<DynamicObject>, ApiError> {
         let key = wanted.key(config);
         if !self.drifts.admit(&key, &wanted.object, Instant::now()) {
             return Ok(None);
@@ -111,7 +108,10 @@ impl Objects {
             (Err(error), Some(there)) if error.invalid().is_some() => {
                 match self.take_over(wanted, there).await {
                     Ok(true) => match self.write(wanted).await {
-                        Ok(object) => Ok(Applied { object, took_over: true }),
+                        Ok(object) => {
+                            self.drifts.took_over(key.clone());
+                            Ok(object)
+                        }
                         Err(error) => {
                             self.give_back(wanted, there).await;
                             Err(error)
@@ -121,7 +121,7 @@ impl Objects {
                     Err(error) => Err(error),
                 }
             }
-            (written, _) => written.map(|object| Applied { object, took_over: false }),
+            (written, _) => written,
         };
         if applied.is_err() {
             self.drifts.not_written(&key);
@@ -209,13 +209,6 @@ impl Objects {
         let how = DeleteParams { preconditions, ..DeleteParams::background() };
         remove(&kind.api(&self.client), object, how).await
     }
-}
-
-/// A write that was made.
-struct Applied {
-    object: DynamicObject,
-    /// Whether it removed what others had set, as it was refused beside that.
-    took_over: bool,
 }
 
 /// The state of a wanted object.

@@ -1,7 +1,8 @@
-//! Prevents an endless write war about an object that another program keeps changing *(no client)*.
+//! Remembers how the operator corrected objects *(no client)*. It prevents an endless write war about an object that another program
+//! keeps changing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hash, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -34,6 +35,8 @@ pub(super) struct Key {
 pub(super) struct Drifts {
     hasher: RandomState,
     writes: Mutex<BTreeMap<Key, Writes>>,
+    /// Objects in which the operator removed what others had set, until a status has said so.
+    taken_over: Mutex<BTreeSet<Key>>,
 }
 
 /// Writes of the same content.
@@ -125,6 +128,36 @@ impl Drifts {
         Some((Finding::new(Reason::DriftLeft, message), again))
     }
 
+    /// The operator removed from this object what others had set in it.
+    pub(super) fn took_over(&self, key: Key) {
+        self.taken_over().insert(key);
+    }
+
+    /// The condition about objects in which the operator removed what others had set. It stays until [`reported`](Self::reported).
+    pub(super) fn takeover_finding(&self, config: &str) -> Option<Finding> {
+        let taken_over = self.taken_over();
+        let of_config = taken_over.iter().filter(|key| key.config.as_deref() == Some(config));
+        let names: Vec<_> = of_config.map(|key| format!("{} {}", key.kind, key.name)).collect();
+        (!names.is_empty()).then(|| {
+            let message = format!(
+                "the API server refused {} beside what others had set there, so the operator removed that; set it in this \
+                 PeerPodConfig, if you need it",
+                listed(&names)
+            );
+            Finding::new(Reason::FieldsTakenOver, message)
+        })
+    }
+
+    /// A status has the condition about what the operator removed.
+    pub(super) fn reported(&self, config: &str) {
+        self.taken_over().retain(|key| key.config.as_deref() != Some(config));
+    }
+
+    fn taken_over(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        // A set of keys is consistent after any interruption.
+        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn table(&self) -> MutexGuard<'_, BTreeMap<Key, Writes>> {
         // A table of times is consistent after any interruption.
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,6 +223,20 @@ mod tests {
             now += WINDOW / 3;
         }
         assert!(drifts.table().len() < 4, "what was long ago is forgotten");
+    }
+
+    #[test]
+    fn what_was_taken_over_is_told_until_a_status_has_it() {
+        let drifts = Drifts::default();
+        drifts.took_over(key("a"));
+        for _ in 0..2 {
+            let finding = drifts.takeover_finding("config").unwrap();
+            assert!(finding.message.contains("Service a"), "{}", finding.message);
+        }
+        drifts.reported("other");
+        assert!(drifts.takeover_finding("other").is_none() && drifts.takeover_finding("config").is_some());
+        drifts.reported("config");
+        assert!(drifts.takeover_finding("config").is_none());
     }
 
     #[test]

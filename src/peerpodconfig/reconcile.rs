@@ -122,8 +122,10 @@ impl Reconciler {
         if let Some((drift, again)) = self.drifts.finding(&name, Instant::now()) {
             results.findings.add(Findings { all: vec![drift], again: Some(again) });
         }
+        results.findings.all.extend(self.drifts.takeover_finding(&name));
         let Results { findings: Findings { all, again }, failed } = results;
         self.reporter.report(config, &Report { findings: all, nodes: summary.nodes, advertised }).await?;
+        self.drifts.reported(&name);
         let read_back = self.reporter.wrote_recently().then_some(READ_BACK);
         match failed {
             Some(error) => Err(error),

@@ -92,8 +92,6 @@ pub(super) struct Found {
     pub(super) objects: HashMap<(String, String), DynamicObject>,
     /// Those of them that were just created or corrected.
     pub(super) applied: HashSet<(String, String)>,
-    /// Those of them in which the operator removed what others had set, as `Kind name`.
-    pub(super) taken_over: Vec<String>,
     /// Objects with a wanted name that this operator did not create, as `Kind name`. They stay unchanged.
     pub(super) unmanaged: Vec<String>,
 }
@@ -113,20 +111,7 @@ impl Found {
     pub(super) fn add(&mut self, other: Self) {
         self.objects.extend(other.objects);
         self.applied.extend(other.applied);
-        self.taken_over.extend(other.taken_over);
         self.unmanaged.extend(other.unmanaged);
-    }
-
-    /// What was just removed from objects.
-    pub(super) fn taken_over(&self) -> Option<Finding> {
-        (!self.taken_over.is_empty()).then(|| {
-            let message = format!(
-                "the API server refused {} beside what others had set there, so the operator removed that; set it \
-                 in this PeerPodConfig, if you need it",
-                self.taken_over.join(", ")
-            );
-            Finding::new(Reason::FieldsTakenOver, message)
-        })
     }
 
     /// The condition about wanted names that objects of others have.

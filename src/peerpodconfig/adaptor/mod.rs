@@ -145,7 +145,6 @@ impl Adaptor {
             let withheld = Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet");
             return Ok(Findings { all: vec![taken, withheld], again: None });
         }
-        findings.all.extend(found.taken_over());
         if !has_account {
             findings.all.push(findings::account_missing(&self.options.namespace));
             findings.again = Some(UNWATCHED_RESYNC);

@@ -77,7 +77,7 @@ impl Outcome<'_> {
             // for is watched, except for the validity of a certificate that the operator did not create.
             (self.observed.older.is_some() || self.is_settling()).then_some(PROPAGATION_TIME)
         };
-        let mut all: Vec<_> = self.found.name_taken().into_iter().chain(self.found.taken_over()).collect();
+        let mut all: Vec<_> = self.found.name_taken().into_iter().collect();
         all.extend(self.observed.older.as_deref().and_then(|older| differing(config, older)));
         all.extend(
             self.webhook.as_ref().and_then(|inputs| tls_refused(&config.spec.config_map_name, inputs)),

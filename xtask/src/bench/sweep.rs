@@ -1,13 +1,13 @@
-//! The sweep of a libvirt host with 5,000 VMs, each of which a PeerPod tracks.
+//! The sweep of a libvirt host with 5,000 VMs, each of which a PeerPod tracks, and how soon it reports VMs that none tracks.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{process::Lifetime, progress::Progress};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::ResourceExt as _;
 use peerpod_operator::install;
-use peers::libvirt::Libvirtd;
+use peers::libvirt::{Host, Libvirtd};
 use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
 use tokio::time::sleep;
 
@@ -28,8 +28,14 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// VMs that nobody tracks, made at different times between two sweeps.
+const UNTRACKED: u32 = 4;
+/// The time between two sweeps that find these, and their grace. By default these are 20 times and 30 times as long.
+const REPORT_INTERVAL: Duration = Duration::from_secs(15);
+const GRACE: Duration = Duration::from_secs(60);
+
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(4);
+    let mut progress = Progress::new(5);
     progress.step("building the operator (release)");
     let program = release::build(install::NAME, &["--quiet"])?;
     progress.step("starting the control plane and libvirtd");
@@ -72,6 +78,18 @@ pub(super) async fn run() -> Result<Figures> {
     let metrics = operator.metrics().await?;
     let untracked = metrics.sum("peerpod_operator_untracked_resources", &[]);
     ensure!(untracked < 0.5, "{untracked} VMs count as untracked");
+    operator.stop().await?;
+
+    progress.step(format!("{UNTRACKED} VMs that nobody tracks"));
+    let reporting = OperatorOptions {
+        arguments: vec![
+            format!("--sweep-interval={}s", REPORT_INTERVAL.as_secs()),
+            format!("--sweep-grace={}s", GRACE.as_secs()),
+        ],
+        ..with("reporting", String::new())
+    };
+    let operator = Operator::start(&testbed, &reporting).await?;
+    let latest = latest_report(&operator, host).await?;
     progress.finish();
 
     let mut figures = Figures::default();
@@ -79,6 +97,8 @@ pub(super) async fn run() -> Result<Figures> {
     figures.add("peak of resident memory, above the one without sweeps", peak - without, "MiB", 10.0);
     figures.add("API writes of sweeps that find nothing", requests.writes, "", 0.0);
     figures.tell("single Pods read by them", requests.pods_read, "");
+    let intervals = latest.saturating_sub(GRACE).as_secs_f64() / REPORT_INTERVAL.as_secs_f64();
+    figures.add("from the end of an untracked VM's grace to its report, the slowest of 4", intervals, "intervals", 2.0);
     Ok(figures)
 }
 
@@ -101,4 +121,29 @@ async fn sweep(operator: &Operator) -> Result<Duration> {
         }
     };
     tokio::time::timeout(DEADLINE, next).await.context("there is no further sweep")?
+}
+
+/// The longest time from the creation of a VM that nobody tracks until it is reported as such.
+async fn latest_report(operator: &Operator, host: &Host) -> Result<Duration> {
+    let mut made = Vec::new();
+    for index in 0..UNTRACKED {
+        let name = vm_name(&format!("untracked-{index}"));
+        host.start_pod_vm(&name).await?;
+        made.push((name, Instant::now()));
+        sleep(REPORT_INTERVAL / UNTRACKED).await;
+    }
+    let mut latest = Duration::ZERO;
+    let reported = async {
+        while !made.is_empty() {
+            for it in operator.sweep().await?.clouds.iter().flat_map(|it| &it.untracked) {
+                if it.verdict != "watch" && let Some(at) = made.iter().position(|(name, _)| *name == it.name) {
+                    latest = latest.max(made.swap_remove(at).1.elapsed());
+                }
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(GRACE + DEADLINE, reported).await.context("not all are reported")??;
+    Ok(latest)
 }
