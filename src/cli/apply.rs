@@ -164,7 +164,8 @@ fn rolled_out(deployment: Deployment, name: &str) -> Result<(), Obstacle> {
     let none_ready = status.ready_replicas.unwrap_or_default() == 0;
     // Kubernetes counts these since 1.35.
     let terminating = status.terminating_replicas.unwrap_or_default();
-    if status.observed_generation == metadata.generation && terminating == 0 && (all == updated || none_ready) {
+    if status.observed_generation == metadata.generation && terminating == 0 && (all == updated || none_ready)
+    {
         return Ok(());
     }
     Err(Obstacle::Later(format!(

@@ -98,7 +98,12 @@ pub(super) async fn run() -> Result<Figures> {
     figures.add("API writes of sweeps that find nothing", requests.writes, "", 0.0);
     figures.tell("single Pods read by them", requests.pods_read, "");
     let intervals = latest.saturating_sub(GRACE).as_secs_f64() / REPORT_INTERVAL.as_secs_f64();
-    figures.add("from the end of an untracked VM's grace to its report, the slowest of 4", intervals, "intervals", 2.0);
+    figures.add(
+        "from the end of an untracked VM's grace to its report, the slowest of 4",
+        intervals,
+        "intervals",
+        2.0,
+    );
     Ok(figures)
 }
 
@@ -136,7 +141,9 @@ async fn latest_report(operator: &Operator, host: &Host) -> Result<Duration> {
     let reported = async {
         while !made.is_empty() {
             for it in operator.sweep().await?.clouds.iter().flat_map(|it| &it.untracked) {
-                if it.verdict != "watch" && let Some(at) = made.iter().position(|(name, _)| *name == it.name) {
+                if it.verdict != "watch"
+                    && let Some(at) = made.iter().position(|(name, _)| *name == it.name)
+                {
                     latest = latest.max(made.swap_remove(at).1.elapsed());
                 }
             }
