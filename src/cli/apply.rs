@@ -169,7 +169,7 @@ fn rolled_out(deployment: Deployment, name: &str) -> Result<(), Obstacle> {
         return Ok(());
     }
     Err(Obstacle::Later(format!(
-        "the Deployment {name} has {updated} Pods of its present revision, {} of earlier ones and {terminating} that terminate; \
+        "the Deployment {name} has {updated} Pods of its present revision and {} of earlier ones, and {terminating} more terminate; \
          `kubectl rollout status deployment/{name}` shows the progress",
         all.saturating_sub(updated)
     )))

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{ObjectMeta, PostParams},
+    api::{ListParams, ObjectMeta, PostParams},
 };
 use podset::{
     api::{PodSet, PodSetSpec},
@@ -104,7 +104,16 @@ async fn by_operator(stage: &Stage) -> Result<Duration> {
         async move { api.create(&PostParams::default(), &podset).await }
     });
     stream::iter(created).buffer_unordered(CONCURRENCY).try_for_each(async |_| Ok(())).await?;
-    let last = wait::eventually("all Pods are created", DEADLINE, async || {
+    // Counting costs the API server next to nothing. The log of its requests is long, so it is read only then.
+    let pods: Api<Pod> = Api::namespaced(stage.client(), &namespace);
+    wait::eventually("all Pods are there", DEADLINE, async || {
+        let listed = pods.list_metadata(&ListParams::default().limit(1)).await?;
+        let more = listed.metadata.remaining_item_count.unwrap_or_default();
+        ensure!(usize::try_from(more)? + listed.items.len() == PODS, "there are {more} and one");
+        Ok(())
+    })
+    .await?;
+    let last = wait::eventually("the log has all Pods", DEADLINE, async || {
         let mut writes = stage.writes(&namespace)?;
         writes.retain(|it| it.verb == "create" && it.resource == "pods" && it.code == 201);
         ensure!(writes.len() == PODS, "there are {}", writes.len());
