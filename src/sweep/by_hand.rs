@@ -37,8 +37,8 @@ impl ByHand {
     pub(crate) async fn look(&mut self) -> Result<Seen, Problem> {
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
         let listing = self.search.list(&self.target).await?;
-        let tracked = self.search.tracked(&self.target).await?;
-        let mut candidates = Candidates::of(self.target.cloud, &listing, &tracked);
+        let mut candidates = Candidates::of(self.target.cloud, &listing);
+        self.search.track_peerpods(&mut candidates).await?;
         self.search.spare_pods(&mut candidates).await?;
         let candidates = candidates.all();
         let findings = findings(&candidates, &mut self.sightings, now, self.patience);

@@ -17,7 +17,7 @@ use tracing::{Instrument, info_span, warn};
 use super::{
     CloudSnapshot, LostVm, Mode, Options, PeerPodFindings,
     confirm::Suspects,
-    plan::{Candidates, Finding, Moment, Patience, Tracked, Verdict, findings},
+    plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
 };
@@ -167,8 +167,10 @@ impl Sweeper {
     async fn try_sweep(&self, target: &Target, memory: &mut Memory, now: Moment) -> Result<(), Problem> {
         let listing = self.search.list(target).await?;
         let peerpods = self.store.state();
-        let tracked = Tracked::of(target.cloud, peerpods.iter().map(|it| &**it));
-        let mut candidates = Candidates::of(target.cloud, &listing, &tracked);
+        let mut candidates = Candidates::of(target.cloud, &listing);
+        for peerpod in &peerpods {
+            candidates.track(peerpod);
+        }
         if candidates.needs_pods() {
             self.search.spare_pods(&mut candidates).await?;
         }

@@ -38,56 +38,24 @@ pub struct Found {
     pub is_of_another: bool,
 }
 
-/// What the PeerPods of a cluster mean at one cloud.
-#[derive(Debug, Default)]
-pub struct Tracked {
-    ids: HashSet<String>,
-    /// Of the Pods of PeerPods.
-    stems: HashSet<String>,
-    /// Of those whose PeerPod records a VM in a form that no list has.
-    unclear: HashSet<String>,
-}
-
-impl Tracked {
-    /// What these PeerPods mean.
-    pub fn of<'a>(cloud: &Cloud, peerpods: impl IntoIterator<Item = &'a PeerPod>) -> Self {
-        let mut tracked = Self::default();
-        peerpods.into_iter().for_each(|peerpod| tracked.add(cloud, peerpod));
-        tracked
-    }
-
-    /// One more. It counts whatever cloud it names, as that may be a mistake.
-    pub fn add(&mut self, cloud: &Cloud, peerpod: &PeerPod) {
-        let stem = owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit));
-        match InstanceId::parse(cloud.name(), peerpod.instance_id()) {
-            Ok(id) => {
-                // Some lists know less of an identifier than a PeerPod records: the name alone.
-                self.ids.extend(id.as_str().rsplit_once('/').map(|(_, name)| name.to_owned()));
-                self.ids.insert(id.to_string());
-            }
-            Err(_) => self.unclear.extend(stem.clone()),
-        }
-        self.stems.extend(stem);
-    }
-
-    /// Whether a PeerPod records it, or the VM that it came with.
-    fn records(&self, found: &Found) -> bool {
-        let Listed { id, name, vm, .. } = &found.listed;
-        self.ids.contains(id)
-            // Some lists know more of an identifier than a PeerPod records.
-            || self.ids.contains(name)
-            || matches!(vm, Some(VmRef::Id(vm)) if self.ids.contains(vm))
-            || pod_stem(found).is_some_and(|stem| self.unclear.contains(stem))
-    }
-}
-
-/// What a listing showed and no PeerPod records.
+/// What a listing showed and no PeerPod records. It needs memory for what was listed alone, however many PeerPods there are.
 #[derive(Debug)]
 pub struct Candidates<'a> {
     cloud: &'static Cloud,
     found: Vec<&'a Found>,
-    /// The stems of their names, and whether a Pod may have it.
-    stems: HashMap<&'a str, bool>,
+    /// By what PeerPods may record these, and whether one does.
+    ids: HashMap<&'a str, bool>,
+    /// The stems of their names.
+    stems: HashMap<&'a str, Stem>,
+}
+
+/// What is known of Pods by the stem of their VMs' names.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stem {
+    /// A Pod, or the Pod of a PeerPod, may have it.
+    is_spared: bool,
+    /// A PeerPod of such a Pod records a VM in a form that no list has.
+    is_unclear: bool,
 }
 
 /// Something that no PeerPod records.
@@ -100,8 +68,8 @@ pub struct Candidate<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Those of a complete listing.
-    pub fn of(cloud: &'static Cloud, listing: &'a [Found], tracked: &Tracked) -> Self {
+    /// Those of a complete listing, before it is known what PeerPods record.
+    pub fn of(cloud: &'static Cloud, listing: &'a [Found]) -> Self {
         let vms: HashSet<&str> = listing
             .iter()
             .filter(|it| it.listed.kind == Resource::Vm)
@@ -114,32 +82,71 @@ impl<'a> Candidates<'a> {
             (_, Some(VmRef::Name(vm))) => is_pod_vm(vm) && !vms.contains(&**vm),
             (_, None) => true,
         };
-        let found = listing.iter().filter(|it| !it.is_of_another).filter(may_be);
-        let found: Vec<_> = found.filter(|it| !tracked.records(it)).collect();
-        let stems = found.iter().filter_map(|it| pod_stem(it));
-        let stems = stems.map(|stem| (stem, tracked.stems.contains(stem))).collect();
-        Self { cloud, found, stems }
+        let found: Vec<_> = listing.iter().filter(|it| !it.is_of_another).filter(may_be).collect();
+        let ids = found.iter().flat_map(|it| ids(it)).map(|id| (id, false)).collect();
+        let stems = found.iter().filter_map(|it| pod_stem(it)).map(|stem| (stem, Stem::default())).collect();
+        Self { cloud, found, ids, stems }
+    }
+
+    /// A PeerPod. It counts whatever cloud it names, as that may be a mistake.
+    pub fn track(&mut self, peerpod: &PeerPod) {
+        let id = InstanceId::parse(self.cloud.name(), peerpod.instance_id());
+        if let Ok(id) = &id {
+            // Some lists know less of an identifier than a PeerPod records: the name alone.
+            let name = id.as_str().rsplit_once('/').map(|(_, name)| name);
+            for id in name.into_iter().chain([id.as_str()]) {
+                if let Some(is_recorded) = self.ids.get_mut(id) {
+                    *is_recorded = true;
+                }
+            }
+        }
+        let stem = owner(peerpod).map(|pod| stem_of(&pod.name, self.cloud.name_limit));
+        if let Some(stem) = stem.and_then(|stem| self.stems.get_mut(&*stem)) {
+            stem.is_spared = true;
+            stem.is_unclear |= id.is_err();
+        }
     }
 
     /// Whether the names of Pods may spare one more.
     pub fn needs_pods(&self) -> bool {
-        self.stems.values().any(|spared| !spared)
+        self.untracked().filter_map(pod_stem).any(|stem| !self.stem(stem).is_spared)
     }
 
     /// A Pod with this name exists.
     pub fn spare_pod(&mut self, name: &str) {
-        if let Some(spared) = self.stems.get_mut(&*stem_of(name, self.cloud.name_limit)) {
-            *spared = true;
+        if let Some(stem) = self.stems.get_mut(&*stem_of(name, self.cloud.name_limit)) {
+            stem.is_spared = true;
         }
     }
 
-    /// All of them.
-    pub fn all(self) -> Vec<Candidate<'a>> {
-        let Self { found, stems, .. } = self;
-        let is_spared =
-            |it: &Found| pod_stem(it).is_some_and(|stem| stems.get(stem).copied().unwrap_or(false));
-        found.into_iter().map(|found| Candidate { found, is_spared: is_spared(found) }).collect()
+    /// All that no PeerPod records.
+    pub fn all(&self) -> Vec<Candidate<'a>> {
+        let is_spared = |it| pod_stem(it).is_some_and(|stem| self.stem(stem).is_spared);
+        self.untracked().map(|found| Candidate { found, is_spared: is_spared(found) }).collect()
     }
+
+    fn untracked(&self) -> impl Iterator<Item = &'a Found> {
+        let is_recorded = |it: &Found| {
+            ids(it).any(|id| self.ids.get(id).copied().unwrap_or(false))
+                || pod_stem(it).is_some_and(|stem| self.stem(stem).is_unclear)
+        };
+        self.found.iter().copied().filter(move |it| !is_recorded(it))
+    }
+
+    fn stem(&self, stem: &str) -> Stem {
+        self.stems.get(stem).copied().unwrap_or_default()
+    }
+}
+
+/// By what a PeerPod may record this, or the VM that it came with. Some lists know more of an identifier than a PeerPod, which has the
+/// name alone.
+fn ids(found: &Found) -> impl Iterator<Item = &str> {
+    let Listed { id, name, vm, .. } = &found.listed;
+    let vm = match vm {
+        Some(VmRef::Id(vm)) => Some(&**vm),
+        Some(VmRef::Name(_)) | None => None,
+    };
+    [Some(&**id), Some(&**name), vm].into_iter().flatten()
 }
 
 /// The stem of the name of the VM that this is, or came with.

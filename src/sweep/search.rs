@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     CLUSTER_NAMESPACE,
-    plan::{Candidates, Found, Tracked},
+    plan::{Candidates, Found},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -113,13 +113,10 @@ impl Search {
         self.cluster_uid.get_or_try_init(read).await.ok().map(String::as_str)
     }
 
-    /// What the PeerPods that the API server has now mean.
-    pub(crate) async fn tracked(&self, target: &Target) -> Result<Tracked, ApiError> {
-        let mut tracked = Tracked::default();
+    /// Leaves out what the PeerPods record that the API server has now.
+    pub(crate) async fn track_peerpods(&self, candidates: &mut Candidates<'_>) -> Result<(), ApiError> {
         let api: Api<PeerPod> = Api::all(reading(&self.client, &PEERPOD));
-        api_call::for_each(&api, &ListParams::default(), |peerpod| tracked.add(target.cloud, &peerpod))
-            .await?;
-        Ok(tracked)
+        api_call::for_each(&api, &ListParams::default(), |peerpod| candidates.track(&peerpod)).await
     }
 
     /// Deletes these, after a last look at the cluster, which the caches may have been behind, and at each of them.
@@ -134,8 +131,8 @@ impl Search {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         let mut left = found;
         while !left.is_empty() {
-            let tracked = self.tracked(target).await?;
-            let mut candidates = Candidates::of(target.cloud, &left, &tracked);
+            let mut candidates = Candidates::of(target.cloud, &left);
+            self.track_peerpods(&mut candidates).await?;
             self.spare_pods(&mut candidates).await?;
             let read = Instant::now();
             let untracked = candidates.all().into_iter().filter(|it| !it.is_spared);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    plan::{Candidate, Candidates, Finding, Found, Moment, Patience, Tracked, Verdict, findings},
+    plan::{Candidate, Candidates, Finding, Found, Moment, Patience, Verdict, findings},
     sightings::Sightings,
 };
 use crate::{
@@ -175,7 +175,6 @@ impl World {
         let claims = ClusterClaims::of_tag("cluster", TAGS[0], self.exclusive);
         let (start, by_day) = (Instant::now(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000));
         let peerpods = self.peerpods();
-        let tracked = Tracked::of(cloud(), &peerpods);
         let mut sightings = Sightings::default();
         let patience = Patience { grace: GRACE, interval: INTERVAL / 10 * 9, watch: GRACE };
         let round = |round: usize| {
@@ -188,7 +187,10 @@ impl World {
                     listed,
                 })
                 .collect();
-            let mut candidates = Candidates::of(cloud(), &listing, &tracked);
+            let mut candidates = Candidates::of(cloud(), &listing);
+            for peerpod in &peerpods {
+                candidates.track(peerpod);
+            }
             let existing = self.pods.iter().zip(&self.exist).filter(|(_, until)| round < **until);
             existing.for_each(|(pod, _)| candidates.spare_pod(pod));
             let passed = INTERVAL * u32::try_from(round).unwrap();
@@ -323,11 +325,12 @@ fn a_peerpod_that_records_less_than_the_list_shows_counts_for_all_of_that_name()
     let name = "podvm-a-1a2b3c4d";
     let peerpod =
         json!({ "metadata": { "name": "p" }, "spec": { "cloudProvider": "gcp", "instanceID": name } });
-    let tracked = Tracked::of(gcp, &[serde_json::from_value::<PeerPod>(peerpod).unwrap()]);
     let path = format!("projects/p/zones/z/instances/{name}");
     let listing =
         [Found { listed: Listed::new(Resource::Vm, path, name), proof: None, is_of_another: false }];
-    assert!(Candidates::of(gcp, &listing, &tracked).all().is_empty());
+    let mut candidates = Candidates::of(gcp, &listing);
+    candidates.track(&serde_json::from_value(peerpod).unwrap());
+    assert!(candidates.all().is_empty());
 }
 
 #[test]
@@ -364,7 +367,7 @@ fn every_cloud_finds_its_own_names() {
             is_of_another: false,
         };
         let listing = [found];
-        let mut candidates = Candidates::of(cloud, &listing, &Tracked::default());
+        let mut candidates = Candidates::of(cloud, &listing);
         assert!(candidates.needs_pods(), "{cloud}");
         candidates.spare_pod("web-0");
         assert!(!candidates.needs_pods(), "{cloud}");

@@ -177,7 +177,7 @@ impl Client {
             let full = format!("{public}: {host}: {}", reply::masked(why, &secrets));
             Error::new(class, Message::new(public, full))
         };
-        self.pacing.turn(pace).await.map_err(|retry_after| {
+        let turn = self.pacing.turn(pace).await.map_err(|retry_after| {
             let public = format!("{doing} has to wait for its turn: the cloud takes few requests a second");
             Error::new(ErrorClass::Throttled { retry_after }, Message::public(public))
         })?;
@@ -198,9 +198,9 @@ impl Client {
             Ok(Ok(answer)) => answer,
         };
         if answer.status().is_success() {
-            self.pacing.answered(pace);
+            self.pacing.answered(turn);
         }
-        Ok(Reply::new(doing, pace, answer, secrets, Arc::clone(&self.pacing)))
+        Ok(Reply::new(doing, turn, answer, secrets, Arc::clone(&self.pacing)))
     }
 
     async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, NoAnswer> {

@@ -1,9 +1,17 @@
 //! How many requests a second a cloud takes.
 //!
-//! Nothing is held back until the cloud refuses a request because there were too many. From then on requests leave one by one.
-//! Refusals arrive earlier than answers, so the first one tells little: the rate starts low and grows every second until the cloud
-//! refuses again. What it took in the two seconds before is then the rate. A rate that brought no refusal for a while grows. While the
-//! cloud takes nothing at all, other clients use its whole quota. That tells nothing about the rate, so the search begins again.
+//! Nothing is held back until the cloud refuses a request because there were too many. From then on requests leave one by one, and the
+//! rate is learnt:
+//!
+//! 1. *Search*. Refusals arrive earlier than answers, so the first one tells little. The rate starts low and grows every second until
+//!    the cloud refuses again.
+//! 2. *Measure*. The cloud has no burst left now. What it takes of requests at that rate is measured for some seconds.
+//! 3. *Probe*. The measured rate grows with each request until the next refusal. Mostly that is soon, and the measured rate was right. A
+//!    cloud without bursts, which wants a gap between requests, refused every second one before and takes more now.
+//! 4. *Hold*. A rate that brought no refusal for a while grows. At the next refusal it is measured again.
+//!
+//! While the cloud takes nothing at all, other clients use its whole quota. That tells nothing about the rate, so the search begins
+//! again.
 
 use std::{
     collections::VecDeque,
@@ -18,14 +26,17 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Pace;
 
-/// Over which time answers are counted, and how long a rate holds at least.
-const WINDOW: Duration = Duration::from_secs(2);
+/// For how long it is known what the cloud took.
+const WINDOW: Duration = Duration::from_secs(10);
 
-/// More answers within [`WINDOW`] are not counted.
+/// What it took within this time counts at the first refusal.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// More requests than these are not remembered.
 const COUNTED: usize = 1000;
 
-/// The part of what the cloud took that is asked of it.
-const CAUTION: f64 = 0.95;
+/// The part of what the cloud takes that is asked of it.
+const CAUTION: f64 = 0.97;
 
 /// No rate is lower, in requests a second.
 const LEAST: f64 = 0.5;
@@ -37,13 +48,20 @@ const START: f64 = 5.0;
 const SEARCH: f64 = 1.5;
 const STEP: Duration = Duration::from_secs(1);
 
-/// By which factor one refusal lowers a rate at most, unless the cloud takes nothing at all: then it is [`START`] at most.
-const LOWER: f64 = 0.5;
+/// A measurement ends after so many requests and so much time, or after the longest time.
+const ENOUGH: u32 = 60;
+const SHORTEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(6);
 
-/// How long a rate must have brought no refusal until it grows.
+/// By which factor each request raises a rate that was measured, until the next refusal.
+const PROBE: f64 = 1.012;
+
+/// A rate that rose by more than this factor was not what the cloud takes. The search overshoots by [`SEARCH`] at most, so a cloud
+/// that wants a gap takes at least 4/3 of what it took of every second request. One with a burst refuses before 1.2.
+const RISEN: f64 = 1.3;
+
+/// How long a rate must have brought no refusal until it grows, and by which factor.
 const CALM: Duration = Duration::from_secs(300);
-
-/// By which factor a rate grows.
 const GROWTH: f64 = 1.1;
 
 /// Nobody waits longer for a turn.
@@ -65,10 +83,17 @@ struct Lane {
     waiting: AtomicUsize,
 }
 
+/// When a request left, and which rate it counts for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pace: Pace,
+    left: Instant,
+}
+
 #[derive(Debug, Default)]
 struct Rhythm {
-    /// When the cloud took a request, within the last [`WINDOW`].
-    answers: VecDeque<Instant>,
+    /// When requests left that the cloud took, within the last [`WINDOW`].
+    taken: VecDeque<Instant>,
     learnt: Option<Learnt>,
 }
 
@@ -76,42 +101,57 @@ struct Rhythm {
 struct Learnt {
     /// Requests a second.
     rate: f64,
-    since: Instant,
-    /// When the cloud last refused a request that counted.
-    refused: Instant,
-    /// Whether no refusal has shown yet that the rate is too high.
-    searching: bool,
-    /// When the last request left.
+    phase: Phase,
+    /// When the phase began. A refusal of a request that left before tells nothing about it.
+    begun: Instant,
+    /// When the rate last changed.
+    changed: Instant,
+    /// How many requests left in this phase.
+    sent: u32,
+    /// When the last request left, or was to leave: what leaves late does not delay those behind it.
     left: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    Search,
+    Measure,
+    Probe {
+        /// The rate that was measured.
+        measured: f64,
+    },
+    Hold {
+        /// By how much the next request may leave early after one that left late, in the time between two.
+        early: f64,
+    },
 }
 
 impl Pacing {
     /// Waits until a request may leave. `Err` says how long the wait would be, if that is too long.
-    pub(super) async fn turn(&self, pace: Pace) -> Result<(), Duration> {
+    pub(super) async fn turn(&self, pace: Pace) -> Result<Turn, Duration> {
         let lane = self.lane(pace);
         let waiting = Waiting::beside(&lane.waiting);
-        if let Some(rate) = lane.with(|rhythm| rhythm.rate(Instant::now())) {
-            let others = u32::try_from(waiting.others).unwrap_or(u32::MAX);
-            let wait = Duration::from_secs_f64(f64::from(others) / rate);
-            if wait > LONGEST_WAIT {
-                return Err(wait);
-            }
-            let _first = lane.queue.lock().await;
-            while let Some(turn) = lane.with(|rhythm| rhythm.turn(Instant::now())) {
-                sleep_until(turn).await;
+        if let Some(wait) = lane.with(|rhythm| rhythm.too_long(waiting.others, Instant::now())) {
+            return Err(wait);
+        }
+        let _first = lane.queue.lock().await;
+        loop {
+            let now = Instant::now();
+            match lane.with(|rhythm| rhythm.turn(now)) {
+                None => return Ok(Turn { pace, left: now }),
+                Some(turn) => sleep_until(turn).await,
             }
         }
-        Ok(())
     }
 
     /// The cloud took a request.
-    pub(super) fn answered(&self, pace: Pace) {
-        self.lane(pace).with(|rhythm| rhythm.answered(Instant::now()));
+    pub(super) fn answered(&self, turn: Turn) {
+        self.lane(turn.pace).with(|rhythm| rhythm.answered(turn.left, Instant::now()));
     }
 
     /// The cloud refused a request because there were too many.
-    pub(super) fn refused(&self, pace: Pace) {
-        self.lane(pace).with(|rhythm| rhythm.refused(Instant::now()));
+    pub(super) fn refused(&self, turn: Turn) {
+        self.lane(turn.pace).with(|rhythm| rhythm.refused(turn.left, Instant::now()));
     }
 
     fn lane(&self, pace: Pace) -> &Lane {
@@ -147,177 +187,111 @@ impl Drop for Waiting<'_> {
 }
 
 impl Rhythm {
-    /// The rate in force, if one was learnt.
-    fn rate(&mut self, now: Instant) -> Option<f64> {
-        let learnt = self.learnt.as_mut()?;
-        let (calm, growth) = if learnt.searching { (STEP, SEARCH) } else { (CALM, GROWTH) };
-        if now.saturating_duration_since(learnt.since) >= calm {
-            // A rate that is hardly used shows nothing about a higher one.
-            let used =
-                f64::from(u32::try_from(self.answers.len()).unwrap_or(u32::MAX)) / WINDOW.as_secs_f64();
-            let most = if learnt.searching { (2.0 * used).max(learnt.rate) } else { f64::INFINITY };
-            *learnt = Learnt { rate: (learnt.rate * growth).min(most), since: now, ..*learnt };
-        }
-        Some(learnt.rate)
+    /// How long one that waits behind so many others would wait, if that is too long. Until the rate is learnt nobody knows: then it is
+    /// the time until the rate has changed.
+    fn too_long(&mut self, others: usize, now: Instant) -> Option<Duration> {
+        self.conclude(now);
+        let learnt = self.learnt?;
+        let others = u32::try_from(others).unwrap_or(u32::MAX);
+        let wait = Duration::from_secs_f64(f64::from(others) / learnt.rate);
+        let is_learnt = matches!(learnt.phase, Phase::Hold { .. });
+        (wait > LONGEST_WAIT).then_some(if is_learnt { wait } else { STEP })
     }
 
     /// When the next request may leave; `None`: now.
     fn turn(&mut self, now: Instant) -> Option<Instant> {
-        let rate = self.rate(now)?;
+        self.conclude(now);
         let learnt = self.learnt.as_mut()?;
-        let turn = learnt.left + Duration::from_secs_f64(1.0 / rate);
-        if turn > now {
-            return Some(turn);
+        if learnt.next() > now {
+            // A rate at which nobody has to wait shows nothing about a higher one.
+            learnt.grow(now);
+            return Some(learnt.next());
         }
-        learnt.left = now;
+        let early = if let Phase::Hold { early } = learnt.phase { early } else { 1.0 - CAUTION };
+        let earliest = now.checked_sub(Duration::from_secs_f64(early / learnt.rate)).unwrap_or(now);
+        learnt.left = learnt.next().max(earliest);
+        learnt.sent = learnt.sent.saturating_add(1);
         None
     }
 
-    fn answered(&mut self, now: Instant) {
-        self.forget(now);
-        if self.answers.len() < COUNTED {
-            self.answers.push_back(now);
+    fn answered(&mut self, left: Instant, now: Instant) {
+        while self.taken.len() >= COUNTED
+            || self.taken.front().is_some_and(|first| now.saturating_duration_since(*first) > WINDOW)
+        {
+            self.taken.pop_front();
+        }
+        self.taken.push_back(left);
+    }
+
+    fn refused(&mut self, left: Instant, now: Instant) {
+        let Some(Learnt { rate, phase, begun, .. }) = self.learnt else {
+            let recent = self.taken.iter().filter(|it| now.saturating_duration_since(**it) <= RECENT).count();
+            let rate = number(recent) * CAUTION / RECENT.as_secs_f64();
+            return self.enter(Phase::Search, rate.max(START), now);
+        };
+        if left <= begun {
+            return;
+        }
+        match phase {
+            Phase::Measure => {}
+            Phase::Search | Phase::Hold { .. } => self.enter(Phase::Measure, rate, now),
+            // The cloud wants a gap, which none may leave too early for. It took the request before the last one.
+            Phase::Probe { measured } if rate > measured * RISEN => {
+                self.enter(Phase::Hold { early: 1.0 - CAUTION }, rate * CAUTION / PROBE.powi(2), now);
+            }
+            // Two requests of a burst may leave at once.
+            Phase::Probe { measured } => self.enter(Phase::Hold { early: 1.0 }, measured, now),
         }
     }
 
-    fn refused(&mut self, now: Instant) {
-        self.forget(now);
-        let taken = u32::try_from(self.answers.len()).unwrap_or(u32::MAX);
-        let rate = f64::from(taken) * CAUTION / WINDOW.as_secs_f64();
-        self.learnt = Some(match self.learnt {
-            None => Learnt { rate: rate.max(START), since: now, refused: now, searching: true, left: now },
-            // Requests that left at the former rate are still being refused.
-            Some(learnt) if now.saturating_duration_since(learnt.refused) < WINDOW => return,
-            Some(learnt) if taken == 0 => {
-                let rate = learnt.rate.min(START);
-                Learnt { rate, since: now, refused: now, searching: true, left: learnt.left }
+    /// Ends a measurement that has lasted long enough.
+    fn conclude(&mut self, now: Instant) {
+        let Some(Learnt { rate, phase: Phase::Measure, begun, sent, .. }) = self.learnt else { return };
+        let passed = now.saturating_duration_since(begun);
+        if passed < SHORTEST || (passed < LONGEST && sent < ENOUGH) {
+            return;
+        }
+        let taken = || self.taken.iter().filter(|left| **left > begun);
+        let between = taken().min().zip(taken().max()).map(|(first, last)| last.duration_since(*first));
+        match between.filter(|between| !between.is_zero()) {
+            None => self.enter(Phase::Search, rate.min(START), now),
+            Some(between) => {
+                let measured = number(taken().count() - 1) / between.as_secs_f64();
+                let measured = (measured.min(rate) * CAUTION).max(LEAST);
+                self.enter(Phase::Probe { measured }, measured, now);
             }
-            Some(learnt) => {
-                // Answers may still be under way, so few of them are no proof of a rate that is much lower.
-                let rate = rate.clamp(learnt.rate * LOWER, learnt.rate * CAUTION).max(LEAST);
-                Learnt { rate, since: now, refused: now, searching: false, left: learnt.left }
-            }
-        });
-    }
-
-    fn forget(&mut self, now: Instant) {
-        while self.answers.front().is_some_and(|first| now.saturating_duration_since(*first) > WINDOW) {
-            self.answers.pop_front();
         }
     }
+
+    fn enter(&mut self, phase: Phase, rate: f64, now: Instant) {
+        let left = self.learnt.map_or(now, |learnt| learnt.left);
+        self.learnt = Some(Learnt { rate: rate.max(LEAST), phase, begun: now, changed: now, sent: 0, left });
+    }
+}
+
+impl Learnt {
+    /// When the next request may leave.
+    fn next(&self) -> Instant {
+        self.left + Duration::from_secs_f64(1.0 / self.rate)
+    }
+
+    /// Raises the rate, if it is time to.
+    fn grow(&mut self, now: Instant) {
+        let (pause, growth) = match self.phase {
+            Phase::Search => (STEP, SEARCH),
+            Phase::Measure => return,
+            Phase::Probe { .. } => (Duration::ZERO, PROBE),
+            Phase::Hold { .. } => (CALM, GROWTH),
+        };
+        if now.saturating_duration_since(self.changed) >= pause {
+            (self.rate, self.changed) = (self.rate * growth, now);
+        }
+    }
+}
+
+fn number(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A server that takes `rate` requests a second, spread evenly, and `burst` at once.
-    struct Server {
-        rate: f64,
-        burst: f64,
-        tokens: f64,
-        at: Instant,
-    }
-
-    impl Server {
-        fn takes(&mut self, now: Instant) -> bool {
-            let passed = now.saturating_duration_since(self.at).as_secs_f64();
-            (self.tokens, self.at) = ((self.tokens + passed * self.rate).min(self.burst), now);
-            let takes = self.tokens >= 1.0;
-            self.tokens -= if takes { 1.0 } else { 0.0 };
-            takes
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nobody_waits_while_nothing_was_refused() {
-        let (pacing, begin) = (Pacing::default(), Instant::now());
-        for _ in 0..500 {
-            pacing.turn(Pace::Read).await.unwrap();
-            pacing.answered(Pace::Read);
-        }
-        assert_eq!(begin.elapsed(), Duration::ZERO);
-    }
-
-    /// Sends a thousand requests from as many tasks as may wait for a cloud. Gives the rate and the refusals after `learnt`.
-    async fn thousand(mut server: Server, late: Duration, learnt: Duration) -> (f64, u32) {
-        let (pacing, begin) = (Pacing::default(), Instant::now());
-        let server = Mutex::new(move || server.takes(Instant::now()));
-        let counts = Mutex::new((0, 0, 0));
-        let task = async || {
-            while counts.lock().unwrap().0 < 1000 {
-                pacing.turn(Pace::Read).await.unwrap();
-                let takes = server.lock().unwrap()();
-                let is_late = begin.elapsed() > learnt;
-                if takes {
-                    let mut counts = counts.lock().unwrap();
-                    (counts.0, counts.1) = (counts.0 + 1, counts.1 + u32::from(is_late));
-                } else {
-                    counts.lock().unwrap().2 += u32::from(is_late);
-                }
-                // A refusal comes at once.
-                sleep_until(Instant::now() + if takes { late } else { Duration::from_millis(1) }).await;
-                if takes { pacing.answered(Pace::Read) } else { pacing.refused(Pace::Read) }
-            }
-        };
-        futures::future::join_all((0..64).map(|_| task())).await;
-        let (_, taken, refused) = *counts.lock().unwrap();
-        (f64::from(taken) / begin.elapsed().saturating_sub(learnt).as_secs_f64(), refused)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_rate_is_learnt_and_then_hardly_anything_is_refused() {
-        for late in [1, 200, 1000].map(Duration::from_millis) {
-            for rate in [10.0, 20.0] {
-                let server = Server { rate, burst: rate, tokens: rate, at: Instant::now() };
-                let (got, refused) = thousand(server, late, Duration::from_secs(15)).await;
-                assert!(got > 0.88 * rate, "{got} requests a second of {rate}, {late:?} late");
-                assert_eq!(refused, 0, "of {rate}, {late:?} late");
-            }
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn reads_and_writes_have_rates_of_their_own_and_a_long_wait_is_told() {
-        let pacing = Pacing::default();
-        pacing.refused(Pace::Write);
-        let begin = Instant::now();
-        pacing.turn(Pace::Read).await.unwrap();
-        assert_eq!(begin.elapsed(), Duration::ZERO);
-        let turns = futures::future::join_all((0..200).map(|_| pacing.turn(Pace::Write))).await;
-        let told: Vec<_> = turns.into_iter().filter_map(Result::err).collect();
-        assert_eq!(told.len(), 99, "{told:?}");
-        assert!(told.iter().all(|wait| *wait > LONGEST_WAIT && *wait < 2 * LONGEST_WAIT), "{told:?}");
-        assert_eq!(pacing.write.waiting.load(Ordering::Relaxed), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_again() {
-        let pacing = Pacing::default();
-        for _ in 0..60 {
-            pacing.refused(Pace::Read);
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        let begin = Instant::now();
-        for _ in 0..10 {
-            pacing.turn(Pace::Read).await.unwrap();
-            pacing.answered(Pace::Read);
-        }
-        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
-        let pacing = Pacing::default();
-        pacing.refused(Pace::Read);
-        tokio::time::advance(WINDOW).await;
-        (0..10).for_each(|_| pacing.answered(Pace::Read));
-        pacing.refused(Pace::Read);
-        let rate = || pacing.read.rhythm.lock().unwrap().learnt.unwrap().rate;
-        let before = rate();
-        assert!((before - START * CAUTION).abs() < 0.001, "{before}");
-        tokio::time::advance(CALM).await;
-        pacing.turn(Pace::Read).await.unwrap();
-        assert!(rate() > before);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 
-use super::{Pace, pacing::Pacing};
+use super::pacing::{Pacing, Turn};
 use crate::provider::{Error, ErrorClass};
 
 /// How long a cloud is left alone that asks for fewer requests and does not say how long.
@@ -30,7 +30,7 @@ const REQUEST_IDS: [&str; 4] = ["x-amzn-requestid", "x-ms-request-id", "x-reques
 #[derive(Debug)]
 pub(in crate::provider) struct Reply {
     doing: &'static str,
-    pace: Pace,
+    turn: Turn,
     /// The status.
     pub status: StatusCode,
     /// The headers.
@@ -44,13 +44,13 @@ pub(in crate::provider) struct Reply {
 impl Reply {
     pub(super) fn new(
         doing: &'static str,
-        pace: Pace,
+        turn: Turn,
         answer: Response<Bytes>,
         secrets: Vec<SecretString>,
         pacing: Arc<Pacing>,
     ) -> Self {
         let (head, body) = answer.into_parts();
-        Self { doing, pace, status: head.status, headers: head.headers, body, secrets, pacing }
+        Self { doing, turn, status: head.status, headers: head.headers, body, secrets, pacing }
     }
 
     /// The body as this type.
@@ -83,7 +83,7 @@ impl Reply {
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
         let mut class = class.unwrap_or_else(|| self.class());
         if let ErrorClass::Throttled { retry_after } = &mut class {
-            self.pacing.refused(self.pace);
+            self.pacing.refused(self.turn);
             *retry_after = self.retry_after().unwrap_or(*retry_after).max(RETRY_AFTER);
         }
         let code: String = code.chars().filter(char::is_ascii_graphic).take(CODE).collect();

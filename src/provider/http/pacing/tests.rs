@@ -1,0 +1,173 @@
+use super::*;
+
+/// A server that takes `rate` requests a second, spread evenly, and `burst` at once.
+struct Server {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Server {
+    fn takes(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        (self.tokens, self.at) = ((self.tokens + passed * self.rate).min(self.burst), now);
+        let takes = self.tokens >= 1.0;
+        self.tokens -= if takes { 1.0 } else { 0.0 };
+        takes
+    }
+}
+
+/// A request left, and nothing is known of it yet.
+async fn sent(pacing: &Pacing) -> Turn {
+    pacing.turn(Pace::Read).await.unwrap()
+}
+
+fn rate(pacing: &Pacing) -> f64 {
+    pacing.read.rhythm.lock().unwrap().learnt.unwrap().rate
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_while_nothing_was_refused() {
+    let (pacing, begin) = (Pacing::default(), Instant::now());
+    for _ in 0..500 {
+        pacing.answered(sent(&pacing).await);
+    }
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}
+
+/// When the rate has to be learnt.
+const LEARNT: Duration = Duration::from_secs(15);
+
+/// Sends requests from as many tasks as may wait for a cloud until `end`, all by one client. A refusal comes at once, an answer `late`.
+/// Gives how many a second it took, and how many it refused, from `from` on.
+async fn load(pacing: &Pacing, server: Server, late: Duration, from: Duration, end: Duration) -> (f64, u32) {
+    let begin = Instant::now();
+    let (server, counts) = (Mutex::new(server), Mutex::new((0, 0)));
+    let task = async || {
+        while begin.elapsed() < end {
+            let turn = sent(pacing).await;
+            let takes = server.lock().unwrap().takes(Instant::now());
+            if begin.elapsed() > from {
+                let mut counts = counts.lock().unwrap();
+                *(if takes { &mut counts.0 } else { &mut counts.1 }) += 1;
+            }
+            sleep_until(Instant::now() + if takes { late } else { Duration::from_millis(1) }).await;
+            if takes { pacing.answered(turn) } else { pacing.refused(turn) }
+        }
+    };
+    futures::future::join_all((0..64).map(|_| task())).await;
+    let (taken, refused) = *counts.lock().unwrap();
+    (f64::from(taken) / begin.elapsed().saturating_sub(from).as_secs_f64(), refused)
+}
+
+fn server(rate: f64, burst: f64) -> Server {
+    Server { rate, burst, tokens: burst, at: Instant::now() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_is_learnt_and_then_nothing_is_refused() {
+    for late in [1, 200, 1000].map(Duration::from_millis) {
+        for rate in [5.0, 10.0, 20.0, 50.0] {
+            for burst in [rate, 1.0] {
+                let (pacing, server) = (Pacing::default(), server(rate, burst));
+                let (got, refused) = load(&pacing, server, late, LEARNT, 5 * LEARNT).await;
+                assert!(
+                    got >= 0.93 * rate,
+                    "{got} requests a second of {rate}, {late:?} late, {burst} at once"
+                );
+                assert_eq!(refused, 0, "of {rate}, {late:?} late, {burst} at once");
+                let phase = pacing.read.rhythm.lock().unwrap().learnt.unwrap().phase;
+                let early = if burst > 1.0 { 1.0 } else { 1.0 - CAUTION };
+                assert_eq!(phase, Phase::Hold { early }, "of {rate}, {late:?} late, {burst} at once");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_falls_and_grows_with_what_others_leave() {
+    let (pacing, late) = (Pacing::default(), Duration::from_millis(200));
+    for (rate, patience) in [(20.0, LEARNT), (8.0, LEARNT), (12.0, 6 * CALM)] {
+        let (got, _) = load(&pacing, server(rate, rate), late, patience, patience + LEARNT).await;
+        assert!(got >= 0.9 * rate, "{got} requests a second of {rate}");
+    }
+}
+
+#[test]
+fn what_leaves_late_does_not_delay_those_behind_it() {
+    let (begin, late) = (Instant::now(), Duration::from_millis(3));
+    // The gap that a cloud without bursts wants allows less.
+    for (early, count, least) in [(1.0, 100, 44), (1.0 - CAUTION, 97, 48)] {
+        let (mut rhythm, mut now, mut gaps) = (Rhythm::default(), begin, Vec::new());
+        rhythm.enter(Phase::Hold { early }, 20.0, begin);
+        while now < begin + Duration::from_secs(5) {
+            let before = now;
+            let Some(turn) = rhythm.turn(now) else { continue };
+            // Every second one leaves late.
+            now = turn + if gaps.len() % 2 == 0 { late } else { Duration::ZERO };
+            gaps.push(now - before);
+        }
+        assert!(gaps.len() >= count, "{} left", gaps.len());
+        assert!(gaps.iter().all(|gap| *gap >= Duration::from_millis(least)), "{gaps:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_and_writes_have_rates_of_their_own_and_a_long_wait_is_told() {
+    let pacing = Pacing::default();
+    let refused = pacing.turn(Pace::Write).await.unwrap();
+    pacing.refused(refused);
+    let begin = Instant::now();
+    pacing.turn(Pace::Read).await.unwrap();
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+    let told = async || {
+        let turns = futures::future::join_all((0..200).map(|_| pacing.turn(Pace::Write))).await;
+        turns.into_iter().filter_map(Result::err).collect::<Vec<_>>()
+    };
+    let early = told().await;
+    assert!(!early.is_empty() && early.iter().all(|wait| *wait == STEP), "{early:?}");
+    pacing.write.with(|rhythm| rhythm.enter(Phase::Hold { early: 1.0 }, START, Instant::now()));
+    let told = told().await;
+    assert_eq!(told.len(), 99, "{told:?}");
+    assert!(told.iter().all(|wait| *wait > LONGEST_WAIT && *wait < 2 * LONGEST_WAIT), "{told:?}");
+    assert_eq!(pacing.write.waiting.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_again() {
+    let pacing = Pacing::default();
+    for _ in 0..60 {
+        pacing.refused(sent(&pacing).await);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let begin = Instant::now();
+    for _ in 0..10 {
+        pacing.answered(sent(&pacing).await);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
+    let pacing = Pacing::default();
+    load(&pacing, server(START, START), Duration::from_millis(1), LEARNT, 2 * LEARNT).await;
+    let before = rate(&pacing);
+    assert!((START * 0.93..=START).contains(&before), "{before}");
+    tokio::time::advance(CALM).await;
+    for _ in 0..3 {
+        pacing.answered(sent(&pacing).await);
+    }
+    assert!(rate(&pacing) > before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_at_which_nobody_waits_does_not_grow() {
+    let pacing = Pacing::default();
+    pacing.refused(sent(&pacing).await);
+    for _ in 0..100 {
+        tokio::time::advance(STEP).await;
+        pacing.answered(sent(&pacing).await);
+    }
+    assert!((rate(&pacing) - START).abs() < 0.001, "{}", rate(&pacing));
+}
