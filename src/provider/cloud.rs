@@ -70,6 +70,8 @@ pub struct Cloud {
     pub volumes: &'static [AdaptorVolume],
     /// What the operator may do for it in its own namespace, beside what it may do for all clouds.
     pub permissions: &'static [Permission],
+    /// What the operator may do for it in the whole cluster, beside what it may do for all clouds.
+    pub cluster_permissions: &'static [Permission],
     /// Opens a provider.
     pub open: Open,
 }

@@ -65,6 +65,7 @@ pub static CLOUD: Cloud = Cloud {
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

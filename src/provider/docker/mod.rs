@@ -44,6 +44,7 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 
