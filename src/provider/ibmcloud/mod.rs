@@ -19,11 +19,13 @@
 //! | answer | what it means here |
 //! |---|---|
 //! | 404 `not_found` in the recorded region, to a token of the recorded account that can see pod VMs | absence |
+//! | the same while the settings name no region, and the nodes are no longer all in that one | nothing |
 //! | the same to credentials that have shown no pod VM | nothing: VPC may hide what they may not see |
 //! | any other error | nothing |
 
 mod answer;
 mod examine;
+mod region;
 mod search;
 mod settings;
 #[cfg(test)]
@@ -41,6 +43,7 @@ use operator_kit::Message;
 pub use self::settings::Settings;
 use self::{
     answer::{Instance, Page, accepted},
+    region::Vpc,
     search::Search,
 };
 use super::{
@@ -66,7 +69,8 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[ibm_iam::TOKEN],
     permissions: &[],
-    cluster_permissions: &[],
+    // Where the settings name no endpoint.
+    cluster_permissions: region::PERMISSIONS,
     open,
 };
 
@@ -92,25 +96,22 @@ struct IbmCloud {
     client: Client,
     iam: Iam,
     search: Search,
-    /// The base URL of the region's API, without a slash at the end.
-    base: String,
+    vpc: Vpc,
     /// Whether the credentials have shown a pod VM.
     can_see: AtomicBool,
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
     let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let base = settings::base(address).map_err(|_| {
-        Error::new(ErrorClass::Invalid, "an address in the record of places is no endpoint of VPC")
-    })?;
+    let (vpc, recorded) = Vpc::new(address, &opening)?;
+    let opening = Opening { recorded, ..opening };
     let Settings { api_key, profile, iam_endpoint, search_endpoint, .. } = Settings::read(values);
     Ok(Box::new(IbmCloud {
         client: Client::new(Options::default())?,
         iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
         search: Search::new(&search_endpoint)?,
-        base,
+        vpc,
         can_see: AtomicBool::new(false),
     }))
 }
@@ -131,13 +132,13 @@ impl IbmCloud {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<Reply, Error> {
-        let identity = self.iam.identity().await?;
+        let (identity, base) = (self.iam.identity().await?, self.vpc.base().await?);
         let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
-            .uri(format!("{}/{path}?{query}", self.base))
+            .uri(format!("{base}/{path}?{query}"))
             .header(header::ACCEPT, "application/json")
             .body(Bytes::new())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
@@ -207,6 +208,7 @@ impl Provider for IbmCloud {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let instance = match self.find(id).await {
             Err(gone) if gone.class == ErrorClass::NotFound => {
+                self.vpc.ensure_only().await?;
                 self.ensure_sight().await?;
                 return Err(gone);
             }
@@ -230,6 +232,8 @@ impl Provider for IbmCloud {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        // A list without the VMs of another region may be taken for a proof that they do not exist.
+        self.vpc.ensure_only().await?;
         let tags = self.search.tags(&self.iam).await?;
         let mut listed = Ok(());
         let take = |instances: Vec<Instance>| {
@@ -252,7 +256,7 @@ impl Provider for IbmCloud {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.iam.identity().await?.account))
+        self.vpc.host(self.iam.identity().await?.account).await.map(Some)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
