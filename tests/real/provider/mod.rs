@@ -13,6 +13,7 @@ mod former;
 mod gcp;
 mod ibm;
 mod ibmcloud;
+mod ibmcloud_region;
 mod lists;
 mod places;
 mod powervs;

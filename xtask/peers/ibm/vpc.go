@@ -67,6 +67,9 @@ func (c *cloud) vpc(operation vpcOperation) http.HandlerFunc {
 		defer c.Unlock()
 		call := &vpcCall{cloud: c, region: request.PathValue("region"), request: request}
 		call.url = "http://" + request.Host + "/vpc/" + call.region + "/v1"
+		if call.region == "" {
+			call.region, call.url = strings.TrimSuffix(request.Host, ".iaas.cloud.ibm.com"), "http://"+request.Host+"/v1"
+		}
 		library := func(given answer) (*notebook, any, error) {
 			notes, version := &notebook{answer: given}, request.URL.Query().Get("version")
 			bearer := &core.BearerTokenAuthenticator{BearerToken: strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer ")}

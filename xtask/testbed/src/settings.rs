@@ -88,6 +88,13 @@ impl Settings {
         Self { config_map: pairs(config_map), secret: pairs([("IBMCLOUD_API_KEY", peers::ibm::KEY)]) }
     }
 
+    /// The same without an endpoint: the region is that of the nodes.
+    pub fn ibmcloud_of_nodes(cloud: &Ibm) -> Self {
+        let mut settings = Self::ibmcloud(cloud, "");
+        settings.config_map.remove("IBMCLOUD_VPC_ENDPOINT");
+        settings
+    }
+
     /// Settings for a workspace of an [`Ibm`](peers::ibm::Ibm), with the API key of the operator.
     pub fn powervs(cloud: &Ibm, workspace: &str) -> Self {
         let (api, iam) = (cloud.url(), cloud.iam());
