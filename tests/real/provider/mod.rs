@@ -8,6 +8,7 @@ mod byom;
 mod check;
 mod contract;
 mod docker;
+mod docker_tls;
 mod far_host;
 mod former;
 mod gcp;
