@@ -166,7 +166,12 @@ impl Settings {
         self.open_by(&Openers::default().in_cluster(client, NAMESPACE), recorded)
     }
 
-    fn open_by(&self, openers: &Openers, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
+    /// A provider for these settings, opened by these.
+    pub fn open_by(
+        &self,
+        openers: &Openers,
+        recorded: Option<Recorded<'_>>,
+    ) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
