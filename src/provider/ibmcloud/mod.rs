@@ -20,7 +20,7 @@
 //! |---|---|
 //! | 404 `not_found` in the recorded region, to a token of the recorded account that can see pod VMs | absence |
 //! | the same while the settings name no region, and the nodes are no longer all in that one | nothing |
-//! | the same to credentials that have shown no pod VM | nothing: VPC may hide what they may not see |
+//! | the same to credentials that have shown no pod VM of late in the resource group of the settings | nothing: VPC may hide what they may not see |
 //! | any other error | nothing |
 
 mod answer;
@@ -28,13 +28,11 @@ mod examine;
 mod region;
 mod search;
 mod settings;
+mod sight;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper::{Method, Request, body::Bytes, header};
@@ -45,6 +43,7 @@ use self::{
     answer::{Instance, Page, accepted},
     region::Vpc,
     search::Search,
+    sight::Sight,
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
@@ -97,8 +96,7 @@ struct IbmCloud {
     iam: Iam,
     search: Search,
     vpc: Vpc,
-    /// Whether the credentials have shown a pod VM.
-    can_see: AtomicBool,
+    sight: Sight,
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
@@ -106,13 +104,17 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
     let (vpc, recorded) = Vpc::new(address, &opening)?;
     let opening = Opening { recorded, ..opening };
-    let Settings { api_key, profile, iam_endpoint, search_endpoint, .. } = Settings::read(values);
+    let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
+        Settings::read(values);
+    // Which resource group the settings named with an earlier endpoint is not recorded.
+    let is_former = opening.recorded.as_ref().is_some_and(|recorded| recorded.moved.is_none());
+    let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
         client: Client::new(Options::default())?,
         iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
         search: Search::new(&search_endpoint)?,
         vpc,
-        can_see: AtomicBool::new(false),
+        sight: Sight::new(group),
     }))
 }
 
@@ -173,30 +175,28 @@ impl IbmCloud {
         if instance.id != id.as_str() {
             return Err(reply.unreadable("instance", "it has another identifier"));
         }
-        if instance.name.starts_with(POD_VM) {
-            self.can_see.store(true, Relaxed);
-        }
+        self.sight.note(&instance);
         Ok(instance)
     }
 
     /// Fails unless the credentials can see pod VMs here. To others VPC may answer as if there was none.
     async fn ensure_sight(&self) -> Result<(), Error> {
-        if self.can_see.load(Relaxed) {
+        if self.sight.is_proven() {
             return Ok(());
         }
         let mut sees = false;
         let look = |instances: Vec<Instance>| {
-            sees = instances.iter().any(|instance| instance.name.starts_with(POD_VM));
+            sees = instances.iter().any(|instance| self.sight.note(instance));
             sees
         };
         self.pages("looking for pod VMs", look).await?;
         if sees {
-            self.can_see.store(true, Relaxed);
             return Ok(());
         }
         let message = format!(
-            "VPC shows neither the VM nor any other pod VM: either the VM is gone, or the credentials may not see it; give them {}, or, \
+            "VPC shows neither the VM nor any other pod VM{}: either the VM is gone, or the credentials may not see it; give them {}, or, \
              if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}",
+            self.sight.place(),
             ACTIONS[..3].join(", ")
         );
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))

@@ -33,7 +33,7 @@ settings! {
         /// deletes VMs only while all nodes are in one region.
         vpc_endpoint: Option<String> = IBMCLOUD_VPC_ENDPOINT.concerns_deletion(),
         /// Resource group of the pod VMs. If empty, the node's.
-        resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID,
+        resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID.concerns_deletion(),
         /// Virtual private cloud of the pod VMs. If empty, the node's.
         vpc: Option<String> = IBMCLOUD_VPC_ID,
         /// Subnet of the pod VMs. If empty, the node's.
