@@ -62,20 +62,22 @@ pub fn role_binding(options: &Options) -> RoleBinding {
     }
 }
 
-/// A role in the operator's own namespace for what it may do there for one cloud alone, and its binding. Empty for most clouds.
+/// Roles for what the operator may do for one cloud alone, in its own namespace and in the whole cluster, and their bindings. Empty
+/// for most clouds.
 pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
-    if cloud.permissions.is_empty() {
-        return Ok(Vec::new());
+    let (name, subjects) = (format!("{NAME}-{cloud}"), vec![account(NAME, options)]);
+    let mut objects = Vec::new();
+    if !cloud.permissions.is_empty() {
+        let metadata = Component::Operator.namespaced(&name, options);
+        let role = Role { metadata: metadata.clone(), rules: Some(rules(&[cloud.permissions])) };
+        let role_ref = reference_to("Role", &name);
+        let binding = RoleBinding { metadata, role_ref, subjects: Some(subjects.clone()) };
+        objects.extend([to_value(role)?, to_value(binding)?]);
     }
-    let name = format!("{NAME}-{cloud}");
-    let metadata = Component::Operator.namespaced(&name, options);
-    let role = Role { metadata: metadata.clone(), rules: Some(rules(&[cloud.permissions])) };
-    let binding = RoleBinding {
-        metadata,
-        role_ref: reference_to("Role", &name),
-        subjects: Some(vec![account(NAME, options)]),
-    };
-    Ok(vec![to_value(role)?, to_value(binding)?])
+    if !cloud.cluster_permissions.is_empty() {
+        objects.extend(cluster_wide(Component::Operator, &name, cloud.cluster_permissions, subjects)?);
+    }
+    Ok(objects)
 }
 
 /// A role in the whole cluster, and who has it.

@@ -9,7 +9,7 @@ use operator_kit::Permission;
 use tokio::sync::Notify;
 
 use super::{
-    Error, IdProblem, ParsedId, Provider, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
+    Error, IdProblem, ParsedId, Provider, Shared, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
     ibmcloud_powervs, libvirt, vsphere,
 };
 use crate::settings::{Catalogue, Key, Schema, Values};
@@ -70,6 +70,8 @@ pub struct Cloud {
     pub volumes: &'static [AdaptorVolume],
     /// What the operator may do for it in its own namespace, beside what it may do for all clouds.
     pub permissions: &'static [Permission],
+    /// What the operator may do for it in the whole cluster, beside what it may do for all clouds.
+    pub cluster_permissions: &'static [Permission],
     /// Opens a provider.
     pub open: Open,
 }
@@ -86,6 +88,8 @@ pub struct Opening<'a> {
     pub cluster: Option<Cluster>,
     /// The endpoint. None for the one that the settings name, whichever host answers there.
     pub recorded: Option<Recorded<'a>>,
+    /// What it has in common with other providers. [`Openers`](super::Openers) fill it in.
+    pub shared: Shared,
 }
 
 /// Access to the operator's own cluster.
@@ -164,7 +168,7 @@ pub enum AdaptorSecret {
 impl Opening<'_> {
     /// For so many calls at once, at the endpoint that the settings name.
     pub fn new(calls: usize) -> Self {
-        Self { calls, cluster: None, recorded: None }
+        Self { calls, cluster: None, recorded: None, shared: Shared::default() }
     }
 }
 

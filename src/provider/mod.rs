@@ -74,6 +74,7 @@ pub mod ownership;
 pub mod places;
 mod previous_endpoints;
 mod registry;
+mod shared;
 mod sightings;
 pub mod vsphere;
 
@@ -91,6 +92,7 @@ pub(crate) use registry::Target;
 #[cfg(test)]
 pub(crate) use registry::tests::clouds_in_memory;
 pub use registry::{Clouds, Served, cloud_label};
+pub use shared::Shared;
 
 use std::time::Duration;
 

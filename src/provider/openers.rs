@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use kube::Client;
 use operator_kit::Message;
 
-use super::{Cloud, Error, ErrorClass, Opening, Provider, cloud::Cluster};
+use super::{Cloud, Error, ErrorClass, Opening, Provider, Shared, cloud::Cluster};
 use crate::settings::{Snapshot, Values};
 
 /// Opens providers: each as its [`Cloud`] does, or as the program that embeds this library does. Cheap to clone.
@@ -16,6 +16,7 @@ use crate::settings::{Snapshot, Values};
 pub struct Openers {
     own: BTreeMap<&'static str, Opener>,
     cluster: Option<Cluster>,
+    shared: Shared,
 }
 
 type Opener = Arc<dyn Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
@@ -41,7 +42,7 @@ impl Openers {
     /// The provider that these settings describe, without limits and metrics.
     pub fn open(&self, snapshot: &Snapshot, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
         let cluster = opening.cluster.or_else(|| self.cluster.clone());
-        let opening = Opening { cluster, ..opening };
+        let opening = Opening { cluster, shared: self.shared.clone(), ..opening };
         snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
         let cloud = snapshot.cloud();
         if let Some(open) = self.own.get(cloud) {

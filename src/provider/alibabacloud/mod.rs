@@ -65,6 +65,7 @@ pub static CLOUD: Cloud = Cloud {
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 
@@ -162,6 +163,7 @@ impl Alibaba {
 
     /// Asks for the instance itself, which the list does not have. Gives ECS' word that there is none.
     async fn missing(&self, id: &InstanceId) -> Result<Error, Error> {
+        // Alibaba Cloud's own library has no parameter for the region here and for DeleteInstance.
         let (doing, action) = ("asking whether the instance exists", "DescribeInstanceAttribute");
         match self.0.call(Query { doing, action, parameters: &[("InstanceId", id.as_str())] }).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok(gone),

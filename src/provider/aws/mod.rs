@@ -65,6 +65,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
     volumes: &[],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

@@ -49,6 +49,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

@@ -65,6 +65,7 @@ pub static CLOUD: Cloud = Cloud {
         },
     ],
     permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
+    cluster_permissions: &[],
     open,
 };
 

@@ -29,6 +29,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: None,
     volumes: &[],
     permissions: &[],
+    cluster_permissions: &[],
     open: |_, _| Ok(Box::new(Memory::default())),
 };
 

@@ -44,6 +44,7 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 
@@ -165,7 +166,13 @@ impl Docker {
             Request::builder().method(method).uri(format!("{}/{path}", self.base)).body(Bytes::new());
         let request =
             request.map_err(|_| Error::new(ErrorClass::Invalid, "the path cannot be part of a URL"))?;
-        self.client.send(Call::new(doing, pace, request)).await
+        self.client.send(Call::new(doing, pace, request)).await.map_err(|error| match error.class {
+            ErrorClass::Invalid => error.advising("or into ca.pem in DOCKER_CERT_PATH"),
+            ErrorClass::Unauthorized => {
+                error.advising("the daemon must trust the authority of cert.pem in DOCKER_CERT_PATH")
+            }
+            _ => error,
+        })
     }
 
     async fn remove(&self, doing: &'static str, id: &str) -> Result<Reply, Error> {

@@ -47,6 +47,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
     volumes: &[],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

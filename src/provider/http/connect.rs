@@ -19,7 +19,9 @@ use hyper_util::{
 };
 use operator_kit::Message;
 use tokio::net::TcpStream;
-use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore, crypto::ring};
+use tokio_rustls::rustls::{
+    self, AlertDescription, CertificateError, ClientConfig, RootCertStore, crypto::ring,
+};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::{Options, pinned::Pinned};
@@ -122,18 +124,44 @@ impl Service<Uri> for Route {
 pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
-            let public = if matches!(problem, CertificateError::ApplicationVerificationFailure) {
-                "the certificate of the cloud's endpoint is not the one whose fingerprint the settings name"
-            } else {
-                "the certificate of the cloud's endpoint is not trusted; \
-                 a private authority's belongs into SSL_CERT_FILE"
-            };
-            return (ErrorClass::Invalid, public);
+        match error.downcast_ref() {
+            Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
+                let public = "the certificate of the cloud's endpoint is not the one whose fingerprint the settings name";
+                return (ErrorClass::Invalid, public);
+            }
+            Some(rustls::Error::InvalidCertificate(_)) => {
+                let public = "the certificate of the cloud's endpoint is not trusted; \
+                              a private authority's belongs into SSL_CERT_FILE";
+                return (ErrorClass::Invalid, public);
+            }
+            Some(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {
+                return (
+                    ErrorClass::Unauthorized,
+                    "the cloud's endpoint refuses the operator's own certificate",
+                );
+            }
+            _ => {}
         }
         // The source of an `io::Error` is that of the error inside, not the error inside.
         let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = inside.map_or(error.source(), |inside| Some(inside));
     }
     (ErrorClass::Transient, "the cloud cannot be reached")
+}
+
+/// Whether a server says by this that it does not accept the certificate of its client.
+fn refuses_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::AccessDenied
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            // Another authority of the same name signed it.
+            | AlertDescription::DecryptError
+            | AlertDescription::UnknownCA
+            | AlertDescription::UnsupportedCertificate
+    )
 }

@@ -165,8 +165,8 @@ impl Client {
     }
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
-    /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) and if the pace asks for a wait that is
-    /// too long ([`ErrorClass::Throttled`]).
+    /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
+    /// certificate ([`ErrorClass::Unauthorized`]), and if the pace asks for a wait that is too long ([`ErrorClass::Throttled`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         let Call { doing, pace, request, mut secrets } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());

@@ -28,6 +28,13 @@ pub(super) struct Instance {
     status: String,
     #[serde(default)]
     lifecycle_state: String,
+    #[serde(default)]
+    resource_group: Option<Group>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Group {
+    id: String,
 }
 
 /// A page of the list of all instances of a region.
@@ -59,6 +66,11 @@ struct Problem {
 }
 
 impl Instance {
+    /// The identifier of its resource group.
+    pub(super) fn group(&self) -> Option<&str> {
+        self.resource_group.as_ref().map(|group| group.id.as_str())
+    }
+
     /// Whether VPC is deleting it.
     pub(super) fn is_leaving(&self) -> bool {
         self.status == "deleting" || self.lifecycle_state == "deleting"

@@ -19,20 +19,20 @@
 //! | answer | what it means here |
 //! |---|---|
 //! | 404 `not_found` in the recorded region, to a token of the recorded account that can see pod VMs | absence |
-//! | the same to credentials that have shown no pod VM | nothing: VPC may hide what they may not see |
+//! | the same while the settings name no region, and the nodes are no longer all in that one | nothing |
+//! | the same to credentials that have shown no pod VM of late in the resource group of the settings | nothing: VPC may hide what they may not see |
 //! | any other error | nothing |
 
 mod answer;
 mod examine;
+mod region;
 mod search;
 mod settings;
+mod sight;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper::{Method, Request, body::Bytes, header};
@@ -41,7 +41,9 @@ use operator_kit::Message;
 pub use self::settings::Settings;
 use self::{
     answer::{Instance, Page, accepted},
+    region::Vpc,
     search::Search,
+    sight::Sight,
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
@@ -66,6 +68,8 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[ibm_iam::TOKEN],
     permissions: &[],
+    // Where the settings name no endpoint.
+    cluster_permissions: region::PERMISSIONS,
     open,
 };
 
@@ -91,26 +95,26 @@ struct IbmCloud {
     client: Client,
     iam: Iam,
     search: Search,
-    /// The base URL of the region's API, without a slash at the end.
-    base: String,
-    /// Whether the credentials have shown a pod VM.
-    can_see: AtomicBool,
+    vpc: Vpc,
+    sight: Sight,
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
     let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let base = settings::base(address).map_err(|_| {
-        Error::new(ErrorClass::Invalid, "an address in the record of places is no endpoint of VPC")
-    })?;
-    let Settings { api_key, profile, iam_endpoint, search_endpoint, .. } = Settings::read(values);
+    let (vpc, recorded) = Vpc::new(address, &opening)?;
+    let opening = Opening { recorded, ..opening };
+    let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
+        Settings::read(values);
+    // Which resource group the settings named with an earlier endpoint is not recorded.
+    let is_former = opening.recorded.as_ref().is_some_and(|recorded| recorded.moved.is_none());
+    let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
         client: Client::new(Options::default())?,
         iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
         search: Search::new(&search_endpoint)?,
-        base,
-        can_see: AtomicBool::new(false),
+        vpc,
+        sight: Sight::new(group),
     }))
 }
 
@@ -130,13 +134,13 @@ impl IbmCloud {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<Reply, Error> {
-        let identity = self.iam.identity().await?;
+        let (identity, base) = (self.iam.identity().await?, self.vpc.base().await?);
         let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
-            .uri(format!("{}/{path}?{query}", self.base))
+            .uri(format!("{base}/{path}?{query}"))
             .header(header::ACCEPT, "application/json")
             .body(Bytes::new())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
@@ -171,30 +175,28 @@ impl IbmCloud {
         if instance.id != id.as_str() {
             return Err(reply.unreadable("instance", "it has another identifier"));
         }
-        if instance.name.starts_with(POD_VM) {
-            self.can_see.store(true, Relaxed);
-        }
+        self.sight.note(&instance);
         Ok(instance)
     }
 
     /// Fails unless the credentials can see pod VMs here. To others VPC may answer as if there was none.
     async fn ensure_sight(&self) -> Result<(), Error> {
-        if self.can_see.load(Relaxed) {
+        if self.sight.is_proven() {
             return Ok(());
         }
         let mut sees = false;
         let look = |instances: Vec<Instance>| {
-            sees = instances.iter().any(|instance| instance.name.starts_with(POD_VM));
+            sees = instances.iter().any(|instance| self.sight.note(instance));
             sees
         };
         self.pages("looking for pod VMs", look).await?;
         if sees {
-            self.can_see.store(true, Relaxed);
             return Ok(());
         }
         let message = format!(
-            "VPC shows neither the VM nor any other pod VM: either the VM is gone, or the credentials may not see it; give them {}, or, \
+            "VPC shows neither the VM nor any other pod VM{}: either the VM is gone, or the credentials may not see it; give them {}, or, \
              if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}",
+            self.sight.place(),
             ACTIONS[..3].join(", ")
         );
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
@@ -206,6 +208,7 @@ impl Provider for IbmCloud {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let instance = match self.find(id).await {
             Err(gone) if gone.class == ErrorClass::NotFound => {
+                self.vpc.ensure_only().await?;
                 self.ensure_sight().await?;
                 return Err(gone);
             }
@@ -229,6 +232,8 @@ impl Provider for IbmCloud {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        // A list without the VMs of another region may be taken for a proof that they do not exist.
+        self.vpc.ensure_only().await?;
         let tags = self.search.tags(&self.iam).await?;
         let mut listed = Ok(());
         let take = |instances: Vec<Instance>| {
@@ -251,7 +256,7 @@ impl Provider for IbmCloud {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.iam.identity().await?.account))
+        self.vpc.host(self.iam.identity().await?.account).await.map(Some)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -2,6 +2,7 @@
 
 use secrecy::SecretString;
 
+use super::region::OF_THE_NODES;
 use crate::{
     provider::ibm_iam,
     settings::{Endpoint, Malformed, Values, key::settings},
@@ -28,11 +29,11 @@ settings! {
         /// Identifier of this cluster, which tags its pod VMs. If empty, from the ConfigMap
         /// kube-system/cluster-info.
         cluster: Option<String> = IBMCLOUD_CLUSTER_ID,
-        /// Endpoint of the VPC API, such as https://eu-de.iaas.cloud.ibm.com/v1. cloud-api-adaptor takes that of the node's region if
-        /// it is empty. The operator deletes no VM then.
+        /// Endpoint of the VPC API, such as https://eu-de.iaas.cloud.ibm.com/v1. If empty, that of the node's region. The operator then
+        /// deletes VMs only while all nodes are in one region.
         vpc_endpoint: Option<String> = IBMCLOUD_VPC_ENDPOINT.concerns_deletion(),
         /// Resource group of the pod VMs. If empty, the node's.
-        resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID,
+        resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID.concerns_deletion(),
         /// Virtual private cloud of the pod VMs. If empty, the node's.
         vpc: Option<String> = IBMCLOUD_VPC_ID,
         /// Subnet of the pod VMs. If empty, the node's.
@@ -70,14 +71,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
         let problem = "it is empty, and so is IBMCLOUD_IAM_PROFILE_ID; set one of them".to_owned();
         malformed.push(Malformed { key: "IBMCLOUD_API_KEY", problem });
     }
-    let address = vpc_endpoint.as_deref().map_or_else(
-        || {
-            let problem = "it is empty, and the operator does not know the region of the nodes; set it to \
-                           https://REGION.iaas.cloud.ibm.com/v1";
-            Err(Malformed { key: VPC, problem: problem.to_owned() })
-        },
-        base,
-    );
+    let address = vpc_endpoint.as_deref().map_or_else(|| Ok(OF_THE_NODES.to_owned()), base);
     match address {
         Ok(address) if malformed.is_empty() => return Ok(Endpoint { setting: VPC, address }),
         Ok(_) => {}

@@ -1,4 +1,4 @@
-use super::*;
+use super::{region::OF_THE_NODES, *};
 use crate::{
     provider::CATALOGUE,
     settings::{Raw, Snapshot},
@@ -38,11 +38,21 @@ fn settings_name_the_api_of_one_region() {
 }
 
 #[test]
-fn settings_that_leave_the_region_open_or_send_a_key_anywhere_are_refused() {
+fn settings_that_name_no_endpoint_mean_the_region_of_the_nodes() {
+    for endpoint in [&[("IBMCLOUD_VPC_ENDPOINT", "")][..], &[]] {
+        let snapshot = parse(&[endpoint, &[("IBMCLOUD_API_KEY", "k")]].concat());
+        let found = snapshot.endpoint().unwrap();
+        assert_eq!((found.setting, &*found.address), ("IBMCLOUD_VPC_ENDPOINT", OF_THE_NODES));
+    }
+}
+
+#[test]
+fn settings_that_name_no_region_or_send_a_key_anywhere_are_refused() {
     let good = [("IBMCLOUD_VPC_ENDPOINT", "https://eu-de.iaas.cloud.ibm.com/v1"), ("IBMCLOUD_API_KEY", "k")];
     assert!(parse(&good).endpoint().is_ok());
     for (key, wrong, told) in [
-        ("IBMCLOUD_VPC_ENDPOINT", "", "REGION.iaas.cloud.ibm.com/v1"),
+        // It would be recorded as the region of the nodes.
+        ("IBMCLOUD_VPC_ENDPOINT", OF_THE_NODES, "https"),
         ("IBMCLOUD_VPC_ENDPOINT", "https://eu-de.iaas.cloud.ibm.com", "end in /v1"),
         ("IBMCLOUD_VPC_ENDPOINT", "http://eu-de.iaas.cloud.ibm.com/v1", "https"),
         ("IBMCLOUD_VPC_ENDPOINT", "eu-de", "https"),

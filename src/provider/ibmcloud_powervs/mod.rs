@@ -54,6 +54,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: None,
     volumes: &[],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

@@ -56,6 +56,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: None,
     volumes: &[SSH_KEY],
     permissions: &[],
+    cluster_permissions: &[],
     open,
 };
 

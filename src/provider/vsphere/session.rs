@@ -34,15 +34,24 @@ const LASTS: Duration = Duration::from_secs(24 * 3600);
 /// vCenter locks a user out for five wrong passwords in three minutes, and cloud-api-adaptor may be the same user.
 const AFTER_REFUSAL: Duration = Duration::from_secs(90);
 
+/// The fault by which vCenter says that a session has ended.
+const ENDED: &str = "NotAuthenticated";
+
 /// A vCenter, as one user.
 pub(super) struct VCenter {
+    login: Arc<Login>,
+    /// Which vCenter it must be.
+    account: Account,
+}
+
+/// How one user is logged in. Providers for several folders share it: a session is no folder's, and a wrong password must not be tried
+/// for each of them.
+struct Login {
     client: Client,
     url: String,
     user: SecretString,
     password: SecretString,
     is_pinned: bool,
-    /// Which vCenter it must be.
-    account: Account,
     session: Tokens<Arc<Session>>,
     /// When the user was last refused, and why.
     refused: Mutex<Option<(Instant, Error)>>,
@@ -73,6 +82,18 @@ pub(super) struct Failure {
     pub(super) error: Error,
 }
 
+impl Failure {
+    /// What it means for a call that goes on with what another one began. A session takes with it what was begun in it.
+    pub(super) fn in_the_middle(self) -> Error {
+        if self.fault != ENDED {
+            return self.error;
+        }
+        let error =
+            self.error.advising("the session ended in the middle of a list, which begins again later");
+        Error { class: ErrorClass::Transient, ..error }
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         failure.error
@@ -87,18 +108,11 @@ impl From<Error> for Failure {
 
 impl VCenter {
     pub(super) fn new(place: &Place, settings: &Settings, opening: &Opening<'_>) -> Result<Self, Error> {
-        let unusable = |()| Error::new(ErrorClass::Invalid, "GOVC_THUMBPRINT is no thumbprint");
-        let pinned = settings.fingerprint().map_err(unusable)?;
-        Ok(Self {
-            is_pinned: pinned.is_some(),
-            client: Client::new(Options { pinned, ..Options::default() })?,
-            url: place.url.clone(),
-            user: settings.user.clone().unwrap_or_default(),
-            password: settings.password.clone().unwrap_or_default(),
-            account: Account::of(opening),
-            session: Tokens::default(),
-            refused: Mutex::default(),
-        })
+        let [user, password, thumbprint] = [&settings.user, &settings.password, &settings.thumbprint]
+            .map(|it| it.as_ref().map_or("", |it| it.expose_secret()));
+        let parts = ["vsphere", &*place.url, user, password, thumbprint];
+        let login = opening.shared.get(&parts, || Login::new(&place.url, settings))?;
+        Ok(Self { login, account: Account::of(opening) })
     }
 
     /// Calls a method, and gives the element with its answer. `arguments` begin with the object whose method it is. A session that
@@ -110,29 +124,71 @@ impl VCenter {
         method: &str,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<Node, Failure> {
-        let ask = async |session: &Session| {
-            let request =
-                self.request(&session.action, Some(&session.cookie), method, &arguments(session))?;
-            answer(&self.client.send(Call::new(doing, pace, request)).await?, method)
-        };
+        self.begin(doing, pace, method, arguments).await.map(|(_, answer)| answer)
+    }
+
+    /// The same, and gives the session that was used, for calls that only this session can make.
+    pub(super) async fn begin(
+        &self,
+        doing: &'static str,
+        pace: Pace,
+        method: &str,
+        arguments: impl Fn(&Session) -> String,
+    ) -> Result<(Arc<Session>, Node), Failure> {
         let session = self.session().await?;
-        match ask(&session).await {
-            Err(ended) if ended.fault == "NotAuthenticated" => {
-                // Another call may have replaced it meanwhile.
-                if Arc::ptr_eq(&session, &self.session().await?) {
-                    self.session.forget().await;
-                }
-                ask(&*self.session().await?).await
+        let (session, answer) = match self.call_in(&session, doing, pace, method, &arguments(&session)).await
+        {
+            Err(ended) if ended.fault == ENDED => {
+                let session = self.session().await?;
+                let answer = self.call_in(&session, doing, pace, method, &arguments(&session)).await;
+                (session, answer)
             }
-            answer => answer,
+            answer => (session, answer),
+        };
+        Ok((session, answer?))
+    }
+
+    /// Calls a method in this session. One that ended is not used again.
+    pub(super) async fn call_in(
+        &self,
+        session: &Arc<Session>,
+        doing: &'static str,
+        pace: Pace,
+        method: &str,
+        arguments: &str,
+    ) -> Result<Node, Failure> {
+        let request = self.login.request(&session.action, Some(&session.cookie), method, arguments)?;
+        let answer = answer(&self.login.client.send(Call::new(doing, pace, request)).await?, method);
+        // Another call may have replaced it meanwhile.
+        if answer.as_ref().is_err_and(|failure| failure.fault == ENDED)
+            && Arc::ptr_eq(session, &self.session().await?)
+        {
+            self.login.session.forget().await;
         }
+        answer
     }
 
     /// A session with the vCenter in which the VMs are.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
-        let session = self.session.get(async || self.log_in().await).await?;
+        let session = self.login.session.get(async || self.login.log_in().await).await?;
         self.account.ensure("vCenter", &session.vcenter)?;
         Ok(session)
+    }
+}
+
+impl Login {
+    fn new(url: &str, settings: &Settings) -> Result<Self, Error> {
+        let unusable = |()| Error::new(ErrorClass::Invalid, "GOVC_THUMBPRINT is no thumbprint");
+        let pinned = settings.fingerprint().map_err(unusable)?;
+        Ok(Self {
+            is_pinned: pinned.is_some(),
+            client: Client::new(Options { pinned, ..Options::default() })?,
+            url: url.to_owned(),
+            user: settings.user.clone().unwrap_or_default(),
+            password: settings.password.clone().unwrap_or_default(),
+            session: Tokens::default(),
+            refused: Mutex::default(),
+        })
     }
 
     async fn log_in(&self) -> Result<Fresh<Arc<Session>>, Error> {

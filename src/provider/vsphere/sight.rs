@@ -7,6 +7,7 @@ use operator_kit::Message;
 
 use super::{
     PRIVILEGES, Vsphere, machine,
+    session::Failure,
     xml::{Node, Ref, element},
 };
 use crate::{
@@ -115,14 +116,13 @@ impl Vsphere {
         folder: &Ref,
         mut take: impl FnMut(Vec<Listed>) -> Result<(), Error> + Send,
     ) -> Result<(), Error> {
-        let mut method = "RetrievePropertiesEx";
-        let mut arguments =
+        let arguments =
             format!("{}<options>{}</options>", machine::list(folder), element("maxObjects", PAGE));
+        let first = self.vcenter.begin(doing, Read, "RetrievePropertiesEx", |session| {
+            session.property_collector.element("_this") + &arguments
+        });
+        let (session, mut answer) = first.await?;
         for _ in 0..MOST_PAGES {
-            let ask = self.vcenter.call(doing, Read, method, |session| {
-                session.property_collector.element("_this") + &arguments
-            });
-            let answer = ask.await?;
             // An empty folder has no page.
             let Some(page) = answer.child("returnval") else { return Ok(()) };
             take(page.all("objects").map(machine::entry).collect::<Result<_, _>>()?)?;
@@ -130,7 +130,10 @@ impl Vsphere {
             if token.is_empty() {
                 return Ok(());
             }
-            (method, arguments) = ("ContinueRetrievePropertiesEx", element("token", token));
+            let arguments = session.property_collector.element("_this") + &element("token", token);
+            let next =
+                self.vcenter.call_in(&session, doing, Read, "ContinueRetrievePropertiesEx", &arguments);
+            answer = next.await.map_err(Failure::in_the_middle)?;
         }
         Err(too_many_pages(doing))
     }

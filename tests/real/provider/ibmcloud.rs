@@ -11,7 +11,7 @@ use peerpod_operator::provider::{
 };
 use peers::{
     Does,
-    ibm::{ACCOUNT, Ibm, Instance, KEY, OTHER_ACCOUNT, OTHER_REGION, Principal, REGION},
+    ibm::{ACCOUNT, GROUP, Ibm, Instance, KEY, OTHER_ACCOUNT, OTHER_GROUP, OTHER_REGION, Principal, REGION},
 };
 use testbed::{
     Operator, OperatorOptions, Settings, Testbed, vm_name,
@@ -144,6 +144,15 @@ fn a_vm_is_absent_only_to_credentials_that_can_see_pod_vms() -> Result<()> {
         cloud.peer.relay().rule(|seen| seen.path.contains("&start="), Does::CutOff);
         let doubt = cloud.describe(&id).await?.err().context("it is described")?;
         assert_eq!(doubt.class, ErrorClass::Transient);
+        cloud.peer.relay().forget_rules();
+
+        // A role may be for one resource group alone.
+        for (group, class) in [(GROUP, ErrorClass::NotFound), (OTHER_GROUP, ErrorClass::Unauthorized)] {
+            let mut settings = cloud.settings();
+            settings.config_map.insert("IBMCLOUD_RESOURCE_GROUP_ID".to_owned(), group.to_owned());
+            let described = settings.open()?.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
+            assert_eq!(described.err().map(|error| error.class), Some(class), "{group}");
+        }
         Ok(())
     })
 }

@@ -60,6 +60,7 @@ type token struct {
 // An instance of VPC, which is in a region of an account, or a server of Power Virtual Server, which is in a workspace.
 type machine struct {
 	Account, Region, Name string
+	Group                 string
 	Workspace, Status     string
 	// Whether a user's volume is attached to it, which stays when it goes.
 	UserData bool

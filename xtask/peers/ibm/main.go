@@ -24,9 +24,12 @@ func main() {
 	cloud := newCloud()
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST /identity/token", cloud.issueToken)
-	routes.HandleFunc("GET /vpc/{region}/v1/instances", cloud.vpc(listInstances))
-	routes.HandleFunc("GET /vpc/{region}/v1/instances/{id}", cloud.vpc(getInstance))
-	routes.HandleFunc("DELETE /vpc/{region}/v1/instances/{id}", cloud.vpc(deleteInstance))
+	// The second one is for requests that were sent to IBM's own host of a region.
+	for _, api := range []string{"/vpc/{region}/v1", "/v1"} {
+		routes.HandleFunc("GET "+api+"/instances", cloud.vpc(listInstances))
+		routes.HandleFunc("GET "+api+"/instances/{id}", cloud.vpc(getInstance))
+		routes.HandleFunc("DELETE "+api+"/instances/{id}", cloud.vpc(deleteInstance))
+	}
 	const servers = "/pcloud/v1/cloud-instances/{workspace}/pvm-instances"
 	routes.HandleFunc("GET "+servers, cloud.power(listServers))
 	routes.HandleFunc("GET "+servers+"/{id}", cloud.power(getServer))

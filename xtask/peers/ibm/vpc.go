@@ -67,6 +67,9 @@ func (c *cloud) vpc(operation vpcOperation) http.HandlerFunc {
 		defer c.Unlock()
 		call := &vpcCall{cloud: c, region: request.PathValue("region"), request: request}
 		call.url = "http://" + request.Host + "/vpc/" + call.region + "/v1"
+		if call.region == "" {
+			call.region, call.url = strings.TrimSuffix(request.Host, ".iaas.cloud.ibm.com"), "http://"+request.Host+"/v1"
+		}
 		library := func(given answer) (*notebook, any, error) {
 			notes, version := &notebook{answer: given}, request.URL.Query().Get("version")
 			bearer := &core.BearerTokenAuthenticator{BearerToken: strings.TrimPrefix(request.Header.Get("Authorization"), "Bearer ")}
@@ -271,7 +274,7 @@ func (call *vpcCall) show(i *machine) vpcv1.Instance {
 		PrimaryNetworkInterface:   &nic,
 		Profile:                   &vpcv1.InstanceProfileReference{Href: href("profiles", "bx2-2x8"), Name: text("bx2-2x8"), ResourceType: text("instance_profile")},
 		ReservationAffinity:       &vpcv1.InstanceReservationAffinity{Policy: text("disabled"), Pool: []vpcv1.ReservationReference{}},
-		ResourceGroup:             &vpcv1.ResourceGroupReference{Href: href("resource_groups", "1"), ID: text("1"), Name: text("Default")},
+		ResourceGroup:             &vpcv1.ResourceGroupReference{Href: href("resource_groups", i.Group), ID: &i.Group, Name: text("a")},
 		ResourceType:              text("instance"),
 		SoftwareAttachments:       []vpcv1.InstanceSoftwareAttachmentReference{},
 		Startable:                 &yes,

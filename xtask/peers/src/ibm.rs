@@ -20,6 +20,10 @@ pub const OTHER_ACCOUNT: &str = "93d40f24fc25232b876cdc3dfa2a445b";
 pub const REGION: &str = "eu-de";
 /// Another one.
 pub const OTHER_REGION: &str = "us-south";
+/// The resource group of the pod VMs.
+pub const GROUP: &str = "fee82deba12e4c0fb69c3b09d1f12345";
+/// Another one.
+pub const OTHER_GROUP: &str = "0be5ad401ae913d8ff665d92680664ed";
 /// The workspace of Power Virtual Server with the pod VMs.
 pub const WORKSPACE: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
 /// Another one of the same account.
@@ -58,6 +62,8 @@ pub struct Instance<'a> {
     pub account: &'a str,
     /// Its region.
     pub region: &'a str,
+    /// Its resource group.
+    pub group: &'a str,
     /// Its name.
     pub name: &'a str,
     /// Whether it is off.
@@ -110,11 +116,12 @@ pub struct Left {
 }
 
 impl<'a> Instance<'a> {
-    /// One in [`ACCOUNT`] and [`REGION`].
+    /// One in [`ACCOUNT`], [`REGION`] and [`GROUP`].
     pub fn named(name: &'a str) -> Self {
         Self {
             account: ACCOUNT,
             region: REGION,
+            group: GROUP,
             name,
             stopped: false,
             user_data: false,
@@ -192,9 +199,9 @@ impl Ibm {
 
     /// Makes a VM of VPC, and gives its identifier.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
-        let Instance { account, region, name, stopped, user_data, tags, old } = instance;
+        let Instance { account, region, group, name, stopped, user_data, tags, old } = instance;
         let wanted = json!({
-            "Account": account, "Region": region, "Name": name, "Stopped": stopped, "UserData": user_data,
+            "Account": account, "Region": region, "Group": group, "Name": name, "Stopped": stopped, "UserData": user_data,
             "Tags": tags, "Old": old,
         });
         self.machine(&wanted).await

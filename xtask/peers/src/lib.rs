@@ -16,6 +16,7 @@ pub mod ibm;
 pub mod libvirt;
 mod python;
 pub mod sshd;
+pub mod tls;
 pub mod vsphere;
 
 pub use control::Control;

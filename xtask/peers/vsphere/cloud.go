@@ -43,6 +43,8 @@ type cloud struct {
 	logins    int
 	// The keys of sessions that ended.
 	sessions, expired map[string]bool
+	// The sessions of lists that have further pages, by the tokens that ask for these.
+	lists map[string]string
 	// VMs that no search shows, and VMs whose deletion does not end, with the task.
 	hidden map[types.ManagedObjectReference]bool
 	held   map[types.ManagedObjectReference]*simulator.Task
@@ -68,7 +70,7 @@ func newCloud(model *simulator.Model, encrypted *simulator.Server) *cloud {
 		model: model, encrypted: encrypted, client: client,
 		finder:        find.NewFinder(client),
 		authorization: registry.Get(*content.AuthorizationManager).(*simulator.AuthorizationManager),
-		passwords:     map[string]string{}, sessions: map[string]bool{}, expired: map[string]bool{},
+		passwords:     map[string]string{}, sessions: map[string]bool{}, expired: map[string]bool{}, lists: map[string]string{},
 		hidden: map[types.ManagedObjectReference]bool{},
 		held:   map[types.ManagedObjectReference]*simulator.Task{},
 		fails:  map[types.ManagedObjectReference]bool{},
@@ -105,6 +107,20 @@ func (c *cloud) hasExpired(key string) bool {
 	defer c.mutex.Unlock()
 	c.sessions[key] = true
 	return c.expired[key]
+}
+
+// Keeps the session of a list that has a further page.
+func (c *cloud) keep(token, session string) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.lists[token] = session
+}
+
+// Whether this session has a list with this further page.
+func (c *cloud) isOf(token, session string) bool {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.lists[token] == session
 }
 
 func (c *cloud) isHidden(vm types.ManagedObjectReference) bool {

@@ -123,14 +123,21 @@ func (p *collector) RetrievePropertiesEx(ctx *simulator.Context, req *types.Retr
 	}
 	body := p.PropertyCollector.RetrievePropertiesEx(ctx, req).(*methods.RetrievePropertiesExBody)
 	if body.Res != nil && body.Res.Returnval != nil {
+		theCloud.keep(body.Res.Returnval.Token, ctx.Session.Key)
 		body.Res.Returnval.Objects = readable(ctx, body.Res.Returnval.Objects)
 	}
 	return body
 }
 
 func (p *collector) ContinueRetrievePropertiesEx(ctx *simulator.Context, req *types.ContinueRetrievePropertiesEx) soap.HasFault {
+	// The simulator gives the rest of a list to every session.
+	if !theCloud.isOf(req.Token, ctx.Session.Key) {
+		unknown := &types.InvalidArgument{InvalidProperty: "token"}
+		return &methods.ContinueRetrievePropertiesExBody{Fault_: simulator.Fault("", unknown)}
+	}
 	body := p.PropertyCollector.ContinueRetrievePropertiesEx(ctx, req).(*methods.ContinueRetrievePropertiesExBody)
 	if body.Res != nil {
+		theCloud.keep(body.Res.Returnval.Token, ctx.Session.Key)
 		body.Res.Returnval.Objects = readable(ctx, body.Res.Returnval.Objects)
 	}
 	return body

@@ -35,6 +35,8 @@ pub struct OperatorOptions {
     pub settings: Settings,
     /// Further arguments of `run`.
     pub arguments: Vec<String>,
+    /// Further environment variables.
+    pub environment: Vec<(&'static str, String)>,
     /// Whether it ends with the program that starts it.
     pub lifetime: Lifetime,
 }
@@ -47,6 +49,7 @@ impl OperatorOptions {
             dir: dir.into(),
             settings,
             arguments: Vec::new(),
+            environment: Vec::new(),
             lifetime: Lifetime::Owned,
         }
     }
@@ -90,7 +93,7 @@ impl Operator {
 
     /// Starts the operator without waiting for anything.
     pub async fn spawn(testbed: &Testbed, options: &OperatorOptions) -> Result<Self> {
-        let OperatorOptions { program, dir, settings, arguments, lifetime } = options;
+        let OperatorOptions { program, dir, settings, arguments, environment, lifetime } = options;
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let credentials = MountedFolder::create(dir.join("credentials"), &settings.secret)?;
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
@@ -98,6 +101,7 @@ impl Operator {
         let mut command = Command::new(program);
         // Many operators share a cluster's nodes, to which the other controller writes. An argument overrides this.
         command.env("PEERPOD_OPERATOR_CONTROLLERS", "peerpod");
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.env("KUBECONFIG", testbed.kubeconfig_of(install::NAME).await?).arg("run");
         command.arg("--settings-dir").arg(settings.path());
         command.arg("--credentials-dir").arg(credentials.path());

@@ -88,6 +88,13 @@ impl Settings {
         Self { config_map: pairs(config_map), secret: pairs([("IBMCLOUD_API_KEY", peers::ibm::KEY)]) }
     }
 
+    /// The same without an endpoint: the region is that of the nodes.
+    pub fn ibmcloud_of_nodes(cloud: &Ibm) -> Self {
+        let mut settings = Self::ibmcloud(cloud, "");
+        settings.config_map.remove("IBMCLOUD_VPC_ENDPOINT");
+        settings
+    }
+
     /// Settings for a workspace of an [`Ibm`](peers::ibm::Ibm), with the API key of the operator.
     pub fn powervs(cloud: &Ibm, workspace: &str) -> Self {
         let (api, iam) = (cloud.url(), cloud.iam());
@@ -159,7 +166,12 @@ impl Settings {
         self.open_by(&Openers::default().in_cluster(client, NAMESPACE), recorded)
     }
 
-    fn open_by(&self, openers: &Openers, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
+    /// A provider for these settings, opened by these.
+    pub fn open_by(
+        &self,
+        openers: &Openers,
+        recorded: Option<Recorded<'_>>,
+    ) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
