@@ -22,7 +22,10 @@ use testbed::{
     Operator, OperatorOptions, Options, PodRunner, Settings, Testbed,
     wait::{self, DEADLINE},
 };
-use tokio::{net::TcpStream, sync::OnceCell};
+use tokio::{
+    net::TcpStream,
+    sync::{OnceCell, RwLock},
+};
 
 use crate::{
     support::{PROGRAM, run_dir, run_on},
@@ -30,6 +33,10 @@ use crate::{
 };
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
+
+/// A replica of one of the webhooks leads the renewal of the certificate that all of them show. A test in which that replica must
+/// stay holds this alone.
+static LEADER: RwLock<()> = RwLock::const_new(());
 
 /// How many ask for Pods at once where the webhook is under load. Several tests may put theirs under load at the same time.
 const CLIENTS: usize = 2;
@@ -229,11 +236,28 @@ pub fn a_pod(mut spec: Value) -> Result<Pod> {
 /// Runs a test that has a webhook of this name.
 pub fn with_webhook(name: &'static str, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
     run_on(SHARED.get_or_try_init(Shared::start), async |shared| {
-        let outcome = async {
-            let stage = Stage::set(shared, name).await?;
-            test(&stage).await?;
-            stage.clear().await
-        };
-        outcome.await.with_context(|| format!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
+        let _others = LEADER.read().await;
+        run(shared, name, test).await
     })
+}
+
+/// Runs a test that has a webhook of this name, the only one meanwhile.
+pub fn with_only_webhook(name: &'static str, test: impl AsyncFnOnce(&Stage) -> Result<()>) -> Result<()> {
+    run_on(SHARED.get_or_try_init(Shared::start), async |shared| {
+        let _alone = LEADER.write().await;
+        run(shared, name, test).await
+    })
+}
+
+async fn run(
+    shared: &Shared,
+    name: &'static str,
+    test: impl AsyncFnOnce(&Stage) -> Result<()>,
+) -> Result<()> {
+    let outcome = async {
+        let stage = Stage::set(shared, name).await?;
+        test(&stage).await?;
+        stage.clear().await
+    };
+    outcome.await.with_context(|| format!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
 }
