@@ -53,7 +53,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
-const PLACES: usize = 5;
+const PLACES: usize = 3;
 static TURNS: Semaphore = Semaphore::const_new(PLACES);
 
 /// The clusters of [`alone`] that are free.

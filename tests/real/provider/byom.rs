@@ -159,13 +159,13 @@ fn a_machine_that_cannot_be_told_to_restart_returns_to_the_pool_soon() -> Result
         fs::create_dir(&trusted)?;
         let mut settings = stand.settings();
         settings.config_map.insert("SSH_HOST_KEY_ALLOWLIST_DIR".to_owned(), trusted.display().to_string());
-        settings.config_map.insert("SSH_TIMEOUT".to_owned(), "3".to_owned());
+        settings.config_map.insert("SSH_TIMEOUT".to_owned(), "8".to_owned());
         let provider = settings.open_in(testbed.client(), None)?;
         let tell = async |pod: &str, address: &str| -> Result<Option<String>> {
             stand.pool.give(&format!("{pod}-0123456789abcdef"), address, pod, Timestamp::now()).await?;
             let start = Instant::now();
             reap(&*provider, address, pod).await?;
-            ensure!(start.elapsed() < Duration::from_secs(15), "{pod}: {:?}", start.elapsed());
+            ensure!(start.elapsed() < Duration::from_secs(30), "{pod}: {:?}", start.elapsed());
             stand.told()
         };
         let here = stand.address();

@@ -109,12 +109,17 @@ async fn lists_what_is_left(
     refer: impl Fn(&Example) -> VmRef,
 ) -> Result<()> {
     let left = made(played.peer.make(Kind::Remains, "old").await)?;
-    let listed = list(&*played.peer.open()?).await?;
-    let of_it = listed.iter().filter(|it| it.vm == Some(refer(&left)));
-    let found: HashSet<_> = of_it.map(|it| it.kind).collect();
-    ensure!(found == kinds.iter().copied().collect(), "{left:?} left {listed:#?}");
-    ensure!(listed.iter().all(|it| it.kind != Resource::Vm || it.name != left.name), "{listed:#?}");
-    Ok(())
+    let provider = played.peer.open()?;
+    // The VM goes a moment after its deletion was accepted. A list of several pages can miss something while that happens.
+    wait::eventually("what is left of the VM is listed, and the VM is not", DEADLINE, async || {
+        let listed = list(&*provider).await?;
+        let of_it = listed.iter().filter(|it| it.vm == Some(refer(&left)));
+        let found: HashSet<_> = of_it.map(|it| it.kind).collect();
+        ensure!(found == kinds.iter().copied().collect(), "{left:?} left {listed:#?}");
+        ensure!(listed.iter().all(|it| it.kind != Resource::Vm || it.name != left.name), "{listed:#?}");
+        Ok(())
+    })
+    .await
 }
 
 #[test]
