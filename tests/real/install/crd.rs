@@ -120,7 +120,7 @@ fn a_definition_that_is_not_installed_is_named_and_waited_for() -> Result<()> {
         allow_removal(cluster).await?;
         let names = ["peerpods", "peerpodconfigs"].map(|it| format!("{it}.confidentialcontainers.org"));
         for name in &names {
-            cluster.kubectl(&["delete", "crd", name, "--timeout=60s"]).await?;
+            cluster.kubectl(&["delete", "crd", name, "--timeout=180s"]).await?;
         }
         let dir = tempfile::tempdir()?;
         let settings = Settings::libvirt("test+unix:///default?socket=/nowhere");

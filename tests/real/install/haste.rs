@@ -122,7 +122,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
 
 /// Deletes a kustomization as somebody in haste does, and fails unless that ends with refusals, which it gives.
 async fn refused(cluster: &Cluster, folder: &str) -> Result<String> {
-    let refusal = cluster.kubectl(&["delete", "-k", folder, "--timeout=60s"]).await.err();
+    let refusal = cluster.kubectl(&["delete", "-k", folder, "--timeout=180s"]).await.err();
     let refusal = format!("{:#}", refusal.context("everything was deleted")?);
     ensure!(!refusal.contains("timed out"), "{refusal}");
     Ok(refusal)
@@ -173,7 +173,7 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
         // With no configuration nothing keeps the operator, once it is known that there is none.
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
         allow_removal(cluster).await?;
-        let delete = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"];
+        let delete = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=180s"];
         cluster.kubectl(&delete).await?;
         stage.leave().await?;
         alone.testbed.install_objects().await
@@ -276,7 +276,7 @@ fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and
         for configs in [&here, &elsewhere] {
             finalizers(configs, &[]).await?;
         }
-        cluster.kubectl(&["delete", "crd", definition, "--timeout=60s"]).await?;
+        cluster.kubectl(&["delete", "crd", definition, "--timeout=180s"]).await?;
         until_kept(cluster, &[]).await?;
         let both = ["delete", "deployment", "peerpod-operator", "another", "--namespace", NAMESPACE];
         cluster.kubectl(&both).await?;

@@ -69,7 +69,7 @@ pub async fn remove(cluster: &Cluster) -> Result<()> {
         cluster.kubectl(&["get", "peerpods,peerpodconfigs", "--all-namespaces", "--output=name"]).await?;
     ensure!(none.is_empty(), "there would be left: {none}");
     allow_removal(cluster).await?;
-    cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=60s"]).await.map(drop)
+    cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=180s"]).await.map(drop)
 }
 
 #[test]

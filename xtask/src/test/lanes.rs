@@ -1,7 +1,7 @@
 //! Runs the test binaries, two at a time.
 //!
 //! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle.
-//! Each has a log. One that fails is shown in full, one that passes by its result.
+//! Each has a log. One that fails is shown by what its failed tests say, one that passes by its result.
 
 use std::{
     fs::{self, File},
@@ -28,6 +28,9 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What Rust's test harness says of a binary whose tests all passed.
 const PASSED: &str = "test result: ok.";
+
+/// The line after which it shows what the failed tests printed.
+const FAILURES: &str = "\nfailures:\n";
 
 /// What a log of Rust's test harness says, so far.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -153,10 +156,16 @@ fn show(outcome: &Outcome) -> Result<bool> {
     let mut out = io::stdout().lock();
     if !success {
         let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-        writeln!(out, "\n{}", String::from_utf8_lossy(&text).trim())?;
+        writeln!(out, "\n{}", failures(&String::from_utf8_lossy(&text)).trim())?;
     }
     writeln!(out, "{name}: {status}, {:.0} s; {}", took.as_secs_f64(), log.results.join("; "))?;
     Ok(success)
+}
+
+/// The part of a log that says what failed: hundreds of tests may have passed before. The whole log, if it has no such part: then
+/// the process ended early.
+fn failures(log: &str) -> &str {
+    log.find(FAILURES).map_or(log, |start| &log[start..])
 }
 
 /// All logs until now.
@@ -183,6 +192,13 @@ mod tests {
         let log = Log::parse(text);
         assert_eq!((log.passed, log.ignored, &log.failed[..]), (2, 1, &["c".to_owned()][..]));
         assert!(!log.is_success());
+    }
+
+    #[test]
+    fn what_failed_is_shown_without_what_passed() {
+        let part = "\nfailures:\n\n---- b stdout ----\nError: b\n\n\nfailures:\n    b\n";
+        assert_eq!(failures(&format!("test a ... ok\ntest b ... FAILED\n{part}")), part);
+        assert_eq!(failures("test a ... ok\n"), "test a ... ok\n");
     }
 
     #[test]

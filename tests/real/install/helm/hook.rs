@@ -25,7 +25,8 @@ pub const NOWHERE: &str = "operator.nodeSelector.nowhere=x";
 pub async fn pod(testbed: &Testbed, job: &str) -> Result<Pod> {
     let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
     let of_job = ListParams::default().labels(&format!("job-name={job}"));
-    wait::eventually(&format!("the Job {job} has its Pod"), DEADLINE, async || {
+    // Helm installs everything else first.
+    wait::eventually(&format!("the Job {job} has its Pod"), 3 * DEADLINE, async || {
         let pending =
             |pod: &Pod| pod.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Pending"));
         let mut pods = pods.list(&of_job).await?.items.into_iter();

@@ -70,7 +70,7 @@ fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configura
         let left = cluster.kubectl(&["get", left, "--namespace", NAMESPACE, "--output=name"]).await?;
         ensure!(!left.contains(install::APPLY_JOB), "{left}");
 
-        let uninstall = ["uninstall", RELEASE, "--timeout=60s"];
+        let uninstall = ["uninstall", RELEASE, "--timeout=180s"];
         hook::during(testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
         ensure!(replicas().await.is_err(), "the Deployment is there");
         ensure!(configs.get_opt("config").await?.is_none(), "its definition stays, and it does not");
@@ -124,7 +124,7 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
 
-        let uninstall = ["uninstall", RELEASE, "--timeout=60s"];
+        let uninstall = ["uninstall", RELEASE, "--timeout=180s"];
         let drain =
             async { hook::run(alone.testbed, &hook::pod(alone.testbed, install::DRAIN_JOB).await?).await };
         let (refused, drained) = tokio::join!(helm.run(&uninstall), drain);

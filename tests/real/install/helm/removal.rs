@@ -124,7 +124,7 @@ fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_bef
         cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await?;
 
         // As helm's notes say it.
-        cluster.kubectl(&["delete", "peerpodconfigs", "--all", &namespace, "--timeout=60s"]).await?;
+        cluster.kubectl(&["delete", "peerpodconfigs", "--all", &namespace, "--timeout=180s"]).await?;
         stage.shares(&[None, None]).await?;
         // An API server knows a moment later that there is none.
         wait::eventually("the release goes", DEADLINE, async || helm.run(&uninstall).await).await?;
