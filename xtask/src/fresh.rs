@@ -147,7 +147,9 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
 /// Builds the root file system from the package sources of this machine, if these are of the same release.
 fn build(root: &Path, folder: &Path) -> Result<()> {
     let include = format!("--include={}", PREREQUISITES.join(","));
-    let mut mmdebstrap = Command::new("mmdebstrap");
+    // What it mounts there goes with it, however it ends: the next run could not remove the root otherwise.
+    let mut mmdebstrap = Command::new("setpriv");
+    mmdebstrap.args(["--pdeathsig=KILL", "unshare", "--mount", "mmdebstrap"]);
     mmdebstrap.args(["--variant=minbase", &include, SUITE]).arg(root);
     let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
     mmdebstrap.args(
