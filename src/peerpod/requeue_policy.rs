@@ -18,7 +18,7 @@ const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 /// While many wait, the delay is this much for each of them, up to [`SLOW_RESYNC`]: so all together cost little.
 const SHARE: Duration = Duration::from_millis(100);
 
-/// The least delay after a cloud asked for fewer calls.
+/// The least delay after a cloud asked for fewer calls, or where the calls to it queue.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a PeerPod that waits for its Pod is reconciled without an event.
@@ -62,7 +62,7 @@ impl RequeuePolicy {
             // Delete does not occur: its result is an error or a new decision.
             Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
-                ErrorClass::Throttled { retry_after } => {
+                ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.failures.jitter(pause)
                 }

@@ -23,6 +23,11 @@ pub enum ErrorClass {
         /// How long to leave this cloud alone, as the cloud said or as a default.
         retry_after: Duration,
     },
+    /// The cloud takes few requests a second, and too many of the operator's own wait to be sent. Those are not affected.
+    Queued {
+        /// How long these will take.
+        retry_after: Duration,
+    },
     /// The credentials are refused, or lack a right.
     Unauthorized,
     /// The cloud refuses it in the state that the VM, or what belongs to it, is in.
@@ -35,11 +40,12 @@ pub enum ErrorClass {
 
 impl ErrorClass {
     /// Every class there is.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NotFound,
         Self::Unsettled { look_after: Duration::ZERO },
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
+        Self::Queued { retry_after: Duration::ZERO },
         Self::Unauthorized,
         Self::Refused,
         Self::Invalid,
@@ -62,6 +68,10 @@ impl ErrorClass {
             Self::Throttled { .. } => {
                 "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it \
                  asked for"
+            }
+            Self::Queued { .. } => {
+                "so many of the operator's requests wait for this cloud that they take more than 20 s: the operator makes \
+                 this one after them"
             }
             Self::Unauthorized => {
                 "the cloud refuses the credentials, or they lack a right: the operator tries again every 30 s \
@@ -89,6 +99,7 @@ impl ErrorClass {
             Self::Unsettled { .. } => "unsettled",
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
+            Self::Queued { .. } => "queued",
             Self::Unauthorized => "unauthorized",
             Self::Refused => "refused",
             Self::Invalid => "invalid",

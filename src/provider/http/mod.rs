@@ -166,7 +166,7 @@ impl Client {
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
     /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
-    /// certificate ([`ErrorClass::Unauthorized`]), and if the pace asks for a wait that is too long ([`ErrorClass::Throttled`]).
+    /// certificate ([`ErrorClass::Unauthorized`]), and if the pace asks for a wait that is too long ([`ErrorClass::Queued`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         let Call { doing, pace, request, mut secrets } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
@@ -179,7 +179,7 @@ impl Client {
         };
         let turn = self.pacing.turn(pace).await.map_err(|retry_after| {
             let public = format!("{doing} has to wait for its turn: the cloud takes few requests a second");
-            Error::new(ErrorClass::Throttled { retry_after }, Message::public(public))
+            Error::new(ErrorClass::Queued { retry_after }, Message::public(public))
         })?;
         let total = self.options.total;
         let answer = match timeout(total, self.exchange(request)).await {

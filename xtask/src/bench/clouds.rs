@@ -29,12 +29,8 @@ use super::{
 };
 use crate::release;
 
-/// Deletions that are measured.
-const DELETIONS: usize = 1_000;
 /// How late each answer comes.
 const LATE: Duration = Duration::from_millis(200);
-/// How many requests a second the cloud takes, of those that read and of those that write.
-const RATE: f64 = 20.0;
 /// Of the requests of a deletion, those that read. One writes.
 const READS: f64 = 3.0;
 /// Within this time the operator learns the rate.
@@ -42,20 +38,35 @@ const LEARNT: Duration = Duration::from_secs(15);
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// A cloud that takes few requests a second.
+struct Few {
+    /// Deletions that are measured.
+    deletions: u32,
+    /// How many requests a second the cloud takes, of those that read and of those that write.
+    rate: u32,
+    /// How much longer than by that rate they may take.
+    target: f64,
+}
+
+/// At the second, all that the operator does at a time would wait longer for their turns than it lets them.
+const FEW: [Few; 2] =
+    [Few { deletions: 1_000, rate: 20, target: 1.1 }, Few { deletions: 300, rate: 6, target: 1.2 }];
+
 /// What the cloud still takes.
 struct Bucket {
+    rate: f64,
     tokens: f64,
     at: Instant,
 }
 
 impl Bucket {
-    fn new() -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { tokens: RATE, at: Instant::now() }))
+    fn new(rate: f64) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { rate, tokens: rate, at: Instant::now() }))
     }
 
     fn takes(&mut self) -> bool {
         let now = Instant::now();
-        self.tokens = (self.tokens + now.duration_since(self.at).as_secs_f64() * RATE).min(RATE);
+        self.tokens = (self.tokens + now.duration_since(self.at).as_secs_f64() * self.rate).min(self.rate);
         self.at = now;
         let takes = self.tokens >= 1.0;
         self.tokens -= if takes { 1.0 } else { 0.0 };
@@ -64,7 +75,7 @@ impl Bucket {
 }
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(5);
+    let mut progress = Progress::new(3 + FEW.len());
     progress.step("building the operator (release)");
     let program = release::build(install::NAME, &["--quiet"])?;
     progress.step("starting the control plane and the clouds");
@@ -90,29 +101,19 @@ pub(super) async fn run() -> Result<Figures> {
     for (cloud, settings) in &further {
         options.add_cloud(cloud, settings)?;
     }
-    let operator = Operator::start(&testbed, &options).await?;
+    let mut operator = Operator::start(&testbed, &options).await?;
     let bench = Bench::new(&testbed, libvirtd.host()).await?;
     bench.delete(5).await.context("deleting a few, so that everything is connected")?;
     figures.add("resident memory, idle, with aws, gcp and libvirt", idle(&operator)?, "MiB", 15.0);
 
-    progress.step(format!("{DELETIONS} instances"));
-    let peerpods = dangling(&bench, &moto).await?;
-    progress.step(format!("{DELETIONS} deletions, of which the cloud takes few a second"));
-    let refused = limit(&relay);
-    let started = Instant::now();
-    let api = bench.peerpods();
-    let params = DeleteParams::default();
-    let deleted = peerpods.iter().map(|name| api.delete(name, &params));
-    stream::iter(deleted).buffer_unordered(CONCURRENCY).try_for_each(|_| async { Ok(()) }).await?;
-    gone(&api).await?;
-    let count = f64::from(u32::try_from(DELETIONS)?);
-    let ratio = started.elapsed().as_secs_f64() / (count * READS / RATE);
-    figures.tell("1,000 deletions at 20 reads and 20 writes a second", started.elapsed().as_secs_f64(), "s");
-    figures.add("beside what the cloud's rate allows", ratio, "", 1.1);
-    let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let late = refused.iter().filter(|at| at.duration_since(started) > LEARNT).count();
-    figures.tell("refusals until the rate was learnt", f64::from(u32::try_from(refused.len() - late)?), "");
-    figures.add_count("refusals after that", f64::from(u32::try_from(late)?), 0.0);
+    for few in &FEW {
+        progress.step(format!("{} deletions at {} requests a second", few.deletions, few.rate));
+        few.measure(&bench, &moto, &relay, &mut figures).await?;
+        // The next one has nothing learnt.
+        operator.stop().await?;
+        operator.start_again()?;
+        operator.ready().await?;
+    }
     operator.stop().await?;
     progress.step("all clouds at once");
     let idle = idle_with_all(&testbed, &program, dir.path()).await?;
@@ -149,9 +150,45 @@ fn idle(operator: &Operator) -> Result<f64> {
     Ok(usage::memory(operator.process().identity().pid)?.0)
 }
 
+impl Few {
+    async fn measure(
+        &self,
+        bench: &Bench<'_>,
+        moto: &Moto,
+        relay: &HttpRelay,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let Self { deletions, rate, target } = *self;
+        let peerpods = dangling(bench, moto, usize::try_from(deletions)?).await?;
+        let refused = limit(relay, rate.into());
+        let started = Instant::now();
+        let api = bench.peerpods();
+        let params = DeleteParams::default();
+        let deleted = peerpods.iter().map(|name| api.delete(name, &params));
+        stream::iter(deleted).buffer_unordered(CONCURRENCY).try_for_each(|_| async { Ok(()) }).await?;
+        gone(&api).await?;
+        let took = started.elapsed().as_secs_f64();
+        relay.forget_rules();
+        let what = format!("{deletions} deletions at {rate} reads and {rate} writes a second");
+        figures.tell(what.clone(), took, "s");
+        let least = f64::from(deletions) * READS / f64::from(rate);
+        figures.add(format!("{what}, beside what the rate allows"), took / least, "", target);
+        let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let late = refused.iter().filter(|at| at.duration_since(started) > LEARNT).count();
+        let early = f64::from(u32::try_from(refused.len() - late)?);
+        figures.tell(format!("refusals of {rate} a second until that was learnt"), early, "");
+        figures.add_count(
+            format!("refusals of {rate} a second after that"),
+            f64::from(u32::try_from(late)?),
+            0.0,
+        );
+        Ok(())
+    }
+}
+
 /// Instances of Pods that have ended, and the names of their PeerPods.
-async fn dangling(bench: &Bench<'_>, moto: &Moto) -> Result<Vec<String>> {
-    let pods = bench.pods(DELETIONS).await?;
+async fn dangling(bench: &Bench<'_>, moto: &Moto, count: usize) -> Result<Vec<String>> {
+    let pods = bench.pods(count).await?;
     let ended = pods.iter().map(|pod| bench.end(pod));
     stream::iter(ended).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
     let recorded = pods.iter().map(|pod| async {
@@ -161,10 +198,10 @@ async fn dangling(bench: &Bench<'_>, moto: &Moto) -> Result<Vec<String>> {
     stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
 }
 
-/// From now on the cloud is slow, and takes [`RATE`] requests a second. Gives when it refused one.
-fn limit(relay: &HttpRelay) -> Arc<Mutex<Vec<Instant>>> {
+/// From now on the cloud is slow, and takes so many requests a second. Gives when it refused one.
+fn limit(relay: &HttpRelay, rate: f64) -> Arc<Mutex<Vec<Instant>>> {
     let refused = Arc::<Mutex<Vec<Instant>>>::default();
-    let (reads, writes, refusals) = (Bucket::new(), Bucket::new(), Arc::clone(&refused));
+    let (reads, writes, refusals) = (Bucket::new(rate), Bucket::new(rate), Arc::clone(&refused));
     let too_many = move |seen: &peers::Seen| {
         let bucket = if seen.body.contains("Action=Terminate") { &writes } else { &reads };
         let takes = bucket.lock().unwrap_or_else(PoisonError::into_inner).takes();

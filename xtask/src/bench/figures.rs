@@ -7,7 +7,7 @@ use serde::Serialize;
 /// One measured figure.
 #[derive(Debug, Serialize)]
 struct Figure {
-    name: &'static str,
+    name: String,
     value: f64,
     unit: &'static str,
     /// What it should be; none where it is told for its own sake.
@@ -52,23 +52,23 @@ pub(super) struct Figures(Vec<Figure>);
 
 impl Figures {
     /// Adds a figure that should be `target` or less.
-    pub(super) fn add(&mut self, name: &'static str, value: f64, unit: &'static str, target: f64) {
-        self.0.push(Figure { name, value, unit, target: Some(Target::Most(target)) });
+    pub(super) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str, target: f64) {
+        self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Most(target)) });
     }
 
     /// Adds a figure that should be `least` or more.
-    pub(super) fn add_rate(&mut self, name: &'static str, value: f64, unit: &'static str, least: f64) {
-        self.0.push(Figure { name, value, unit, target: Some(Target::Least { least }) });
+    pub(super) fn add_rate(&mut self, name: impl Into<String>, value: f64, unit: &'static str, least: f64) {
+        self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Least { least }) });
     }
 
     /// Adds a count that should be this one.
-    pub(super) fn add_count(&mut self, name: &'static str, value: f64, exactly: f64) {
-        self.0.push(Figure { name, value, unit: "", target: Some(Target::Exactly { exactly }) });
+    pub(super) fn add_count(&mut self, name: impl Into<String>, value: f64, exactly: f64) {
+        self.0.push(Figure { name: name.into(), value, unit: "", target: Some(Target::Exactly { exactly }) });
     }
 
     /// Adds a figure that has none.
-    pub(super) fn tell(&mut self, name: &'static str, value: f64, unit: &'static str) {
-        self.0.push(Figure { name, value, unit, target: None });
+    pub(super) fn tell(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+        self.0.push(Figure { name: name.into(), value, unit, target: None });
     }
 
     /// A line for each figure.
@@ -85,9 +85,9 @@ impl Figures {
     }
 
     /// The names of those that are not what they should be.
-    pub(super) fn missed(&self) -> Vec<&'static str> {
+    pub(super) fn missed(&self) -> Vec<&str> {
         let missed = |figure: &&Figure| figure.target.is_some_and(|target| !target.reached_by(figure.value));
-        self.0.iter().filter(missed).map(|figure| figure.name).collect()
+        self.0.iter().filter(missed).map(|figure| &*figure.name).collect()
     }
 
     /// The same for programs.
