@@ -26,6 +26,7 @@ use operator_kit::{
     api_call::is_served,
     client,
     crd::crd_name,
+    metadata::Metadata,
     projection::{IDENTITY_ALONE, reading},
     text::listed,
     watch::{self, paged},
@@ -126,9 +127,10 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
         // Whoever runs them ends them.
         return Ok(());
     }
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Metadata<Pod>> = Api::namespaced(client.clone(), namespace);
     let labels = Component::Operator.selector_labels();
-    let is_operator = |pod: &Pod| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+    let is_operator =
+        |pod: &Metadata<Pod>| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
     let deadline = deadline.min(Instant::now() + END_PATIENCE);
     let mut left = until(pods, retry, deadline, |pod| !is_operator(pod)).await?;
     left.retain(|pod| is_operator(pod));

@@ -103,8 +103,9 @@ impl Found {
         K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
     {
         let object = self.objects.get(&(K::kind(&()).into_owned(), name.to_owned()))?;
-        // An API server returns objects of their kind; anything else reads as absent.
-        serde_json::to_value(object).ok().and_then(|value| serde_json::from_value(value).ok())
+        // An API server returns objects of their kind; anything else reads as absent. Text, as kube reads it, and not a `Value`: the
+        // code that reads a Pod's spec from one is 400 KB.
+        serde_json::to_string(object).ok().and_then(|text| serde_json::from_str(&text).ok())
     }
 
     /// Adds what another write found.
