@@ -64,10 +64,14 @@ async fn annotate(cluster: &Cluster, annotation: &str) -> Result<()> {
 /// Removes everything that the overlay has, and returns when it is gone.
 pub async fn remove(cluster: &Cluster) -> Result<()> {
     // An API server that cannot list a definition's objects yet, as it was made a moment ago, fails to delete it and may
-    // try again only minutes later. Once a list was answered, that is over.
-    let none =
-        cluster.kubectl(&["get", "peerpods,peerpodconfigs", "--all-namespaces", "--output=name"]).await?;
-    ensure!(none.is_empty(), "there would be left: {none}");
+    // try again only minutes later. Once a list was answered, that is over. kubectl may not know the kinds before.
+    wait::eventually("the kinds are known, and there are no objects", DEADLINE, async || {
+        let all = ["get", "peerpods,peerpodconfigs", "--all-namespaces", "--output=name"];
+        let left = cluster.kubectl(&all).await?;
+        ensure!(left.is_empty(), "there would be left: {left}");
+        Ok(())
+    })
+    .await?;
     allow_removal(cluster).await?;
     cluster.kubectl(&["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=180s"]).await.map(drop)
 }
