@@ -103,7 +103,6 @@ impl<'a> Swept<'a> {
         }
 
         let (lost, gone) = At::tracked(scene, cloud, "gone").await?;
-        cloud.remove(&lost.example).await?;
         let stopped = At::recorded(scene, cloud, Kind::Stopped, "stopped").await?;
         let stopped = stopped.filter(|_| !NO_POWER.contains(&cloud.name));
 
@@ -119,6 +118,8 @@ impl<'a> Swept<'a> {
             }
             None => None,
         };
+        // Last, as byom gives a machine to the next Pod, and a PeerPod would record the one of a stray then.
+        cloud.remove(&lost.example).await?;
         let strays = vec![crashed, removed];
         let (tracked, gone) = (tracked.name_any(), gone.name_any());
         let stopped = stopped.map(|(_, peerpod)| peerpod.name_any());
