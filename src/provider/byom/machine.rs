@@ -30,12 +30,17 @@ const REBOOT: &str = "cidata/reboot";
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 
+/// How long a machine that let the operator in may take to write a file. Beside the longest login, this leaves a third of
+/// a call's minute for the pool, so that the machine returns to it even if it hangs each time.
+const REBOOT_PATIENCE: Duration = Duration::from_secs(10);
+
 /// How machines are reached.
 pub(super) struct Access {
     pub(super) user: String,
     pub(super) key: PathBuf,
     /// The folder with the trusted host keys. None: every one is trusted.
     pub(super) host_keys: Option<PathBuf>,
+    /// How long a login may take.
     pub(super) patience: Duration,
 }
 
@@ -64,25 +69,17 @@ impl client::Handler for Trusted {
 impl Access {
     /// Has the machine restart. Fails with the reason, for the log.
     pub(super) async fn reboot(&self, session: Session) -> Result<(), String> {
-        self.bounded(async {
+        let write = async {
             let mut file = session.sftp.create(REBOOT).await?;
             file.write_all(b"reboot").await?;
             Ok(file.close().await?)
-        })
-        .await
+        };
+        bounded(self.patience.min(REBOOT_PATIENCE), write).await
     }
 
     /// Logs in to the machine at this address, and changes nothing there.
     pub(super) async fn log_in(&self, address: IpAddr) -> Result<Session, String> {
-        self.bounded(self.connect(address)).await
-    }
-
-    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, String> {
-        let patience = self.patience;
-        match timeout(patience, work).await {
-            Ok(done) => done.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("it did not answer within {patience:?}")),
-        }
+        bounded(self.patience, self.connect(address)).await
     }
 
     async fn connect(&self, address: IpAddr) -> Result<Session, Failure> {
@@ -119,6 +116,16 @@ impl Access {
                 Err(format!("it does not let {user} in with the key {fingerprint}").into())
             }
         }
+    }
+}
+
+async fn bounded<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, String> {
+    match timeout(patience, work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it did not answer within {patience:?}")),
     }
 }
 
