@@ -119,10 +119,7 @@ impl Access {
     }
 }
 
-async fn bounded<T>(
-    patience: Duration,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, String> {
+async fn bounded<T>(patience: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, String> {
     match timeout(patience, work).await {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err(format!("it did not answer within {patience:?}")),
