@@ -1,0 +1,188 @@
+//! A Pod with several PeerPods.
+
+use super::*;
+
+#[test]
+fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
+    let decide_with = |created, own: Option<i64>, other| {
+        decide(Facts { recorded: at(created), vm: present(own), siblings: vec![other], ..live_one() })
+    };
+    assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
+    assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
+    assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
+    let unclear = Decision::Keep(Blocked::Ambiguous);
+    assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
+    assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
+    assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
+    assert_eq!(decide_with(0, Some(5), sibling(1, Some(3))), unclear, "clocks that disagree");
+    let by_start = |own: Option<u32>, recorded, other: Option<u32>| {
+        let vm = VmState::Present(Vm { start: own, ..own_vm() });
+        let other_vm = VmState::Present(Vm { id: id("i-2"), start: other, ..own_vm() });
+        let other = Sibling { recorded: at(recorded), vm: other_vm };
+        decide(Facts { recorded: at(0), vm, siblings: vec![other], ..live_one() })
+    };
+    assert_eq!(by_start(Some(3), 1, Some(4)), Decision::Supersede);
+    assert_eq!(by_start(Some(3), 0, Some(4)), Decision::Supersede, "the cloud's count breaks the tie");
+    assert_eq!(by_start(None, 1, Some(4)), Decision::Supersede, "a VM that is stopped");
+    assert_eq!(by_start(Some(4), 1, Some(3)), unclear, "a first start that was recorded last");
+    assert_eq!(by_start(Some(3), 1, None), unclear, "a newer VM that is stopped");
+    let gone = Sibling { vm: VmState::Absent, ..sibling(1, None) };
+    assert_eq!(decide_with(0, None, gone), Decision::Nothing, "a newer PeerPod whose VM is gone");
+}
+
+#[test]
+fn a_released_peerpod_goes_where_its_vm_is_absent_and_its_pod_has_a_younger_one() {
+    let released = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
+    assert_eq!(decide(released.clone()), Decision::Tidy);
+    for kept in [
+        Facts { has_younger: false, ..released.clone() },
+        Facts { deleted: Some(at(99)), ..released.clone() },
+        Facts { vm: VmState::NotAsked, ..released.clone() },
+        Facts { vm: present(None), ..released.clone() },
+        Facts { vm: VmState::Unanswered(Error::new(ErrorClass::NotSupported, "no")), ..released.clone() },
+    ] {
+        assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
+    }
+    let busy = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Facts { vm: VmState::Unanswered(busy.clone()), ..released };
+    assert_eq!(decide(unanswered), Decision::Retry(busy));
+}
+
+#[test]
+fn a_released_peerpods_vm_is_deleted_where_a_newer_one_superseded_it() {
+    let released =
+        Facts { finalizer: false, has_younger: true, siblings: vec![sibling(1, None)], ..live_one() };
+    assert!(matches!(decide(released.clone()), Decision::Delete(_)));
+    let accepted = Facts { deletion_accepted: true, ..released.clone() };
+    assert_eq!(decide(accepted), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
+    let claimed = Facts { claimed_by: Some("shop/web".into()), ..released.clone() };
+    assert_eq!(decide(claimed), Decision::Refuse(Blocked::Claimed("shop/web".into())), "it is asked again");
+    for unclear in [
+        Facts { siblings: vec![sibling(0, None)], ..released.clone() },
+        Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() },
+    ] {
+        assert_eq!(decide(unclear), Decision::Keep(Blocked::Ambiguous), "it is asked again");
+    }
+    let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() };
+    assert!(contradicted(&stayed), "what comes later is no evidence");
+    let busy = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Sibling { vm: VmState::Unanswered(busy.clone()), ..sibling(1, None) };
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..released.clone() }), Decision::Retry(busy));
+    for kept in [
+        Facts { abandoned: true, ..released.clone() },
+        Facts { developer_mode: true, ..released.clone() },
+        Facts { has_younger: false, ..released.clone() },
+        Facts { pod: None, ..released },
+    ] {
+        assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
+    }
+}
+
+#[test]
+fn a_newer_sibling_that_records_a_foreign_vm_or_the_same_one_takes_nobodys_place() {
+    let foreign =
+        Sibling { vm: VmState::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
+    let unmarked = Vm { id: id("i-2"), marked: false, ..own_vm() };
+    let unmarked = Sibling { vm: VmState::Present(unmarked), ..sibling(5, None) };
+    let same = Sibling { vm: VmState::Present(own_vm()), ..sibling(5, None) };
+    for sibling in [foreign, unmarked, same] {
+        let siblings = vec![sibling];
+        assert_eq!(decide(Facts { siblings: siblings.clone(), ..live_one() }), Decision::Nothing);
+        let deleted = Facts { owner: Owner::Running, siblings, ..dangling() };
+        assert_eq!(decide(deleted), Decision::Wait(Wait::PodRuns));
+    }
+}
+
+#[test]
+fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
+    let error = Error::new(ErrorClass::Transient, "busy");
+    let unanswered = Sibling { vm: VmState::Unanswered(error.clone()), ..sibling(1, None) };
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..live_one() }), Decision::Retry(error));
+}
+
+#[test]
+fn a_superseded_vm_goes_while_the_pod_runs_on_the_newer_one() {
+    let superseded = Facts { owner: Owner::Running, siblings: vec![sibling(5, None)], ..dangling() };
+    assert!(matches!(decide(superseded), Decision::Delete(_)));
+    let tied = Facts { owner: Owner::Running, siblings: vec![sibling(0, None)], ..dangling() };
+    assert_eq!(decide(tied), Decision::Wait(Wait::PodRuns));
+}
+
+#[test]
+fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
+    let facts = |in_sandbox: i64, siblings: &[Sibling]| Facts {
+        in_sandbox: InSandbox::By(at(in_sandbox)),
+        siblings: siblings.to_vec(),
+        ..live_one()
+    };
+    let deleted = |facts: &Facts| decide(Facts { deleted: Some(at(99)), ..facts.clone() });
+    let newer = sibling(5, None);
+    // Before this one was made, the two clocks differ.
+    for by in [-1, 0, 4] {
+        let facts = facts(by, std::slice::from_ref(&newer));
+        assert_eq!(decide(facts.clone()), Decision::Keep(Blocked::Ambiguous), "at {by}");
+        assert_eq!(deleted(&facts), Decision::Wait(Wait::PodRuns), "at {by}");
+        assert!(contradicted(&facts), "at {by}");
+    }
+    for by in [5, 60] {
+        let facts = facts(by, std::slice::from_ref(&newer));
+        assert_eq!(decide(facts.clone()), Decision::Supersede, "at {by}");
+        assert!(matches!(deleted(&facts), Decision::Delete(_)), "at {by}");
+        assert!(!contradicted(&facts), "at {by}");
+    }
+    let between = facts(3, &[newer, sibling(2, None)]);
+    assert_eq!(decide(between.clone()), Decision::Supersede, "the Pod is in the VM of another one");
+    assert!(!contradicted(&between));
+}
+
+#[test]
+fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
+    // Recorded at 10, the other one at 60; the sandbox is ready since 20, and later it seems since 100.
+    let seen =
+        |in_sandbox| Facts { recorded: at(10), in_sandbox, siblings: vec![sibling(60, None)], ..live_one() };
+    assert!(contradicted(&seen(InSandbox::By(at(20)))));
+    assert_eq!(decide(seen(InSandbox::By(at(100)))), Decision::Supersede, "where that was never seen");
+    let later = seen(InSandbox::Doubted);
+    assert_eq!(decide(later.clone()), Decision::Keep(Blocked::Ambiguous));
+    assert_eq!(decide(Facts { deleted: Some(at(99)), ..later.clone() }), Decision::Wait(Wait::PodRuns));
+    let through = Facts { deleted: Some(at(99)), owner: Owner::Finished, ..later };
+    assert!(matches!(decide(through), Decision::Delete(_)), "the Pod runs nowhere any more");
+}
+
+#[test]
+fn doubt_does_not_pass_with_what_showed_which_vm_was_started_first() {
+    // The VM that was started last was recorded first.
+    let started = |own, other| {
+        let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start, ..own_vm() });
+        let siblings = vec![Sibling { recorded: at(60), vm: vm("i-2", other) }];
+        Facts { recorded: at(10), vm: vm("i-1", own), siblings, ..live_one() }
+    };
+    let seen = started(Some(4), Some(3));
+    assert_eq!(decide(seen.clone()), Decision::Keep(Blocked::Ambiguous));
+    assert!(contradicted(&seen));
+    for later in [started(None, None), started(Some(1), Some(2))] {
+        assert_eq!(decide(later.clone()), Decision::Supersede, "where that was never seen");
+        let later = Facts { in_sandbox: InSandbox::Doubted, ..later };
+        assert_eq!(decide(later), Decision::Keep(Blocked::Ambiguous));
+    }
+    assert!(!contradicted(&started(Some(3), Some(4))) && !contradicted(&started(Some(3), Some(3))));
+}
+
+#[test]
+fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
+    let with = |vm| {
+        let siblings = vec![Sibling { vm, ..sibling(60, None) }];
+        contradicted(&Facts { in_sandbox: InSandbox::By(at(20)), siblings, ..live_one() })
+    };
+    assert!(with(sibling(60, None).vm) && with(VmState::NotAsked));
+    assert!(with(VmState::Unanswered(Error::new(ErrorClass::Transient, "busy"))));
+    assert!(!with(VmState::Absent) && !with(VmState::Present(Vm { id: id("i-2"), ..vm("database") })));
+    assert!(!with(VmState::Present(own_vm())), "it is the same one");
+    let older = Facts {
+        recorded: at(70),
+        in_sandbox: InSandbox::By(at(20)),
+        siblings: vec![sibling(60, None)],
+        ..live_one()
+    };
+    assert!(!contradicted(&older));
+}
