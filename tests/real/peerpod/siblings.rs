@@ -178,8 +178,8 @@ fn a_machine_whose_peerpod_was_released_goes_for_a_newer_one_and_recorded_once_m
         stays(scene, &older).await?;
         next_second(std::slice::from_ref(&older)).await?;
         let newer = more_vms(scene, 1).await?.pop().context("it was made")?;
-        scene.vanished(&older).await?;
         scene.released(&older.name()).await?;
+        scene.vanished(&older).await?;
         next_second(std::slice::from_ref(&newer)).await?;
         let pod = scene.pods.api().get("web").await?;
         scene.caa.record(&pod, "libvirt", &vm_id(&older)).await?;
