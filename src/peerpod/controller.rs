@@ -14,6 +14,7 @@ use kube::{
 };
 use operator_kit::{
     Leadership, Permission,
+    client::limited,
     projection::{MOST, Part, Projection, reading},
     status::Publisher,
     watch::{paged, retry_crd_watch},
@@ -59,8 +60,12 @@ pub const PERMISSIONS: &[Permission] = &[
 ];
 
 /// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
-/// enough that thousands of PeerPods at start need little memory.
-const BESIDE: usize = 64;
+/// enough that thousands of PeerPods at start need little memory, and as high as that of their requests.
+const BESIDE: usize = REQUESTS;
+
+/// So many requests of reconciles and of the sweep are in flight at the API server. More would not make it faster, and each has a
+/// connection, which takes memory.
+const REQUESTS: usize = 32;
 
 /// The most PeerPods that are worked on at once at one cloud.
 pub const MOST_CONCURRENT: u16 = 160;
@@ -120,9 +125,10 @@ pub async fn run(
     let (store, writer) = reflector::store();
     let concurrency = BESIDE + Parking::most(slots(&options), clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
-    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, &options, store.clone()));
+    let requests = limited(&client, REQUESTS);
+    let context = Arc::new(Context::new(&requests, clouds, leadership, metrics, &options, store.clone()));
     let (index, requeues) = (context.index.clone(), context.requeues.clone());
-    let sweeper = context.sweeper(&client, options.sweep);
+    let sweeper = context.sweeper(&requests, options.sweep);
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, related) = (context.clone(), requeues.clone());

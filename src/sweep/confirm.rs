@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -39,13 +40,15 @@ use crate::{
 /// them take turns.
 const LOOKS: usize = 32;
 
-/// What is remembered of PeerPods whose VM a listing did not show as it should be, by their UIDs.
+/// What is remembered of PeerPods whose VM a listing did not show as it should be, by hashes of their UIDs: anybody may write
+/// thousands of them.
 #[derive(Default)]
 pub(super) struct Suspects {
-    known: HashMap<String, Suspect>,
+    hasher: RandomState,
+    known: HashMap<u64, Suspect>,
     /// PeerPods whose VM an earlier listing showed, running and by its Pod's name. Only their Pods are evicted: anybody may write a
     /// PeerPod that names a VM which never was.
-    sound: HashSet<String>,
+    sound: HashSet<u64>,
 }
 
 struct Suspect {
@@ -81,13 +84,14 @@ impl Suspects {
         let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Wrong::NoVm));
         let mut current: Vec<_> = lost.chain(unrecorded).collect();
-        let mut before = std::mem::take(&mut self.known);
+        let mut before = std::mem::replace(&mut self.known, HashMap::with_capacity(current.len()));
         for (peerpod, wrong) in &current {
-            let Some(uid) = peerpod.uid() else { continue };
-            let known = before.remove(&uid).filter(|it| it.wrong == *wrong);
+            let Some(key) = self.key(peerpod) else { continue };
+            let known = before.remove(&key).filter(|it| it.wrong == *wrong);
             let new = || Suspect { wrong: *wrong, first: now, looked: None, finding: None };
-            self.known.insert(uid, known.unwrap_or_else(new));
+            self.known.insert(key, known.unwrap_or_else(new));
         }
+        drop(before);
         let is_due = |it: &Suspect| now.by_process.saturating_duration_since(it.first.by_process) >= interval;
         current.retain(|(peerpod, _)| self.of(peerpod).is_some_and(is_due));
         let looked = |(peerpod, _): &(Arc<PeerPod>, Wrong)| self.of(peerpod).and_then(|it| it.looked);
@@ -96,7 +100,8 @@ impl Suspects {
         let evicts = sweeper.options.lost_vms == LostVms::DeletePod && !target.has_former_places;
         for (peerpod, wrong) in current.iter().take(LOOKS).take_while(|_| begun.elapsed() < interval) {
             let found = sweeper.look(target, peerpod, *wrong).await;
-            let Some(suspect) = peerpod.uid().and_then(|uid| self.known.get_mut(&uid)) else { continue };
+            let Some(key) = self.key(peerpod) else { continue };
+            let Some(suspect) = self.known.get_mut(&key) else { continue };
             suspect.looked = Some(Instant::now());
             // What could not be found out stays as it was.
             let Ok(finding) = found else { continue };
@@ -105,27 +110,33 @@ impl Suspects {
             }
             suspect.finding = finding;
             let is_lost = matches!(finding, Some(PeerPodFinding::Lost(_)));
-            let was_sound = peerpod.metadata.uid.as_ref().is_some_and(|uid| self.sound.contains(uid));
+            let was_sound = self.sound.contains(&key);
             if evicts && is_lost && was_sound && evictions < sweeper.options.most {
                 evictions += usize::from(sweeper.evict(peerpod).await);
             }
         }
         if evicts {
-            let exists: HashSet<_> = peerpods.iter().filter_map(|it| it.metadata.uid.as_deref()).collect();
-            self.sound.retain(|uid| exists.contains(uid.as_str()));
-            self.sound.extend(sound(target.cloud, listing, peerpods));
+            let exists: HashSet<_> = peerpods.iter().filter_map(|it| self.key(it)).collect();
+            let shown = sound(target.cloud, listing, peerpods).into_iter().filter_map(|it| self.key(it));
+            let shown: Vec<_> = shown.collect();
+            self.sound.retain(|key| exists.contains(key));
+            self.sound.extend(shown);
         }
         self.publish(sweeper, target, peerpods);
         self.lost(&current)
     }
 
+    fn key(&self, peerpod: &PeerPod) -> Option<u64> {
+        peerpod.metadata.uid.as_ref().map(|uid| self.hasher.hash_one(uid))
+    }
+
     fn of(&self, peerpod: &PeerPod) -> Option<&Suspect> {
-        self.known.get(peerpod.metadata.uid.as_ref()?)
+        self.known.get(&self.key(peerpod)?)
     }
 
     /// Tells the controller of PeerPods.
     fn publish(&self, sweeper: &Sweeper, target: &Target, peerpods: &[Arc<PeerPod>]) {
-        let findings = self.known.iter().filter_map(|(uid, it)| Some((uid.clone(), it.finding?)));
+        let findings = peerpods.iter().filter_map(|it| Some((it.uid()?, self.of(it)?.finding?)));
         let changed = sweeper.findings.replace(target.cloud.name(), findings.collect());
         if changed.is_empty() {
             return;

@@ -66,18 +66,17 @@ pub fn suspects(
     of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none()).filter_map(lost).collect()
 }
 
-/// The UIDs of PeerPods whose VM the listing shows, perhaps running and by the name of their Pod.
-pub fn sound(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -> Vec<String> {
+/// The PeerPods whose VM the listing shows, perhaps running and by the name of their Pod.
+pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>]) -> Vec<&'a Arc<PeerPod>> {
     let vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm);
     let runs = vms.filter(|it| matches!(it.listed.state, PowerState::Running | PowerState::Unknown));
     let stems: HashMap<&str, Option<&str>> = runs.map(|it| (&*it.listed.id, stem(&it.listed.name))).collect();
-    let uid = |peerpod: &Arc<PeerPod>| {
+    let shows = |peerpod: &PeerPod| {
         let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok()?;
         let stem = (*stems.get(id.as_str())?)?;
-        let is_its = stem == stem_of(&owner(peerpod)?.name, cloud.name_limit);
-        peerpod.metadata.uid.clone().filter(|_| is_its)
+        Some(stem == stem_of(&owner(peerpod)?.name, cloud.name_limit))
     };
-    of_cloud(cloud, peerpods).filter_map(uid).collect()
+    of_cloud(cloud, peerpods).filter(|it| shows(it) == Some(true)).collect()
 }
 
 /// The PeerPods that are being deleted, record no VM, and whose Pod has none in the listing, nor anything that came with one.

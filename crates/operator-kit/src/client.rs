@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use hyper::Request;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
@@ -9,10 +10,10 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::ConfigExt,
+    client::{Body, ConfigExt},
     config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +64,20 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
 }
 
+/// A client like this one that has at most this many requests in flight; further ones wait, and their deadlines run. Each request
+/// in flight has a connection of its own, which takes 40 KiB of memory: hundreds of reconciles at a time need not have one each.
+///
+/// A watch counts until it is answered, not while it lasts.
+pub fn limited(client: &Client, most: usize) -> Client {
+    let full = client.clone();
+    let send = service_fn(move |request: Request<Body>| {
+        let full = full.clone();
+        async move { full.send(request).await }
+    });
+    let service = ServiceBuilder::new().concurrency_limit(most).service(send);
+    Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
+}
+
 fn connect(config: Config) -> Result<Client, ClientError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
@@ -86,4 +101,37 @@ fn connect(config: Config) -> Result<Client, ClientError> {
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
     Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use futures::future::join_all;
+    use hyper::Response;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_requests_are_in_flight_than_allowed() {
+        let (in_flight, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let seen = most.clone();
+        let server = service_fn(move |_: Request<Body>| {
+            let (in_flight, seen) = (in_flight.clone(), seen.clone());
+            async move {
+                seen.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                yield_now().await;
+                in_flight.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, BoxError>(Response::new(Body::empty()))
+            }
+        });
+        let client = limited(&Client::new(server, "default"), 3);
+        let answers = join_all((0..20).map(|_| client.send(Request::new(Body::empty())))).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(most.load(Ordering::SeqCst), 3);
+    }
 }

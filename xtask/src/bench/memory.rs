@@ -15,8 +15,8 @@ use super::{figures::Figures, peerpods, real_node};
 const LIVING: usize = 20_000;
 /// PeerPods beside them that are going when the operators start.
 const GOING: usize = 400;
-/// The most memory that an operator may take at any time, in MiB: three quarters of its limit.
-const ROOM: f64 = 96.0;
+/// The most memory that an operator may take at any time, in MiB: a third of its limit.
+const ROOM: f64 = 45.0;
 /// How often memory is looked at that has no peak of its own.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const DEADLINE: Duration = Duration::from_secs(180);

@@ -62,7 +62,7 @@ pub(super) async fn run() -> Result<Figures> {
     progress.step(format!("{DELETIONS} deletions"));
     bench.delete(5).await.context("deleting a few, so that everything is connected")?;
     let (idle, _) = usage::memory(operator.process().identity().pid)?;
-    figures.add("resident memory, idle", idle, "MiB", 14.0);
+    figures.add("resident memory, idle", idle, "MiB", 11.0);
     bench.measure_deletions(&operator, &mut figures).await?;
 
     progress.step("deletions from a slow cloud, and from one that hangs for a third of them");
@@ -81,7 +81,7 @@ pub(super) async fn run() -> Result<Figures> {
     bench.delete(5).await?;
     let (resident, peak) = usage::memory(operator.process().identity().pid)?;
     figures.tell("resident memory, PeerPods found at start", resident, "MiB");
-    figures.add("resident memory, PeerPods found at start, peak", peak, "MiB", 22.0);
+    figures.add("resident memory, PeerPods found at start, peak", peak, "MiB", 20.0);
 
     progress.step(format!("nothing, for {QUIET:?}"));
     let (before, cpu) = (Requests::read(&testbed).await?, usage::cpu(operator.process().identity().pid)?);
