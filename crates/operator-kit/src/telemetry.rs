@@ -4,9 +4,10 @@
 
 use std::io::{IsTerminal, stderr};
 
-use tracing::{Subscriber, warn};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::{Subscriber, level_filters::LevelFilter, warn};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,11 +27,11 @@ pub fn filter_variables(program: &str) -> [String; 2] {
 }
 
 /// What is logged where no variable says otherwise.
-pub const DEFAULT_FILTER: &str = "info";
+pub const DEFAULT_FILTER: LevelFilter = LevelFilter::INFO;
 
 /// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
 /// Secrets of a namespace; the error that it gives says what was wrong with it. To see it, name this very target.
-const NO_ANSWERS: &str = "kube_client::client=error";
+const NO_ANSWERS: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
 
 /// Starts logging to standard error. `program` is the name of the program's crate, for [`filter_variables`]. A host that has
 /// a subscriber already keeps its own.
@@ -46,46 +47,49 @@ pub fn init(program: &str, format: LogFormat) {
 
 /// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
 /// operator from starting.
-fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
+fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
     let variables = filter_variables(program);
     let mut given = variables.iter().filter_map(|name| variable(name).map(|text| (name, text)));
     let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
-        return (without_answers(DEFAULT_FILTER), None);
+        return (default_filter(), None);
     };
     // This crate is a part of the program: directives for the program hold for both.
     let own =
         text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let directives: Vec<_> = kit.chain([text.clone()]).collect();
-    match EnvFilter::try_new(format!("{NO_ANSWERS},{}", directives.join(","))) {
+    let (client, level) = NO_ANSWERS;
+    match format!("{client}={level},{}", directives.join(",")).parse() {
         Ok(filter) => (filter, None),
         Err(error) => {
             let problem = format!(
-                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER:?}: write it \
-                 as in info,{program}=debug"
+                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER}: write it as in \
+                 info,{program}=debug"
             );
-            (without_answers(DEFAULT_FILTER), Some(problem))
+            (default_filter(), Some(problem))
         }
     }
 }
 
-fn without_answers(directives: &str) -> EnvFilter {
-    EnvFilter::new(format!("{NO_ANSWERS},{directives}"))
+fn default_filter() -> Targets {
+    let (client, level) = NO_ANSWERS;
+    Targets::new().with_default(DEFAULT_FILTER).with_target(client, level)
 }
 
 fn subscriber<W>(
     format: LogFormat,
-    filter: EnvFilter,
+    filter: Targets,
     ansi: bool,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(ansi);
+    let lines = fmt::layer().with_writer(writer).with_ansi(ansi);
+    let registry = tracing_subscriber::registry().with(filter);
     match format {
-        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_span_list(false).finish()),
-        LogFormat::Text => Box::new(builder.finish()),
+        LogFormat::Json => Box::new(registry.with(lines.json().flatten_event(true).with_span_list(false))),
+        LogFormat::Text => Box::new(registry.with(lines)),
     }
 }
 
@@ -116,7 +120,7 @@ mod tests {
     fn logged(format: LogFormat, directives: &str, ansi: bool) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
-        let subscriber = subscriber(format, EnvFilter::new(directives), ansi, move || writer.clone());
+        let subscriber = subscriber(format, directives.parse().unwrap(), ansi, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let _span = info_span!("reconcile", widget = "ns/one").entered();
             info!(factory = "north", "widget deleted");
@@ -187,7 +191,7 @@ mod tests {
             });
             (filter.to_string(), problem)
         };
-        let with = |level: &str| format!("{NO_ANSWERS},{level}");
+        let with = |level: &str| format!("kube_client::client=error,{level}");
         assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
         assert_eq!(filter_of("", " "), (with("info"), None));
