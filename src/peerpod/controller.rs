@@ -15,7 +15,7 @@ use kube::{
 use operator_kit::{
     Leadership, Permission,
     client::limited,
-    projection::{MOST, Part, Projection, reading},
+    projection::{IDENTITY_ALONE, MOST, Part, Projection, reading},
     status::Publisher,
     watch::{paged, retry_crd_watch},
 };
@@ -60,12 +60,15 @@ pub const PERMISSIONS: &[Permission] = &[
 ];
 
 /// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
-/// enough that thousands of PeerPods at start need little memory, and as high as that of their requests.
-const BESIDE: usize = REQUESTS;
+/// enough that thousands of PeerPods at start need little memory. More would only wait for their requests.
+const BESIDE: usize = READS + RELEASES + REPORTS;
 
-/// So many requests of reconciles and of the sweep are in flight at the API server. More would not make it faster, and each has a
-/// connection, which takes memory.
-const REQUESTS: usize = 32;
+/// So many requests of reconciles and of the sweep are in flight at the API server, those that read, those that release or delete
+/// PeerPods, and those that report. Each has a connection, which takes memory. Each kind has its own number: a webhook that hangs at
+/// every status keeps no finalizer from going.
+const READS: usize = 16;
+const RELEASES: usize = 8;
+const REPORTS: usize = 8;
 
 /// The most PeerPods that are worked on at once at one cloud.
 pub const MOST_CONCURRENT: u16 = 160;
@@ -95,6 +98,10 @@ pub(crate) static PEERPOD: Projection = Projection {
 /// What one reconcile needs.
 pub(super) struct Context {
     pub(super) observer: Observer,
+    reads: Client,
+    /// Releases and deletes PeerPods.
+    pub(super) releases: Client,
+    reports: Client,
     pub(super) reporter: Reporter,
     pub(super) pod_watch: PodWatch,
     pub(super) requeues: Requeues,
@@ -125,10 +132,9 @@ pub async fn run(
     let (store, writer) = reflector::store();
     let concurrency = BESIDE + Parking::most(slots(&options), clouds.len());
     let circumstances = stream::select(clouds.changes(), leadership.changes());
-    let requests = limited(&client, REQUESTS);
-    let context = Arc::new(Context::new(&requests, clouds, leadership, metrics, &options, store.clone()));
+    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, &options, store.clone()));
     let (index, requeues) = (context.index.clone(), context.requeues.clone());
-    let sweeper = context.sweeper(&requests, options.sweep);
+    let sweeper = context.sweeper(options.sweep);
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, related) = (context.clone(), requeues.clone());
@@ -221,16 +227,20 @@ impl Context {
         store: Store<PeerPod>,
     ) -> Self {
         let (index, requeues) = (Arc::new(Index::default()), Requeues::default());
+        let (reads, reports) = (limited(client, READS), limited(client, REPORTS));
         Self {
             observer: Observer {
-                client: reading(client, &pod::POD),
+                client: reading(&reads, &pod::POD),
                 clouds,
                 index: index.clone(),
                 store,
                 grace_periods: GracePeriods::default(),
                 findings: PeerPodFindings::default(),
             },
-            reporter: Reporter { publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping") },
+            reads,
+            releases: reading(&limited(client, RELEASES), &IDENTITY_ALONE),
+            reporter: Reporter { publisher: Publisher::new(&reports, &PEERPOD, FIELD_MANAGER, "Reaping") },
+            reports,
             pod_watch: PodWatch::new(requeues.clone()),
             requeue_policy: RequeuePolicy::default(),
             deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
@@ -243,16 +253,16 @@ impl Context {
     }
 
     /// The sweep of the same clouds, which tells the observer what it finds out about PeerPods.
-    fn sweeper(&self, client: &Client, options: sweep::Options) -> Sweeper {
+    fn sweeper(&self, options: sweep::Options) -> Sweeper {
         let requeues = self.requeues.clone();
         Sweeper {
-            search: Search::new(client.clone(), self.metrics.clone()),
+            search: Search::new(self.reads.clone(), self.metrics.clone()),
             clouds: self.observer.clouds.clone(),
             store: self.observer.store.clone(),
             leadership: self.leadership.clone(),
             options,
             findings: self.observer.findings.clone(),
-            publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
+            publisher: Publisher::new(&self.reports, &PEERPOD, FIELD_MANAGER, "Sweeping"),
             requeue: Box::new(move |peerpods| requeues.add(peerpods.into_iter().map(Into::into))),
         }
     }

@@ -83,14 +83,14 @@ impl Context {
                     decision = decision.as_str(),
                     "deleting this PeerPod: a newer one of the same Pod replaced it"
                 );
-                return Ok(self.after_write(&key, apply::delete(&self.observer.client, peerpod).await?));
+                return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
             }
             Decision::Tidy => {
                 info!(
                     decision = decision.as_str(),
                     "deleting this PeerPod: it is released, its VM is absent, and its Pod has a younger one"
                 );
-                return Ok(self.after_write(&key, apply::delete(&self.observer.client, peerpod).await?));
+                return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
             }
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
             _ => {}
@@ -104,7 +104,7 @@ impl Context {
     }
 
     async fn release(&self, peerpod: &PeerPod, facts: &Facts, release: Release) -> Result<Action, ApiError> {
-        let written = apply::release(&self.observer.client, peerpod).await?;
+        let written = apply::release(&self.releases, peerpod).await?;
         if written == Written::Done {
             let latency =
                 facts.deleted.map(|deleted| Timestamp::now().duration_since(deleted)).unwrap_or_default();

@@ -32,7 +32,7 @@ pub(super) async fn measure(
     let mut standby = Operator::start(bench.testbed, &options("second")).await?;
     until_stands_by(&standby, 0).await?;
 
-    let before = requests(bench).await?;
+    let before = next_request(bench).await?;
     sleep(PERIODS * RETRY_PERIOD).await;
     let requests = requests(bench).await? - before;
     figures.add(
@@ -97,6 +97,19 @@ async fn until_stands_by(operator: &Operator, times: usize) -> Result<()> {
 
 fn times_stood_by(operator: &Operator) -> Result<usize> {
     Ok(operator.log()?.matches("standing by").count())
+}
+
+/// How many requests there were when one more has just been made: from there as many periods hold no renewal more than their number.
+async fn next_request(bench: &Bench<'_>) -> Result<f64> {
+    let before = requests(bench).await?;
+    let mut now = before;
+    wait::eventually("an operator asks the API server again", DEADLINE, async || {
+        now = requests(bench).await?;
+        ensure!(now > before);
+        Ok(())
+    })
+    .await?;
+    Ok(now)
 }
 
 /// What `ServiceAccounts` have asked of the API server. Here these are the operators' alone.
