@@ -33,7 +33,7 @@ use super::{
     parking::Parking,
     pod,
     pod_watch::PodWatch,
-    report::Reporter,
+    report::{MOST_REPORTS, Reporter},
     requeue::Requeues,
     requeue_policy::RequeuePolicy,
 };
@@ -60,15 +60,13 @@ pub const PERMISSIONS: &[Permission] = &[
 ];
 
 /// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
-/// enough that thousands of PeerPods at start need little memory. More would only wait for their requests.
-const BESIDE: usize = READS + RELEASES + REPORTS;
+/// enough that thousands of PeerPods at start need little memory.
+const BESIDE: usize = READS + RELEASES + MOST_REPORTS;
 
-/// So many requests of reconciles and of the sweep are in flight at the API server, those that read, those that release or delete
-/// PeerPods, and those that report. Each has a connection, which takes memory. Each kind has its own number: a webhook that hangs at
-/// every status keeps no finalizer from going.
+/// So many requests of reconciles that read, and of those that release or delete PeerPods, are in flight at the API server. Each has a
+/// connection, which takes memory.
 const READS: usize = 16;
 const RELEASES: usize = 8;
-const REPORTS: usize = 8;
 
 /// The most PeerPods that are worked on at once at one cloud.
 pub const MOST_CONCURRENT: u16 = 160;
@@ -98,10 +96,8 @@ pub(crate) static PEERPOD: Projection = Projection {
 /// What one reconcile needs.
 pub(super) struct Context {
     pub(super) observer: Observer,
-    reads: Client,
     /// Releases and deletes PeerPods.
     pub(super) releases: Client,
-    reports: Client,
     pub(super) reporter: Reporter,
     pub(super) pod_watch: PodWatch,
     pub(super) requeues: Requeues,
@@ -134,7 +130,7 @@ pub async fn run(
     let circumstances = stream::select(clouds.changes(), leadership.changes());
     let context = Arc::new(Context::new(&client, clouds, leadership, metrics, &options, store.clone()));
     let (index, requeues) = (context.index.clone(), context.requeues.clone());
-    let sweeper = context.sweeper(options.sweep);
+    let sweeper = context.sweeper(&client, options.sweep);
 
     let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
     let (observer, related) = (context.clone(), requeues.clone());
@@ -227,20 +223,17 @@ impl Context {
         store: Store<PeerPod>,
     ) -> Self {
         let (index, requeues) = (Arc::new(Index::default()), Requeues::default());
-        let (reads, reports) = (limited(client, READS), limited(client, REPORTS));
         Self {
             observer: Observer {
-                client: reading(&reads, &pod::POD),
+                client: reading(&limited(client, READS), &pod::POD),
                 clouds,
                 index: index.clone(),
                 store,
                 grace_periods: GracePeriods::default(),
                 findings: PeerPodFindings::default(),
             },
-            reads,
             releases: reading(&limited(client, RELEASES), &IDENTITY_ALONE),
-            reporter: Reporter { publisher: Publisher::new(&reports, &PEERPOD, FIELD_MANAGER, "Reaping") },
-            reports,
+            reporter: Reporter::new(Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping")),
             pod_watch: PodWatch::new(requeues.clone()),
             requeue_policy: RequeuePolicy::default(),
             deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
@@ -253,16 +246,16 @@ impl Context {
     }
 
     /// The sweep of the same clouds, which tells the observer what it finds out about PeerPods.
-    fn sweeper(&self, options: sweep::Options) -> Sweeper {
+    fn sweeper(&self, client: &Client, options: sweep::Options) -> Sweeper {
         let requeues = self.requeues.clone();
         Sweeper {
-            search: Search::new(self.reads.clone(), self.metrics.clone()),
+            search: Search::new(client.clone(), self.metrics.clone()),
             clouds: self.observer.clouds.clone(),
             store: self.observer.store.clone(),
             leadership: self.leadership.clone(),
             options,
             findings: self.observer.findings.clone(),
-            publisher: Publisher::new(&self.reports, &PEERPOD, FIELD_MANAGER, "Sweeping"),
+            publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
             requeue: Box::new(move |peerpods| requeues.add(peerpods.into_iter().map(Into::into))),
         }
     }

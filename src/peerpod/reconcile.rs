@@ -116,7 +116,7 @@ impl Context {
             let cloud = cloud_label(peerpod.cloud_provider());
             self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
             if let Some(note) = conditions::abandoned(release) {
-                self.reporter.publisher.event(peerpod, EventType::Normal, conditions::ABANDONED, note).await;
+                self.reporter.event(peerpod, EventType::Normal, conditions::ABANDONED, note).await;
             }
         }
         Ok(self.after_write(&index::key(peerpod), written))
@@ -148,7 +148,7 @@ impl Context {
     async fn report(&self, peerpod: &PeerPod, update: &StatusUpdate) {
         let kept_for_pod = self.index.is_doubted(peerpod);
         if let Err(error) = self.reporter.report(&self.latest(peerpod), update, kept_for_pod).await {
-            warn!(%error, "writing the status failed");
+            warn!(%error, "the status was not written");
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    hash::{BuildHasher, RandomState},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,6 +17,7 @@ use operator_kit::{
     projection::reading,
 };
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use super::{
     LostState, LostVm, LostVms, PeerPodFinding,
@@ -40,15 +40,14 @@ use crate::{
 /// them take turns.
 const LOOKS: usize = 32;
 
-/// What is remembered of PeerPods whose VM a listing did not show as it should be, by hashes of their UIDs: anybody may write
-/// thousands of them.
+/// What is remembered of PeerPods whose VM a listing did not show as it should be, by their UIDs as numbers: a tenant may write
+/// thousands of PeerPods.
 #[derive(Default)]
 pub(super) struct Suspects {
-    hasher: RandomState,
-    known: HashMap<u64, Suspect>,
+    known: HashMap<u128, Suspect>,
     /// PeerPods whose VM an earlier listing showed, running and by its Pod's name. Only their Pods are evicted: anybody may write a
     /// PeerPod that names a VM which never was.
-    sound: HashSet<u64>,
+    sound: HashSet<u128>,
 }
 
 struct Suspect {
@@ -86,10 +85,10 @@ impl Suspects {
         let mut current: Vec<_> = lost.chain(unrecorded).collect();
         let mut before = std::mem::replace(&mut self.known, HashMap::with_capacity(current.len()));
         for (peerpod, wrong) in &current {
-            let Some(key) = self.key(peerpod) else { continue };
-            let known = before.remove(&key).filter(|it| it.wrong == *wrong);
+            let Some(uid) = number(peerpod) else { continue };
+            let known = before.remove(&uid).filter(|it| it.wrong == *wrong);
             let new = || Suspect { wrong: *wrong, first: now, looked: None, finding: None };
-            self.known.insert(key, known.unwrap_or_else(new));
+            self.known.insert(uid, known.unwrap_or_else(new));
         }
         drop(before);
         let is_due = |it: &Suspect| now.by_process.saturating_duration_since(it.first.by_process) >= interval;
@@ -100,8 +99,8 @@ impl Suspects {
         let evicts = sweeper.options.lost_vms == LostVms::DeletePod && !target.has_former_places;
         for (peerpod, wrong) in current.iter().take(LOOKS).take_while(|_| begun.elapsed() < interval) {
             let found = sweeper.look(target, peerpod, *wrong).await;
-            let Some(key) = self.key(peerpod) else { continue };
-            let Some(suspect) = self.known.get_mut(&key) else { continue };
+            let Some(uid) = number(peerpod) else { continue };
+            let Some(suspect) = self.known.get_mut(&uid) else { continue };
             suspect.looked = Some(Instant::now());
             // What could not be found out stays as it was.
             let Ok(finding) = found else { continue };
@@ -110,33 +109,32 @@ impl Suspects {
             }
             suspect.finding = finding;
             let is_lost = matches!(finding, Some(PeerPodFinding::Lost(_)));
-            let was_sound = self.sound.contains(&key);
+            let was_sound = self.sound.contains(&uid);
             if evicts && is_lost && was_sound && evictions < sweeper.options.most {
                 evictions += usize::from(sweeper.evict(peerpod).await);
             }
         }
         if evicts {
-            let exists: HashSet<_> = peerpods.iter().filter_map(|it| self.key(it)).collect();
-            let shown = sound(target.cloud, listing, peerpods).into_iter().filter_map(|it| self.key(it));
+            let exists: HashSet<_> = peerpods.iter().filter_map(|it| number(it)).collect();
+            let shown = sound(target.cloud, listing, peerpods).into_iter().filter_map(|it| number(it));
             let shown: Vec<_> = shown.collect();
-            self.sound.retain(|key| exists.contains(key));
+            self.sound.retain(|uid| exists.contains(uid));
             self.sound.extend(shown);
         }
         self.publish(sweeper, target, peerpods);
         self.lost(&current)
     }
 
-    fn key(&self, peerpod: &PeerPod) -> Option<u64> {
-        peerpod.metadata.uid.as_ref().map(|uid| self.hasher.hash_one(uid))
-    }
-
     fn of(&self, peerpod: &PeerPod) -> Option<&Suspect> {
-        self.known.get(&self.key(peerpod)?)
+        self.known.get(&number(peerpod)?)
     }
 
     /// Tells the controller of PeerPods.
     fn publish(&self, sweeper: &Sweeper, target: &Target, peerpods: &[Arc<PeerPod>]) {
-        let findings = peerpods.iter().filter_map(|it| Some((it.uid()?, self.of(it)?.finding?)));
+        let findings = peerpods.iter().filter_map(|it| {
+            let finding = self.of(it)?.finding?;
+            Some((it.uid()?, finding))
+        });
         let changed = sweeper.findings.replace(target.cloud.name(), findings.collect());
         if changed.is_empty() {
             return;
@@ -180,6 +178,11 @@ impl From<ApiError> for Unknown {
         warn!(%error, "the sweep could not read a Pod");
         Self
     }
+}
+
+/// The UID as a number. The API server makes UIDs of this form alone.
+fn number(peerpod: &PeerPod) -> Option<u128> {
+    Uuid::try_parse(peerpod.metadata.uid.as_deref()?).ok().map(|uid| uid.as_u128())
 }
 
 impl Sweeper {

@@ -67,7 +67,7 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
 /// A client like this one that has at most this many requests in flight; further ones wait, and their deadlines run. Each request
 /// in flight has a connection of its own, which takes 40 KiB of memory: hundreds of reconciles at a time need not have one each.
 ///
-/// A watch counts until it is answered, not while it lasts.
+/// A request counts until its answer begins, so a watch does not count while it lasts.
 pub fn limited(client: &Client, most: usize) -> Client {
     let full = client.clone();
     let send = service_fn(move |request: Request<Body>| {
