@@ -5,7 +5,7 @@
 use std::io::{IsTerminal, stderr};
 
 use tracing::{Subscriber, level_filters::LevelFilter, warn};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -53,22 +53,29 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
     let Some((name, text)) = given.find(|(_, text)| !text.trim().is_empty()) else {
         return (default_filter(), None);
     };
+    let directives = || text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
     // This crate is a part of the program: directives for the program hold for both.
-    let own =
-        text.split(',').filter_map(|directive| directive.trim().strip_prefix(program)?.strip_prefix('='));
+    let own = directives().filter_map(|directive| directive.strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
-    let directives: Vec<_> = kit.chain([text.clone()]).collect();
+    let all: Vec<_> = kit.chain(directives().map(ToOwned::to_owned)).collect();
     let (client, level) = NO_ANSWERS;
-    match format!("{client}={level},{}", directives.join(",")).parse() {
-        Ok(filter) => (filter, None),
-        Err(error) => {
+    // A directive for spans would be read as the name of a target.
+    let parsed = match all.iter().find(|directive| directive.contains('[')) {
+        Some(spans) => Err(format!("{spans} is about spans")),
+        None => format!("{client}={level},{}", all.join(","))
+            .parse()
+            .map_err(|error: ParseError| error.to_string()),
+    };
+    parsed.map_or_else(
+        |problem| {
             let problem = format!(
-                "{name} is {text:?}, which is not a filter ({error}); using {DEFAULT_FILTER}: write it as in \
+                "{name} is {text:?}, which is not a filter ({problem}); using {DEFAULT_FILTER}: write it as in \
                  info,{program}=debug"
             );
             (default_filter(), Some(problem))
-        }
-    }
+        },
+        |filter| (filter, None),
+    )
 }
 
 fn default_filter() -> Targets {
@@ -196,8 +203,22 @@ mod tests {
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
         assert_eq!(filter_of("", " "), (with("info"), None));
         assert_eq!(filter(PROGRAM, |_| None).0.to_string(), with("info"));
-        let (used, problem) = filter_of("my_operator=loud", "");
-        assert_eq!(used, with("info"));
-        assert!(problem.unwrap().contains("MY_OPERATOR_LOG"));
+        for broken in
+            ["my_operator=loud", "[reconcile]=debug", "info,my_operator[reconcile{widget=\"a\"}]=debug"]
+        {
+            let (used, problem) = filter_of(broken, "");
+            assert_eq!(used, with("info"), "{broken}");
+            assert!(problem.unwrap().contains("MY_OPERATOR_LOG"), "{broken}");
+        }
+    }
+
+    #[test]
+    fn spaces_and_commas_between_directives_mean_nothing() {
+        let used = |given: &str| filter(PROGRAM, |_| Some(given.to_owned()));
+        let plain = used("info,my_operator=debug");
+        for given in ["info, my_operator=debug", " my_operator=debug , info", "info,,my_operator=debug,"] {
+            let (filter, problem) = used(given);
+            assert_eq!((filter.to_string(), problem), (plain.0.to_string(), None), "{given}");
+        }
     }
 }
