@@ -18,7 +18,7 @@ use tokio::{
     fs,
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 const PORT: u16 = 22;
@@ -30,9 +30,9 @@ const REBOOT: &str = "cidata/reboot";
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 
-/// How long a machine that let the operator in may take to write a file. Beside the longest login, this leaves a third of
-/// a call's minute for the pool, so that the machine returns to it even if it hangs each time.
-const REBOOT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the login to a machine and the write that restarts it may take together, if the machine lets the operator in in time. This
+/// leaves a third of a call's minute for the pool, so that the machine returns to it even if it hangs each time.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How machines are reached.
 pub(super) struct Access {
@@ -51,6 +51,7 @@ pub(super) struct Session {
     sftp: SftpSession,
     _handle: client::Handle<Trusted>,
     _tether: Tether,
+    begun: Instant,
 }
 
 /// The host keys that are trusted.
@@ -74,7 +75,7 @@ impl Access {
             file.write_all(b"reboot").await?;
             Ok(file.close().await?)
         };
-        bounded(self.patience.min(REBOOT_PATIENCE), write).await
+        bounded(left(self.patience, session.begun.elapsed()), write).await
     }
 
     /// Logs in to the machine at this address, and changes nothing there.
@@ -83,6 +84,7 @@ impl Access {
     }
 
     async fn connect(&self, address: IpAddr) -> Result<Session, Failure> {
+        let begun = Instant::now();
         let trusted = match &self.host_keys {
             Some(folder) => Some(host_keys(folder).await?),
             None => None,
@@ -99,7 +101,7 @@ impl Access {
         let channel = handle.channel_open_session().await?;
         channel.request_subsystem(true, "sftp").await?;
         let sftp = SftpSession::new(channel.into_stream()).await?;
-        Ok(Session { sftp, _handle: handle, _tether: tether })
+        Ok(Session { sftp, _handle: handle, _tether: tether, begun })
     }
 
     async fn authenticate(&self, handle: &mut client::Handle<Trusted>) -> Result<(), Failure> {
@@ -117,6 +119,11 @@ impl Access {
             }
         }
     }
+}
+
+/// How long the write may take after a login that took `login`, where each may take `patience`.
+fn left(patience: Duration, login: Duration) -> Duration {
+    patience.min(PATIENCE.saturating_sub(login))
 }
 
 async fn bounded<T>(patience: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, String> {
@@ -149,4 +156,21 @@ async fn host_keys(folder: &Path) -> Result<Vec<PublicKey>, String> {
         ));
     }
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_and_a_write_that_hang_leave_time_for_the_pool() {
+        let seconds = Duration::from_secs;
+        for (patience, login, write) in [(30, 0, 30), (30, 10, 30), (30, 30, 10), (5, 5, 5), (60, 45, 0)] {
+            assert_eq!(
+                left(seconds(patience), seconds(login)),
+                seconds(write),
+                "{patience} s, login {login} s"
+            );
+        }
+    }
 }
