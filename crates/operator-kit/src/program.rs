@@ -72,12 +72,13 @@ struct Manifests {
 
 /// Does what the command line says: `run`, or `manifests` for the files that install the operator.
 ///
-/// `metrics` registers the operator's metrics. `controllers` ends after the [`Host`]'s shutdown.
+/// A panic ends the process. `metrics` registers the operator's metrics. `controllers` ends after the [`Host`]'s shutdown.
 pub async fn main<M, F: Future<Output = ()>>(
     operator: fn() -> serde_json::Result<Operator>,
     metrics: impl FnOnce(&mut Registry) -> M,
     controllers: impl FnOnce(Host, M) -> F,
 ) -> ExitCode {
+    shutdown::exit_on_panic();
     let outcome = match operator() {
         Ok(operator) => dispatch(&operator, metrics, controllers).await,
         Err(error) => Err(error.into()),

@@ -1,11 +1,27 @@
-//! Ends on signals: the first one asks, the second one does not.
+//! How the process ends: on a signal, where the first one asks and the second one does not, and at a panic.
 
 use std::io;
+use std::panic;
 use std::process::exit;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+/// The status with which a program ends at a panic, as Rust has it.
+const PANICKED: i32 = 101;
+
+/// Ends the process at the first panic, after it was reported: other tasks must not go on beside one whose state is unknown.
+///
+/// A release that is built with `panic = "abort"` would end by a signal, upon which a node may write the memory of the process to
+/// its disk, and credentials with it.
+pub fn exit_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        exit(PANICKED);
+    }));
+}
 
 /// A token that the first SIGTERM or SIGINT cancels. The second one ends the process at once, with the status that a
 /// shell gives for that signal.
