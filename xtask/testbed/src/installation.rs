@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fs, io::Write as _, path::PathBuf, time::Durati
 use anyhow::{Context as _, Result};
 use cluster::{Cluster, ClusterOptions, Component, NODE_LEASE, process::Lifetime};
 use k8s_openapi::{
-    api::core::v1::{Namespace, ServiceAccount},
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::{Namespace, ServiceAccount},
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -16,11 +19,18 @@ use kube::{
 use peerpod_operator::{NAMESPACE, install};
 use serde_json::{Value, json};
 use stage::Audit;
+use tokio::sync::Mutex;
 
-use crate::wait::{self, DEADLINE};
+use crate::{
+    installed::{Installed, dynamic},
+    wait::{self, DEADLINE},
+};
 
 /// The names of the custom resource definitions.
 const CRDS: [&str; 2] = ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
+
+/// How long the token of a `ServiceAccount` is valid: longer than any test.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
 /// How a testbed is to be.
 #[derive(Clone, Debug)]
@@ -66,6 +76,7 @@ pub struct Testbed {
     client: Client,
     audit: Option<Audit>,
     collected: BTreeSet<String>,
+    installed: Mutex<Installed>,
 }
 
 impl Testbed {
@@ -112,7 +123,7 @@ impl Testbed {
 
     async fn around(cluster: Cluster) -> Result<Self> {
         let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
-        Ok(Self { cluster, client, audit: None, collected: BTreeSet::new() })
+        Ok(Self { cluster, client, audit: None, collected: BTreeSet::new(), installed: Mutex::default() })
     }
 
     async fn complete(&mut self) -> Result<()> {
@@ -132,13 +143,16 @@ impl Testbed {
         Ok(())
     }
 
-    /// Applies the generated objects, also those that somebody removed since, and waits until PeerPods and
-    /// `PeerPodConfigs` can be made.
+    /// Applies the generated objects as the administrator, also those that were changed or removed since, and waits until PeerPods
+    /// and `PeerPodConfigs` can be made.
     pub async fn install_objects(&self) -> Result<()> {
+        let manifests = install::objects(&install::Options::default())?.into_iter();
         let objects =
-            install::objects(&install::Options::default())?.into_iter().map(|manifest| manifest.object);
-        let objects: Vec<_> = objects.filter(|object| object["kind"] != "Deployment").collect();
-        self.apply("installation", &objects).await?;
+            manifests.map(|manifest| manifest.object).filter(|object| object["kind"] != "Deployment");
+        let objects = objects.map(dynamic).collect::<Result<_>>()?;
+        if !self.installed.lock().await.apply(&self.client, objects).await? {
+            return Ok(());
+        }
         let established = |crd: &CustomResourceDefinition| {
             let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
             crd.metadata.deletion_timestamp.is_none()
@@ -209,10 +223,14 @@ impl Testbed {
 
     /// The kubeconfig of a `ServiceAccount` in the installation's namespace, with a token of its own.
     pub async fn kubeconfig_of(&self, service_account: &str) -> Result<PathBuf> {
-        let namespace = format!("--namespace={NAMESPACE}");
-        let token =
-            self.cluster.kubectl(&["create", "token", service_account, &namespace, "--duration=24h"]).await?;
-        self.cluster.kubeconfig_for_token(service_account, token.trim())
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), NAMESPACE);
+        let spec =
+            TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let token = accounts.create_token_request(service_account, &PostParams::default(), &request).await;
+        let token = token.with_context(|| format!("asking for a token of {service_account}"))?;
+        let token = token.status.context("a token request was answered without a token")?.token;
+        self.cluster.kubeconfig_for_token(service_account, &token)
     }
 
     /// A client under a `ServiceAccount` of the installation's namespace.

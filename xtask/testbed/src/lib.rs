@@ -23,6 +23,7 @@ pub mod contract;
 mod disk;
 pub mod docs;
 mod installation;
+mod installed;
 mod kubelet;
 mod nodes;
 mod operator;

@@ -58,6 +58,8 @@ impl Shell {
         let mut shell = Command::new("sh");
         shell.args(["-euc", commands]).current_dir(&self.dir).env("PATH", &self.path);
         shell.env("KUBECONFIG", &self.kubeconfig).env("LIBVIRT_URI", &self.libvirt);
+        // kubectl and helm end before garbage matters.
+        shell.env("GOGC", "off");
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             shell.env(folder, self.dir.join("helm-home"));
         }

@@ -50,6 +50,8 @@ impl Helm {
     async fn run_in(&self, namespace: &str, arguments: &[&str]) -> Result<String> {
         let mut helm = Command::new(&self.program);
         helm.args(arguments).args(["--namespace", namespace]).env("KUBECONFIG", &self.kubeconfig);
+        // It ends before garbage matters.
+        helm.env("GOGC", "off");
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             helm.env(folder, self.home.path());
         }
