@@ -117,7 +117,7 @@ impl Api {
         Err(too_many_pages(query.doing))
     }
 
-    /// Credentials that are of the account in which the VMs are: to another one, none of them exists.
+    /// Credentials of the account that owns the VMs. Another account's would see none of them.
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } = self.credential().await?;
@@ -186,7 +186,7 @@ fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Error)> {
     Err((reply.status, reply.error(&code, &message, class(reply.status, &code))))
 }
 
-/// The same error where the answer is about no one thing that could be absent.
+/// The same error if the answer is about nothing specific that could be absent.
 fn never_absent(error: Error) -> Error {
     let class = if error.class == ErrorClass::NotFound { ErrorClass::Transient } else { error.class };
     Error { class, ..error }

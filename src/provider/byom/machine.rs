@@ -30,8 +30,8 @@ const REBOOT: &str = "cidata/reboot";
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 
-/// How long a machine that let the operator in may take to write a file. Beside the longest login, this leaves a third of
-/// a call's minute for the pool, so that the machine returns to it even if it hangs each time.
+/// How long a machine may take to write a file, once the operator is logged in. Together with the longest login, this leaves a
+/// third of a call's minute for the pool. So a machine that always hangs still returns to the pool.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How machines are reached.
@@ -67,7 +67,7 @@ impl client::Handler for Trusted {
 }
 
 impl Access {
-    /// Has the machine restart. Fails with the reason, for the log.
+    /// Makes the machine restart. The error says why not, for the log.
     pub(super) async fn reboot(&self, session: Session) -> Result<(), String> {
         let write = async {
             let mut file = session.sftp.create(REBOOT).await?;
