@@ -59,28 +59,28 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
-/// enough that thousands of PeerPods at start need little memory. More would only wait for their requests.
+/// The number of reconciles beside those that have a slot at a cloud. Each ends soon, as it asks the API server alone. The number
+/// is low so that thousands of PeerPods at start need little memory. More reconciles would only wait for their requests.
 const BESIDE: usize = READS + RELEASES + REPORTS;
 
-/// So many requests of reconciles and of the sweep are in flight at the API server, those that read, those that release or delete
-/// PeerPods, and those that report. Each has a connection, which takes memory. Each kind has its own number: a webhook that hangs at
-/// every status keeps no finalizer from going.
+/// The most requests of reconciles and of the sweep in flight at the API server: those that read, those that release or delete
+/// PeerPods, and those that report. Each has a connection, which takes memory. Each kind has its own number, so that a webhook
+/// that hangs at every status delays no release of a finalizer.
 const READS: usize = 16;
 const RELEASES: usize = 8;
 const REPORTS: usize = 8;
 
-/// The most PeerPods that are worked on at once at one cloud.
+/// The largest number of PeerPods that the operator works on at once at one cloud.
 pub const MOST_CONCURRENT: u16 = 160;
 
 /// How the controller works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// So many PeerPods are worked on at once at one cloud, at most [`MOST_CONCURRENT`], and half as many that have stalled.
+    /// The most PeerPods to work on at once at one cloud, at most [`MOST_CONCURRENT`]. Half as many stalled ones are added.
     pub concurrency: u16,
     /// A deletion that takes longer is reported.
     pub slow_after: Duration,
-    /// How clouds are searched for what no PeerPod tracks.
+    /// How the sweep searches clouds for what no PeerPod tracks.
     pub sweep: sweep::Options,
 }
 
@@ -181,7 +181,7 @@ pub async fn run(
     }
 }
 
-/// Drops what no decision reads: every owner but the Pod that counts.
+/// Drops what no decision reads: every owner except the Pod that counts.
 fn trim(peerpod: &mut PeerPod) {
     peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
 }
@@ -271,7 +271,7 @@ impl Context {
     fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {
             watcher::Event::Delete(gone) => self.forget(gone),
-            // No event shows what was removed while the watch was down.
+            // No event shows a removal while the watch was down.
             watcher::Event::InitDone => {
                 self.requeue_policy.retain(|key| self.index.contains(key));
                 self.pod_watch.retain(|key| self.index.contains(key));

@@ -36,18 +36,18 @@ use crate::{
     provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, Target, ownership},
 };
 
-/// So many PeerPods of each kind are looked into in one round. Anybody may write PeerPods that name VMs that do not exist, so all of
-/// them take turns.
+/// The number of PeerPods of each kind that one round looks into. Tenants may write PeerPods that name VMs that do not exist, so
+/// all of them take turns.
 const LOOKS: usize = 32;
 
-/// What is remembered of PeerPods whose VM a listing did not show as it should be, by hashes of their UIDs: anybody may write
-/// thousands of them.
+/// PeerPods whose VM a listing did not show as expected. The keys are hashes of their UIDs, because tenants may write thousands
+/// of such PeerPods.
 #[derive(Default)]
 pub(super) struct Suspects {
     hasher: RandomState,
     known: HashMap<u64, Suspect>,
-    /// PeerPods whose VM an earlier listing showed, running and by its Pod's name. Only their Pods are evicted: anybody may write a
-    /// PeerPod that names a VM which never was.
+    /// PeerPods whose VM an earlier listing showed, running and with its Pod's name. Only their Pods are evicted, because a
+    /// tenant may write a PeerPod that names a VM which never existed.
     sound: HashSet<u64>,
 }
 
@@ -66,8 +66,8 @@ enum Wrong {
 }
 
 impl Suspects {
-    /// One round: what the listing shows, and for those that it showed an interval before, too, whether it is so. Returns those that
-    /// lost their VM.
+    /// One round: takes the listing's suspects, and verifies those that the listing of an interval ago showed, too. Returns those
+    /// that lost their VM.
     pub(super) async fn round(
         &mut self,
         sweeper: &Sweeper,
@@ -79,7 +79,7 @@ impl Suspects {
     ) -> Vec<LostVm> {
         let lost = suspects(target.cloud, listing, peerpods).into_iter();
         let lost = lost.map(|(peerpod, state)| (peerpod, Wrong::Lost(state)));
-        // A VM that is in a place that the settings named before is in no listing, nor perhaps one that was just made.
+        // No listing shows a VM at a place that the settings named before. It may not show a VM that was just made either.
         let shows_all = !target.has_former_places && !target.cloud.settles_late;
         let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Wrong::NoVm));
@@ -205,7 +205,7 @@ impl Sweeper {
         })
     }
 
-    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Whether it is evicted now.
+    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Returns whether the Pod is evicted now.
     async fn evict(&self, peerpod: &PeerPod) -> bool {
         let (Some(pod), Some(namespace)) = (owner(peerpod), peerpod.namespace()) else { return false };
         let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
@@ -243,7 +243,7 @@ impl Sweeper {
     }
 }
 
-/// Whether the cloud says the same when it is asked for the VM itself: in every place where it may be, and by its own name.
+/// Whether the cloud confirms it for the VM itself: in every place where the VM may be, and by its own name.
 async fn is_lost(
     target: &Target,
     provider: &dyn Provider,
