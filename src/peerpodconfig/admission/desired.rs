@@ -1,4 +1,4 @@
-//! What the admission of a configuration is to be. Pure *(no client)*.
+//! The desired admission of a configuration. Pure *(no client)*.
 
 use k8s_openapi::ByteString;
 use serde_json::to_value;

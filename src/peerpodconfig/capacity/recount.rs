@@ -1,4 +1,4 @@
-//! What a pass counted, and which nodes later passes count again *(no client)*.
+//! The counts of a pass, and the nodes that later passes count again *(no client)*.
 
 use std::{
     collections::{BTreeMap, HashMap},
