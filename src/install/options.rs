@@ -36,14 +36,13 @@ pub struct Options {
     pub controllers: Vec<ControllerName>,
     /// The Lease of the operator that acts; none: its own.
     pub lease_name: Option<String>,
-    /// What becomes of a write to a PeerPod without the right to it; none: nobody asks.
+    /// What happens to a write to a PeerPod without the right to it; `None`: there is no guard.
     pub guard: Option<guard::Action>,
-    /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` takes any
-    /// budget for changed each time, as its selector is replaced as a whole.
+    /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` reports any
+    /// budget as changed each time, because it replaces the selector as a whole.
     pub disruption_budget: bool,
-    /// Whether the Pods' ports are closed but for those that something has to reach. Not by default: clusters differ in whether
-    /// their API server and nodes count as somebody that a policy may shut out, and a webhook that is shut out keeps Pods
-    /// from being made.
+    /// Whether the Pods' ports are closed, except those that a client needs. Not by default: in some clusters a policy also shuts
+    /// out the API server and nodes. If the API server cannot reach the webhook, Pods cannot be created.
     pub network_policies: bool,
 }
 

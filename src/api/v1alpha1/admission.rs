@@ -76,7 +76,7 @@ impl Default for Admission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AdmissionMode {
     /// A mutating webhook that the operator deploys.
-    // Objects that were stored while there was a mode `Auto` must not keep all others from being read.
+    // Objects that were stored when a mode `Auto` existed must not keep all others from being read.
     #[default]
     #[serde(alias = "Auto")]
     Webhook,
