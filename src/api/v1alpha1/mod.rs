@@ -19,8 +19,8 @@ pub const CRDS: Crds =
 /// The finalizer that cloud-api-adaptor sets on every [`PeerPod`]. While it is there, the VM may exist.
 pub const FINALIZER: &str = "peer.pod/finalizer";
 
-/// An administrator's annotation on a [`PeerPod`]. With the value [`RELEASE_ABANDON`], the operator releases the finalizer of a
-/// PeerPod that is being deleted without any call to the cloud. It leaves the VM, if there is one, alone.
+/// An administrator's annotation on a [`PeerPod`]. With the value [`RELEASE_ABANDON`], the operator makes no call to the cloud: it
+/// releases the finalizer of a PeerPod that is being deleted, and leaves the VM, if there is one, alone.
 pub const RELEASE_ANNOTATION: &str = "peerpods.confidentialcontainers.org/release";
 
 /// The one value of [`RELEASE_ANNOTATION`] that has an effect.

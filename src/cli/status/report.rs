@@ -1,5 +1,4 @@
-//! The findings of `status`, as they are printed. Fields and their values are added, never renamed, while `version` is 1 *(no
-//! client)*.
+//! The printed findings of `status`. Fields and their values are added, never renamed, while `version` is 1 *(no client)*.
 
 use std::{collections::HashMap, fmt};
 
