@@ -1,4 +1,4 @@
-//! The calls: their numbers, what goes in, what comes out.
+//! The calls: their numbers, arguments and results.
 
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! Ends on signals: the first one asks, the second one does not.
+//! Ends on signals: the first one requests the end, the second one forces it.
 
 use std::io;
 use std::process::exit;
@@ -43,7 +43,7 @@ mod tests {
 
     const CHILD: &str = "OPERATOR_KIT_TEST_SHUTDOWN_CHILD";
 
-    /// Not a test by itself: the process that the tests below send signals to, since a signal meets all tests at once.
+    /// Not a test by itself: the process to which the tests below send signals, because a signal reaches all tests at once.
     #[tokio::test]
     async fn child() {
         if std::env::var_os(CHILD).is_none() {
