@@ -28,7 +28,7 @@ pub const PLACES: &str = "peerpod-operator-places";
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The operator's Lease unless told otherwise.
+/// The default name of the operator's Lease.
 pub const LEASE: &str = "peerpod-operator";
 
 /// The Lease that cloud-api-adaptor's own `peerpod-ctrl` holds while it acts.

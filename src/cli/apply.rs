@@ -124,7 +124,7 @@ enum Obstacle {
     Invalid(String),
 }
 
-/// For how long it is tried.
+/// The time for retries.
 struct Patience {
     deadline: Instant,
     /// When no API server uses an older CRD any more, counted from the first refusal: the CRD may be replaced long after the

@@ -1,4 +1,4 @@
-//! Trying again what may succeed later.
+//! Retries of what may succeed later.
 
 use std::time::Duration;
 

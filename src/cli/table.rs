@@ -31,7 +31,7 @@ impl<'a, T> Table<'a, T> {
         self.column_if(true, title, cell)
     }
 
-    /// With one more column, if it is to be shown.
+    /// With one more column, if it is shown.
     pub(super) fn column_if(
         mut self,
         is_shown: bool,

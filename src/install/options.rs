@@ -1,4 +1,4 @@
-//! What an installation can be told.
+//! The options of an installation.
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
@@ -6,7 +6,7 @@ use super::guard;
 use crate::names::{BYOM_HOST_KEYS_SECRET, CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
 use crate::{NAMESPACE, cli::ControllerName};
 
-/// What an installation can be told.
+/// The options of an installation.
 ///
 /// Names are not among it: programs know leases, service accounts and the webhook's Secret by theirs, the custom resource
 /// definitions are there once, and so there is one installation in a cluster.
@@ -18,7 +18,7 @@ pub struct Options {
     pub image: String,
     /// cloud-api-adaptor's image where a PeerPodConfig names none; empty is its public one.
     pub adaptor_image: String,
-    /// How many operators there are, of which one acts.
+    /// The number of operators, of which one acts.
     pub replicas: i32,
     /// The resource requests and limits of the operator's container.
     pub resources: ResourceRequirements,
@@ -32,7 +32,7 @@ pub struct Options {
     pub tls_secret: String,
     /// The Secret with the host keys that byom trusts.
     pub byom_host_keys_secret: String,
-    /// The controllers to run; none: those that run unless told otherwise.
+    /// The controllers to run; empty: the default ones.
     pub controllers: Vec<ControllerName>,
     /// The Lease of the operator that acts; none: its own.
     pub lease_name: Option<String>,

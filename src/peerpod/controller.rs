@@ -252,7 +252,7 @@ impl Context {
         }
     }
 
-    /// The sweep of the same clouds, which tells the observer what it finds out about PeerPods.
+    /// The sweep of the same clouds, which passes its findings about PeerPods to the observer.
     fn sweeper(&self, options: sweep::Options) -> Sweeper {
         let requeues = self.requeues.clone();
         Sweeper {

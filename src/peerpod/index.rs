@@ -80,7 +80,7 @@ pub(super) struct Newer {
 pub(super) struct Claimants {
     /// One that is not being deleted.
     pub(super) living: Option<Key>,
-    /// Of each other Pod one that is being deleted.
+    /// For each other Pod, one PeerPod that is being deleted.
     pub(super) going: Vec<Key>,
 }
 

@@ -50,7 +50,7 @@ struct Slots {
     called: HashSet<Key>,
 }
 
-/// The turn of one PeerPod, as long as its reconcile goes on.
+/// The turn of one PeerPod, as long as its reconcile runs.
 pub(super) struct Turn<'a> {
     parking: &'a Parking,
     cloud: &'static str,
@@ -86,7 +86,7 @@ impl Parking {
         Turn { parking: self, cloud, key, state: Mutex::new(State::Unasked) }
     }
 
-    /// Forgets a PeerPod that needs no slot. The slot that it was called for goes to the next one.
+    /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
     pub(super) fn forget(&self, key: &Key) {
         let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
         self.0.requeues.add(next);

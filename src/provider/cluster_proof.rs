@@ -8,7 +8,7 @@ use std::fmt;
 use super::Listed;
 use crate::settings::Common;
 
-/// The tag whose value is the UID of the namespace `kube-system`, which tells clusters apart.
+/// The tag whose value is the UID of the namespace `kube-system`, which identifies a cluster.
 pub const CLUSTER_UID_TAG: &str = "caa-cluster-uid";
 
 /// How VMs of one cloud prove that they are this cluster's.

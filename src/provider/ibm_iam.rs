@@ -110,7 +110,7 @@ impl Iam {
         }
     }
 
-    /// A token of the account in which the VMs are.
+    /// A token of the account that owns the VMs.
     pub(super) async fn identity(&self) -> Result<Identity, Error> {
         let identity = self.tokens.get(async || self.fetch().await).await?;
         self.account.ensure("IBM Cloud account", &identity.account)?;

@@ -107,7 +107,7 @@ pub struct Vm {
     /// Its name in the cloud. cloud-api-adaptor made it from the Pod's name.
     pub name: String,
     /// Whether it carries the provider's own sign of a pod VM, beside the name (libvirt: the domain's description).
-    /// Always true where a provider has no such sign.
+    /// Always true if a provider has no such sign.
     pub marked: bool,
     /// When it was made, if the cloud says so.
     pub created: Option<Timestamp>,

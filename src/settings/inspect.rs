@@ -69,7 +69,7 @@ pub enum Verdict {
     Unknown,
     /// It is required, and not given.
     Missing,
-    /// Its value is not what is expected.
+    /// Its value is not the expected one.
     Malformed,
     /// The folders give two different values.
     Conflicting,

@@ -95,8 +95,8 @@ pub enum Warning {
 }
 
 impl Snapshot {
-    /// Reads what the folders hold. An empty value stands for the default. Where both folders have a setting the
-    /// `ConfigMap`'s counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
+    /// Reads the content of the folders. An empty value means the default. If both folders have a setting, the `ConfigMap`'s
+    /// counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
     pub fn parse(raw: &Raw, catalogue: Catalogue) -> Result<Self, SettingsError> {
         Self::judge(raw, catalogue).map_err(|rejected| rejected.error)
     }

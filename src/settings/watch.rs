@@ -97,7 +97,7 @@ async fn rest(changed: &Notify) {
     let _ = timeout(LONGEST_UNREST, resting).await;
 }
 
-/// Holds what is in force against what is read.
+/// Compares the settings in force with what is read.
 struct Keeper {
     catalogue: Catalogue,
     /// What the current snapshot was parsed from.
@@ -181,7 +181,7 @@ impl Keeper {
 /// Reads the folders and hears of changes to them.
 struct Reader {
     folders: Folders,
-    /// Told of every change; many count as one.
+    /// Notified of every change; many count as one.
     changed: Arc<Notify>,
     watcher: Mutex<Option<RecommendedWatcher>>,
 }

@@ -134,7 +134,7 @@ impl Suspects {
         self.known.get(&self.key(peerpod)?)
     }
 
-    /// Tells the controller of PeerPods.
+    /// Passes the findings to the controller of PeerPods.
     fn publish(&self, sweeper: &Sweeper, target: &Target, peerpods: &[Arc<PeerPod>]) {
         let findings = peerpods.iter().filter_map(|it| Some((it.uid()?, self.of(it)?.finding?)));
         let changed = sweeper.findings.replace(target.cloud.name(), findings.collect());
@@ -196,7 +196,7 @@ impl Sweeper {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         Ok(match wrong {
             Wrong::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
-            // The VM of a Pod that ends goes first.
+            // The VM of a Pod that ends disappears first.
             Wrong::Lost(_) if owner != Owner::Running => None,
             Wrong::Lost(state) => {
                 let is_lost = is_lost(target, &**provider, peerpod, &pod.name, state).await?;

@@ -52,7 +52,7 @@ pub const PERMISSIONS: &[Permission] =
 /// The further permissions that [`LostVms::DeletePod`] needs.
 pub const EVICTIONS: &[Permission] = &[Permission::new("", &["pods/eviction"], &["create"])];
 
-/// The namespace whose UID tells clusters apart.
+/// The namespace whose UID identifies a cluster.
 const CLUSTER_NAMESPACE: &str = "kube-system";
 
 /// What the sweep does.

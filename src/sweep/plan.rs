@@ -77,7 +77,7 @@ impl<'a> Candidates<'a> {
             .collect();
         let may_be = |it: &&Found| match (&it.listed.kind, &it.listed.vm) {
             (Resource::Vm, _) => it.listed.state != PowerState::Leaving && is_pod_vm(&it.listed.name),
-            // While its VM is there, it is the VM that counts.
+            // While its VM exists, only the VM counts.
             (_, Some(VmRef::Id(vm))) => !vms.contains(&**vm),
             (_, Some(VmRef::Name(vm))) => is_pod_vm(vm) && !vms.contains(&**vm),
             (_, None) => true,

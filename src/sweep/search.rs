@@ -40,7 +40,7 @@ pub(crate) struct Search {
     cluster_uid: OnceCell<String>,
 }
 
-/// What became of what was to be deleted.
+/// The results of a deletion.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// How much the cloud agreed to delete.

@@ -249,7 +249,7 @@ impl World {
         (thing.kind == Resource::Vm || thing.bears == Bears::Name) && self.things[self.vm_of(number)].odd
     }
 
-    /// The number of what a finding is about.
+    /// The number of the thing that a finding is about.
     fn number(finding: &Finding) -> usize {
         let id = &finding.found.listed.id;
         id.strip_prefix("i-").map_or_else(

@@ -25,7 +25,7 @@ pub struct Counted {
     pub written: [Option<u64>; 3],
     /// What the Pod as a whole asked for, if it did.
     pub pod: Option<Demand>,
-    /// Names of containers, with what they asked for.
+    /// Names of containers, with their demands.
     pub containers: Vec<(String, Demand)>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) const MOVED_PREFIX: &str = "hugepages-";
 /// Resources that the Pod as a whole can request and the VM provides, besides [`MOVED_PREFIX`].
 pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
 
-/// Where containers say what they need.
+/// The fields in which containers state their needs.
 const LISTS: [&str; 2] = ["requests", "limits"];
 
 /// How Pods are changed.
@@ -46,7 +46,7 @@ pub struct Options {
     pub sizing: Sizing,
 }
 
-/// What is to be done to a Pod.
+/// The changes to a Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mutation {
     /// The changes; none for a Pod that is no peer pod, that has no containers, or that was changed before.

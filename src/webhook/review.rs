@@ -34,7 +34,7 @@ pub struct Answer {
 /// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The Pod is to be changed.
+    /// The Pod must be changed.
     Mutated,
     /// The Pod stays unchanged: it is no peer pod, or was changed before.
     Unchanged,

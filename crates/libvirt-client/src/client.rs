@@ -1,4 +1,4 @@
-//! The client: what can be asked of libvirt.
+//! The client and its calls to libvirt.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::xdr::{Decode, Decoder, XdrError};
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
 pub enum Error {
-    /// libvirt did what was asked for and says no.
+    /// libvirt received the call and refused it.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// No connection could be opened. No call was sent.

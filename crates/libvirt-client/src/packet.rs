@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// How a call went.
+/// The status of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok,
@@ -75,7 +75,7 @@ impl Status {
     }
 }
 
-/// What stands in front of every payload.
+/// The header in front of every payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) program: u32,

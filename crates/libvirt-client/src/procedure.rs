@@ -11,7 +11,7 @@ pub(crate) trait Procedure {
     const NUMBER: i32;
     /// Its name in the program, for messages.
     const NAME: &'static str;
-    /// What goes in, field by field.
+    /// The arguments, field by field.
     type Arguments<'a>: Encode;
     /// What comes out, field by field.
     type Result: Decode;

@@ -60,7 +60,7 @@ impl ApiError {
         Message::new(public, self.to_string())
     }
 
-    /// The call's own error, where it ended.
+    /// The call's own error, if it ended.
     pub fn cause(&self) -> Option<&kube::Error> {
         match self {
             Self::Failed(problem) => Some(problem),
@@ -68,7 +68,7 @@ impl ApiError {
         }
     }
 
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if there was an answer.
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }

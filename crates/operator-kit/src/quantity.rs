@@ -35,7 +35,7 @@ impl Amount {
         u64::try_from(whole.min(MOST)).unwrap_or(u64::MAX)
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }

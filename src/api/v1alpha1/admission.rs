@@ -6,10 +6,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The runtime class of peer pods, unless told otherwise.
+/// The default runtime class of peer pods.
 pub const RUNTIME_CLASS: &str = "kata-remote";
 
-/// The extended resource that stands for one VM, unless told otherwise.
+/// The default extended resource, of which one unit is one VM.
 pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 
 /// How Pods become peer pods.

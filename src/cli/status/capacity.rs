@@ -78,7 +78,7 @@ pub(super) struct ConfigRow {
     pub(super) ready: String,
     pub(super) reason: String,
     pub(super) message: String,
-    /// The resource that stands for one VM.
+    /// The resource of which one unit is one VM.
     pub(super) resource: String,
     /// How many nodes are its own.
     pub(super) nodes: usize,

@@ -50,7 +50,7 @@ pub(super) enum State {
     Waiting,
     /// It is being deleted.
     Deleting,
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Active,
 }
 

@@ -124,7 +124,7 @@ impl Default for Dashboard {
 impl Panel {
     fn of(family: &'static Description) -> Self {
         let Description { name, kind, labels, .. } = *family;
-        // The processes differ in what has no label.
+        // Series without labels differ by process.
         let labels = if labels.is_empty() && kind != "histogram" { &["pod"] } else { labels };
         let (by, legend) = (labels.join(", "), legend(labels));
         let rate = |suffix: &str| format!("rate({name}{suffix}{JOBS}[$__rate_interval])");

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::api::v1alpha1::{AdmissionMode, PeerPodConfig};
 
-/// What a configuration's admission is to be.
+/// The desired admission of a configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub(super) means: Means,

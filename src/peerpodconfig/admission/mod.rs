@@ -5,7 +5,7 @@
 //! policy_support.rs     whether the API server supports admission policies, and the watch of them
 //! sharing.rs            which configuration has the admission of a runtime class (pure)
 //! means.rs              webhook or policy, and the kinds of their objects (pure)
-//! desired.rs            which of these it is to be, and the wanted objects (pure)
+//! desired.rs            the desired means, and the wanted objects (pure)
 //! apply.rs              writes these objects
 //! webhook_resources/    what all webhooks share: the Secret of their certificate and the Lease for its rotation
 //! propagation.rs        whether API servers already apply what was written (pure)

@@ -154,7 +154,7 @@ async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_
     let mut calls = listed();
     calls.extend([
         policies_are_supported(),
-        // What does the one that goes have?
+        // Does the configuration that is deleted have objects?
         list(&webhooks, &json!([])),
         list(&policies, &there),
         Call::get(format!("{settings}/configmaps/peer-pods-cm"))

@@ -28,7 +28,7 @@ pub(super) struct Api {
     pub(super) place: Place,
     source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// Of which the VMs are.
+    /// The account of the VMs.
     account: Account,
 }
 
@@ -39,7 +39,7 @@ enum Source {
     Role([String; 3]),
 }
 
-/// Credentials, and whose they are.
+/// Credentials, and their account.
 #[derive(Debug)]
 struct Identity {
     credential: Credential,
@@ -80,7 +80,7 @@ impl Api {
         Ok(self.identity().await?.account.clone())
     }
 
-    /// Asks in the account in which the VMs are.
+    /// Sends a request in the account that owns the VMs.
     pub(super) async fn call(&self, query: Query<'_>) -> Result<Reply, Error> {
         let identity = self.identity().await?;
         let reply = self.send(query, Some(&identity.credential), &identity.credential.secret).await?;

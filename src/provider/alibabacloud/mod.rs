@@ -223,7 +223,7 @@ impl Alibaba {
         let addresses = self.addresses(&[of_it]).await?;
         let Some(address) = addresses.iter().find(|it| it.id == id) else { return Ok(false) };
         match address.status.as_str() {
-            // Nothing else shows whose it is.
+            // Nothing else shows its owner.
             "Available" if address.name != format!("{ADDRESS_NAME}{}", vm.id) => Ok(false),
             "Available" => self
                 .change("releasing an elastic address", "ReleaseEipAddress", &[of_it])

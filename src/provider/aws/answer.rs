@@ -57,7 +57,7 @@ pub(super) struct Tags {
     pub(super) next_token: Option<String>,
 }
 
-/// A tag of an instance, or one with what it is on.
+/// A tag of an instance, or a tag with its resource.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Tag {

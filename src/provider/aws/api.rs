@@ -33,11 +33,11 @@ pub(super) struct Api {
     region: OnceCell<String>,
     pub(super) source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// Of which [`host`](Self::host) the VMs are.
+    /// The [`host`](Self::host) of the VMs.
     account: Account,
 }
 
-/// Credentials, and whose they are.
+/// Credentials, and their account.
 #[derive(Debug)]
 struct Identity {
     credential: Credential,
@@ -80,7 +80,7 @@ pub(super) struct Items<T> {
     pub item: Vec<T>,
 }
 
-/// An answer of which nothing is read.
+/// An answer without fields to read.
 #[derive(Deserialize)]
 pub(super) struct Done {}
 

@@ -198,7 +198,7 @@ impl Aws {
     }
 }
 
-/// Absence is what a deletion is for.
+/// A deletion aims at absence.
 fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
     match answer {
         Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),

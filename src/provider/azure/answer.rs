@@ -87,7 +87,7 @@ impl Properties {
     }
 }
 
-/// A page of the list of all that is in a group. `value` tells it from any other JSON, which would be a list of nothing.
+/// A page of the list of all that is in a group. `value` distinguishes it from any other JSON, which would be an empty list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page {
@@ -132,7 +132,7 @@ impl Permission {
     }
 }
 
-/// Whether the text is the pattern, in which a star stands for any text.
+/// Whether the text matches the pattern, in which a star matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(text) = text.strip_prefix(start) else { return false };

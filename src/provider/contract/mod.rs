@@ -71,7 +71,7 @@ pub enum Behavior {
     Throttled,
     /// It does not answer.
     Hangs,
-    /// It accepts deletions, and goes on showing the VM.
+    /// It accepts deletions, and still shows the VM.
     DeletesLater,
     /// It refuses to delete what belongs to the VM.
     HoldsBelongings,

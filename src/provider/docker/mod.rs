@@ -61,7 +61,7 @@ struct Docker {
     base: String,
     /// The identifier that it must have. None for any.
     expected: Option<String>,
-    /// Told where it has another one.
+    /// Notified if another daemon answers there.
     moved: Option<Arc<Notify>>,
 }
 

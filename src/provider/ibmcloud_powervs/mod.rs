@@ -1,4 +1,4 @@
-//! IBM Power Virtual Server: a pod VM is a server of a workspace, whose boot volume goes with it.
+//! IBM Power Virtual Server: a pod VM is a server of a workspace, whose boot volume is deleted with it.
 //!
 //! Requests of one deletion:
 //!
@@ -91,7 +91,7 @@ struct Server {
     creation_date: Option<Timestamp>,
 }
 
-/// All VMs of a workspace. Their key tells the list from any other JSON, which would be a list of nothing.
+/// All VMs of a workspace. Their key distinguishes the list from any other JSON, which would be an empty list.
 #[derive(Deserialize)]
 struct Servers {
     #[serde(rename = "pvmInstances")]

@@ -12,7 +12,7 @@ use operator_kit::Message;
 use super::{Libvirt, definition};
 use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 
-/// The volume at a path; none where there is none.
+/// The volume at a path; `None` if there is none.
 pub(super) type Found = Option<Volume>;
 
 /// The most domains with leftover volumes that are remembered. Few deletions of volumes fail while the domain is deleted, never

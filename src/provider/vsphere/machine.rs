@@ -8,7 +8,7 @@ use operator_kit::Message;
 use super::xml::{Node, Ref, element};
 use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource};
 
-/// What is read of a VM that is to be deleted.
+/// The properties to read of a VM that must be deleted.
 const OF_VM: [&str; 7] = [
     "config.createDate",
     "config.files.vmPathName",

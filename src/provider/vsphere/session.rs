@@ -63,7 +63,7 @@ pub(super) struct Session {
     cookie: HeaderValue,
     /// The key by which vCenter knows the session.
     pub(super) key: String,
-    /// Which vCenter it is.
+    /// The identity of the vCenter.
     pub(super) vcenter: String,
     /// Its name and version, for people.
     pub(super) product: String,

@@ -22,7 +22,7 @@ use crate::{
 /// How many VMs a page of a list may have.
 const PAGE: &str = "500";
 
-/// What `check` tells about.
+/// The subject of `check`.
 const VCENTER: &str = "vCenter";
 const LOOK_UP: &str = "look up machines";
 const DELETE: &str = "delete machines";

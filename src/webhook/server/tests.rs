@@ -82,7 +82,7 @@ impl Fixture {
         self.connect_with(self.client(), &["http/1.1"]).await
     }
 
-    /// A client that takes what there is.
+    /// A client that reads all that is there.
     fn client(&self) -> ClientConfig {
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12, &TLS13])

@@ -1,4 +1,4 @@
-//! Where a connection goes.
+//! The destination of a connection.
 
 use std::env;
 use std::fmt;

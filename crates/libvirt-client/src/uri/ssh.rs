@@ -34,7 +34,7 @@ pub(crate) struct Ssh {
 /// Which hosts are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Those whose key is known.
+    /// Hosts with a known key.
     Known,
     /// Hosts with a known key, and hosts without any.
     New,

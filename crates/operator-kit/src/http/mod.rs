@@ -218,7 +218,7 @@ struct Routes {
     readiness: Option<Readiness>,
     registry: Option<Registry>,
     page: Option<Page>,
-    /// Who is answered at all; none: everybody.
+    /// The clients that get an answer; `None`: all.
     secure: Option<Secure>,
 }
 

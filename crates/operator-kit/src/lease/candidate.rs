@@ -36,7 +36,7 @@ pub(super) struct Record {
     pub(super) transitions: i32,
 }
 
-/// What is to be done now.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Write the Lease, as [`Candidate::claim`] says: to take it, or to keep it.

@@ -52,7 +52,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if there was an answer.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),

@@ -49,7 +49,7 @@ pub enum Part {
 /// The limit for most fields: far more than an operator writes.
 pub const MOST: usize = 16 << 10;
 
-/// Nothing but what identifies an object.
+/// Only the fields that identify an object.
 pub static IDENTITY_ALONE: Projection = Projection { metadata: &[], rest: &[], most: MOST };
 
 /// Metadata that is read of every object and list.
@@ -82,10 +82,10 @@ pub fn reading(client: &Client, projection: &'static Projection) -> Client {
     Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
 }
 
-/// A body of which only what is read passes.
+/// A body that passes only the fields that are read.
 struct Reduced {
     body: Body,
-    /// None where all of it passes.
+    /// `None` if everything passes.
     filter: Option<Filter>,
 }
 

@@ -248,7 +248,7 @@ fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
     let finding = summary.capacity();
     assert_eq!((finding.reason.as_str(), finding.reason.status()), ("NoAdaptor", false));
     assert!(finding.message.ends_with("another runs there"), "{}", finding.message);
-    // It is there, and then it goes.
+    // It exists, and then it is removed.
     cluster.pass(&[limit(&json!(9))]);
     assert_eq!(cluster.shares(), [3, 3, 3]);
     cluster.pass(&requests);

@@ -205,7 +205,7 @@ fn sizes() -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-/// The marker annotation as it is to be.
+/// The new marker annotation.
 fn counted() -> String {
     let texts = |demand: &str| {
         format!(

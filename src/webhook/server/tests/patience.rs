@@ -15,7 +15,7 @@ fn stop_the_clock() {
     });
 }
 
-/// Lets the others go on until it is so.
+/// Lets the other tasks run until this is true.
 async fn comes_true(so: impl Fn() -> bool) {
     let end = std::time::Instant::now() + DEADLINE;
     while !so() {

@@ -68,7 +68,7 @@ async fn pump(mut messages: ChannelReadHalf, mut sink: DuplexStream, complaint: 
     while let Some(message) = messages.wait().await {
         match message {
             ChannelMsg::Data { data } => {
-                // Fails when nobody reads any longer.
+                // Fails when no task reads any longer.
                 let Ok(()) = sink.write_all(&data).await else { return };
             }
             ChannelMsg::ExtendedData { data, .. } => {

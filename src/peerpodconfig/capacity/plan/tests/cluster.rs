@@ -1,4 +1,4 @@
-//! Nodes on which plans come true.
+//! Nodes to which plans are applied.
 
 use std::collections::BTreeMap;
 
