@@ -93,7 +93,7 @@ impl Retry {
 /// call.
 fn passes(problem: &ApiError) -> bool {
     match problem.code() {
-        // The call may succeed later: a proxy found no server, a conflict, an expired page of a list, too many requests.
+        // The call may succeed later: a proxy's 404, a timeout, a conflict, an expired page of a list, too many requests.
         Some(404 | 408 | 409 | 410 | 429) => true,
         // So says an API server that has just started.
         Some(403) => problem.to_string().contains("not yet ready to handle request"),

@@ -9,7 +9,7 @@
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
 //!   gone, and says when to look again. A caller may repeat it at any time, also after half a success: a step that is already
 //!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
-//!   left. It never deletes a user's data.
+//!   left. `delete` never deletes a user's data.
 //! - [`Provider::list`] reads. It gives, page by page, what may be a pod VM and what may have come with one. It fails if any page
 //!   is missing: an incomplete list proves nothing. A VM's [`Listed::id`] is the one that a PeerPod records. If several VMs share
 //!   that identifier, a provider lists each by an identifier of its own, or refuses to delete by it.

@@ -54,7 +54,7 @@ pub enum Role {
     Sidecar,
 }
 
-/// A VM's size; `None` if nothing was requested.
+/// A VM's size; a part is `None` if it was not requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Whole CPUs.

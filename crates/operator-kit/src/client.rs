@@ -18,7 +18,7 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How soon the client first notices a machine that has vanished from the network.
+/// How long until the client first probes an idle connection, to notice a machine that has vanished from the network.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// How long a connection may be silent: longer than a watch, which the API server ends after five minutes at most.

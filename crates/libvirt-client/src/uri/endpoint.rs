@@ -83,7 +83,7 @@ impl Socket {
         }
     }
 
-    /// The paths that it may have on another host, first choice first; `None` if only that host knows.
+    /// The paths that it may have on another host, first choice first; empty if only that host knows.
     pub(super) fn elsewhere(&self) -> Vec<String> {
         let (daemon, mode) = match self {
             Self::Path(path) => return vec![path.to_string_lossy().into_owned()],
@@ -107,7 +107,7 @@ impl Socket {
     }
 }
 
-/// The folders in which libvirt's daemons have their sockets, under both names of the run folder.
+/// The folder of libvirt's sockets on another host. It works whether that host has `/run` or `/var/run`.
 const FOLDER_ELSEWHERE: &str = "/var/run/libvirt";
 
 /// The socket of the driver's own daemon or of libvirtd.

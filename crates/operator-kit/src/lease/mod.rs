@@ -8,7 +8,7 @@
 //! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease has the
 //! form and the rules of client-go's leader election, so both kinds of controllers exclude each other. A leader that ends in
 //! order empties the Lease, which the others see at once. Requests of dropped work may still be in flight. So the leader keeps
-//! the Lease for [`RELEASE_DELAY`] longer, as long as others wait after a Lease expired.
+//! the Lease for [`RELEASE_DELAY`] longer. Other processes wait as long after the deadline of a leader that does not renew.
 //!
 //! A standby costs the API server one watch. When a leader loses the lease, its work is dropped, not finished
 //! ([`Leadership::while_leading`]); the process stays and stands by with all that it knows.
