@@ -8,8 +8,8 @@
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
 //! | [`provider`] | the contract with a cloud, and one folder for each cloud |
 //! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
-//! | [`peerpodconfig`] | the controller that brings a cluster its peer pods: cloud-api-adaptor, admission, capacity of nodes |
-//! | [`sweep`] | what a cloud has that no PeerPod tracks, and PeerPods whose VM is gone |
+//! | [`peerpodconfig`] | the controller that sets peer pods up in a cluster: cloud-api-adaptor, admission, capacity of nodes |
+//! | [`sweep`] | VMs that no PeerPod tracks, and PeerPods whose VM is gone |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
 //! | [`metrics`] | the table of metrics |
 //! | [`names`] | names of objects, labels and images that several of these share |

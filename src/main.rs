@@ -1,4 +1,4 @@
-//! The `peerpod-operator` program: reads its arguments and hands over.
+//! The `peerpod-operator` program: reads its arguments and runs the command.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
 //! Names that several parts of the operator share: of objects, labels and images. Names alone, no logic.
 
-/// The namespace that everything is installed in unless told otherwise.
+/// The default namespace of the installation.
 pub const NAMESPACE: &str = "confidential-containers-system";
 
-/// The image that is installed unless told otherwise.
+/// The default image of the installation.
 pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
 
 /// The `ConfigMap` with the provider's settings, cloud-api-adaptor's own.
@@ -28,7 +28,7 @@ pub const PLACES: &str = "peerpod-operator-places";
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The operator's Lease unless told otherwise.
+/// The default name of the operator's Lease.
 pub const LEASE: &str = "peerpod-operator";
 
 /// The Lease that cloud-api-adaptor's own `peerpod-ctrl` holds while it acts.

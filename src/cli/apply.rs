@@ -1,4 +1,4 @@
-//! `apply`: brings a PeerPodConfig to the cluster as a file has it, also where its definition is being made.
+//! `apply`: makes a PeerPodConfig in the cluster as a file has it, also while its CRD is being installed.
 
 use std::{
     fmt, fs,
@@ -32,19 +32,19 @@ Exit codes:
   1  it is not: the file is invalid, or the API server refuses it or does not answer in time
   2  the arguments are invalid";
 
-/// What it may do in the operator's namespace, with the PeerPodConfig of its file. Not among the operator's own rights.
+/// Its permission in the operator's namespace, on the PeerPodConfig of its file. It is not among the operator's own rights.
 ///
-/// An apply names what it creates, so that this right, too, can be limited to a name.
+/// An apply names what it creates, so this right can be limited to a name, too.
 pub const PERMISSION: Permission =
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["create", "get", "patch"]);
 
 /// What it may do with the Deployment of `--after-rollout`.
 pub const ROLLOUT_PERMISSION: Permission = Permission::new("apps", &["deployments"], &["get"]);
 
-/// Whose the fields are that the file names. What it names no more goes; what others wrote stays.
+/// The owner of the fields that the file names. Fields that it names no more are removed; those of other owners stay.
 const FIELD_MANAGER: &str = "peerpod-operator-apply";
 
-/// How long an API server may judge by a definition that was replaced a moment ago.
+/// How long an API server may still use a CRD that was replaced a moment ago.
 const SETTLES: Duration = Duration::from_secs(10);
 
 /// What `apply` is told.
@@ -77,7 +77,7 @@ pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
 }
 
 fn tell(problem: &str) {
-    // Where even this cannot be written, the exit code has to do.
+    // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "peerpod-operator apply: {problem}");
 }
 
@@ -101,7 +101,7 @@ async fn bring(args: &ApplyArgs) -> Result<(), String> {
         };
         let obstacle = match timeout_at(deadline, step).await {
             Ok(Ok(())) => {
-                // Whoever does not read has the exit code.
+                // A program that does not read the output has the exit code.
                 let _ = writeln!(io::stdout(), "Applied {config} from {}.", args.file.display());
                 return Ok(());
             }
@@ -124,11 +124,11 @@ enum Obstacle {
     Invalid(String),
 }
 
-/// For how long it is tried.
+/// The time for retries.
 struct Patience {
     deadline: Instant,
-    /// When no API server judges by an older definition any more, counted from the first refusal on: the definition may be
-    /// replaced long after the first try.
+    /// When no API server uses an older CRD any more, counted from the first refusal: the CRD may be replaced long after the
+    /// first try.
     settled: Option<Instant>,
 }
 
@@ -155,8 +155,8 @@ impl From<ApiError> for Obstacle {
     }
 }
 
-/// Whether all Pods of a Deployment are of its present revision, or none is ready: then no operator acts on anything yet, and the
-/// rollout may be one that waits for what is applied. A terminating Pod may still lead.
+/// Whether all Pods of a Deployment are of its present revision, or none is ready. If none is ready, no operator acts yet, and
+/// the rollout may wait for what is applied. A terminating Pod may still lead.
 fn rolled_out(deployment: Deployment, name: &str) -> Result<(), Obstacle> {
     let Deployment { metadata, status, .. } = deployment;
     let status = status.unwrap_or_default();
@@ -189,7 +189,7 @@ async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstac
     Ok(())
 }
 
-/// A `PeerPodConfig` as a file has it: no field more than it names.
+/// A `PeerPodConfig` as a file has it, with exactly the fields that it names.
 struct Config {
     name: String,
     namespace: String,

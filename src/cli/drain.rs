@@ -49,14 +49,14 @@ Exit codes:
   1  some exist, or the API server could not be asked
   2  the arguments are invalid";
 
-/// What it may do in the operator's namespace, beside what the controllers may.
+/// Its permissions in the operator's namespace, beside those of the controllers.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"]),
     Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[NAME]),
     Permission::new("", &["configmaps"], &["delete"]).named(&[PLACES]),
 ];
 
-/// How long operators may take to end: what Kubernetes gives them, and some more.
+/// How long operators may take to end: Kubernetes' grace period, and some more.
 const END_PATIENCE: Duration = Duration::from_secs(40);
 
 /// What `drain` is told.
@@ -86,12 +86,12 @@ pub(super) fn drain(args: &DrainArgs) -> ExitCode {
 }
 
 fn tell(problem: &str) {
-    // Where even this cannot be written, the exit code has to do.
+    // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
 }
 
 fn say(text: &str) {
-    // Whoever does not read has the exit code.
+    // A program that does not read the output has the exit code.
     let _ = writeln!(io::stdout(), "{text}");
 }
 
@@ -105,7 +105,7 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     say("There are no PeerPods.");
     no_configurations(&client, &args.namespace, &mut retry, deadline).await?;
     say("There are no PeerPodConfigs.");
-    // A peer pod that was made meanwhile is not to be forgotten.
+    // A peer pod may have been created meanwhile.
     no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
         format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")
     })?;
@@ -117,14 +117,14 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends the operators while they have the right to give their lease up: one that is installed again need not wait for it.
+/// Stops the operators while they have the right to release their lease, so that a reinstalled operator need not wait for it.
 async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = PatchParams::default();
     let scaled = retry.call_of(NAME, deadline, || deployments.patch_scale(NAME, &params, &none)).await;
     if scaled.map_err(|problem| format!("scaling the Deployment {NAME} failed: {problem}"))?.is_none() {
-        // Whoever runs them ends them.
+        // Without this Deployment, the program that runs the operators must stop them.
         return Ok(());
     }
     let pods: Api<Metadata<Pod>> = Api::namespaced(client.clone(), namespace);
@@ -142,7 +142,7 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     Ok(())
 }
 
-/// Deletes the record of where VMs may be: there is none any more. An operator that still ran would write it again.
+/// Deletes the record of where VMs may be, as none exist any more. A running operator would write it again.
 async fn forget_places(
     client: &Client,
     namespace: &str,
@@ -155,7 +155,7 @@ async fn forget_places(
     deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
 }
 
-/// Waits for the deletions that are under way. What lives is left alone.
+/// Waits for the deletions in progress. It does not touch living PeerPods.
 async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
     let left =
@@ -179,7 +179,7 @@ async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> R
     ))
 }
 
-/// Deletes every PeerPodConfig and waits until the operator has put the nodes back.
+/// Deletes every PeerPodConfig and waits until the operator has restored the nodes.
 async fn no_configurations(
     client: &Client,
     namespace: &str,
@@ -205,7 +205,7 @@ async fn no_configurations(
     ))
 }
 
-/// Follows the objects until all of them are `settled`, or the deadline, and gives those that there are then.
+/// Watches the objects until all of them are `settled`, or until the deadline. Returns the objects that exist then.
 async fn until<K>(
     api: Api<K>,
     retry: &mut Retry,
@@ -216,10 +216,10 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
-    // A watch would go on for ever where the API server has no such objects, or will not show them.
+    // A watch would never end if the API server has no such objects, or does not show them.
     let client = api.clone().into_client();
     let params = ListParams::default().limit(1);
-    // An API server that starts does not say yet that it serves the kind, but it answers a list with another code than 404.
+    // While an API server starts, it does not list the kind yet, but it answers a list of objects with another code than 404.
     let is_installed = async || match api.list(&params).await {
         Err(problem) if CRDS.missing::<K>(&problem).is_some() && !is_served::<K>(&client).await? => Ok(false),
         answer => answer.map(|_| true),

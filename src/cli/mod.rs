@@ -1,5 +1,5 @@
-//! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`. Those of `status` that
-//! kubectl has are none.
+//! The command line. Every flag is an environment variable too: `--log-format` is `PEERPOD_OPERATOR_LOG_FORMAT`. The exception is
+//! flags of `status` that kubectl has, too.
 
 mod apply;
 mod check;
@@ -48,7 +48,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the controllers.
-    // The last of several counts: whoever installs adds flags to those that are there.
+    // The last of several values counts: an administrator adds flags to those of the installation.
     #[command(after_help = LOGGING_HELP, args_override_self = true)]
     Run(Box<RunArgs>),
     /// Serve the admission webhook that turns Pods into peer pods.
@@ -107,7 +107,7 @@ impl From<FolderArgs> for Folders {
     }
 }
 
-/// Reads how long something may take. Less than a second is no measure, as deletions have whole seconds.
+/// Parses a duration. It must be at least one second, as the timestamps of deletions have whole seconds.
 fn patience(text: &str) -> Result<Duration, String> {
     duration(text, SignedDuration::from_secs(1), SignedDuration::from_hours(24))
 }
@@ -134,7 +134,7 @@ pub const SETTINGS_DIR: &str = "/etc/peerpod-operator/settings";
 pub const CREDENTIALS_DIR: &str = "/etc/peerpod-operator/credentials";
 
 impl Cli {
-    /// Reads the program's arguments, the first of which is its own name. By the name of a kubectl plugin it is `status`.
+    /// Parses the program's arguments, of which the first is its own name. Under the name of a kubectl plugin it is `status`.
     pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let arguments: Vec<_> = arguments.into_iter().collect();
         let name = arguments.first().and_then(|name| Path::new(name).file_stem());
@@ -145,8 +145,8 @@ impl Cli {
         Self::try_parse_from(arguments)
     }
 
-    /// Does what was asked for and tells how it ended: 0, 1 where something failed, 2 where the arguments cannot work;
-    /// `check` has codes of its own.
+    /// Runs the command and returns its exit code: 0, 1 if something failed, 2 if the arguments are invalid; `check` has codes of
+    /// its own.
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(*args),
@@ -194,12 +194,12 @@ mod tests {
                 } else if !["help", "version"].contains(&name) {
                     let name = name.replace('-', "_").to_uppercase();
                     let expected = match &*name {
-                        // Upstream's, and what a Pod's own name is called everywhere.
+                        // Upstream's names, and the usual name of the variable with a Pod's own name.
                         "TLS_MIN_VERSION" | "TLS_CIPHER_SUITES" | "POD_NAME" => name,
                         "RUNTIME_CLASS" => "TARGET_RUNTIMECLASS".to_owned(),
                         "EXTENDED_RESOURCE" => "POD_VM_EXTENDED_RESOURCE".to_owned(),
                         "ADAPTOR_IMAGE" => "RELATED_IMAGE_CAA".to_owned(),
-                        // As for the other commands, where it is the only one.
+                        // As for the other commands, which have only this one.
                         "OPERATOR_NAMESPACE" => "PEERPOD_OPERATOR_NAMESPACE".to_owned(),
                         _ => format!("PEERPOD_OPERATOR_{name}"),
                     };

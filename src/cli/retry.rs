@@ -1,4 +1,4 @@
-//! Trying again what may succeed later.
+//! Retries of what may succeed later.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// The pauses between tries, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
 
-/// Tries that failed, and what was said of them.
+/// Failed tries, and the last reported problem.
 pub(super) struct Retry {
     tell: fn(&str),
     failures: u32,
@@ -19,12 +19,12 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// None yet. `tell` says to people what is waited for.
+    /// No failure yet. `tell` shows to the user what it waits for.
     pub(super) fn new(tell: fn(&str)) -> Self {
         Self { tell, failures: 0, told: String::new() }
     }
 
-    /// Says why it is tried again, unless that was said last.
+    /// Reports why it tries again, unless that was the last report.
     pub(super) fn again(&mut self, problem: &str) {
         if self.told != problem {
             (self.tell)(&format!("trying again: {problem}"));
@@ -32,7 +32,7 @@ impl Retry {
         }
     }
 
-    /// Waits for the time of the next try, and says why. `false`, at once: that would be too late.
+    /// Waits for the time of the next try, and reports why. Returns `false` at once if that time is after the deadline.
     pub(super) async fn pause(&mut self, problem: &str, deadline: Instant) -> bool {
         self.failures += 1;
         let next = Instant::now() + delay(PAUSES.0, PAUSES.1, self.failures, fastrand::f64());
@@ -44,7 +44,7 @@ impl Retry {
         true
     }
 
-    /// Calls the API server until it does what it is asked of the object of this name, or says that it never will, or the
+    /// Calls the API server until the call on the object of this name succeeds, until it can never succeed, or until the
     /// deadline. `None`: there is no such object.
     pub(super) async fn call_of<T>(
         &mut self,
@@ -60,7 +60,7 @@ impl Retry {
         self.until_done(deadline, call).await
     }
 
-    /// Calls the API server until it does what it is asked, or says that it never will, or the deadline.
+    /// Calls the API server until the call succeeds, until it can never succeed, or until the deadline.
     pub(super) async fn call<T>(
         &mut self,
         deadline: Instant,
@@ -89,11 +89,11 @@ impl Retry {
     }
 }
 
-/// Whether the same call may succeed later: it was not answered, or the answer is of the API server's state rather than of
-/// the call.
+/// Whether the same call may succeed later: it got no answer, or the answer is about the API server's state and not about the
+/// call.
 fn passes(problem: &ApiError) -> bool {
     match problem.code() {
-        // In time, or not now: what a proxy does not find, a conflict, a page of a list that is too old, too many requests.
+        // The call may succeed later: a proxy's 404, a timeout, a conflict, an expired page of a list, too many requests.
         Some(404 | 408 | 409 | 410 | 429) => true,
         // So says an API server that has just started.
         Some(403) => problem.to_string().contains("not yet ready to handle request"),
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that answers so first, and then well; how often it was asked, and what came of it.
+    /// An API server that first gives this answer, and then succeeds. Returns the number of calls, and the result.
     async fn asked(code: Option<u16>) -> (u32, Result<(), String>) {
         asked_with(code, "etcdserver: leader changed").await
     }

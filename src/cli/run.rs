@@ -1,4 +1,4 @@
-//! `run`: puts settings, clouds and controllers together and keeps them going until told to stop.
+//! `run`: connects settings, clouds and controllers, and runs them until it is stopped.
 
 mod args;
 mod provider_arg;
@@ -31,10 +31,10 @@ use crate::{
     webhook::tls::TlsOptions,
 };
 
-/// What the election may do. A Lease of another name needs a role of its own.
+/// The permissions for the election. A Lease of another name needs a role of its own.
 pub const LEASE_PERMISSIONS: [Permission; 2] = lease::permissions(&[LEASE, PEERPOD_CTRL_LEASE]);
 
-/// Where `status` finds what the sweep last found.
+/// The path at which `status` reads the last results of the sweep.
 pub(super) const SWEEP_PATH: &str = "/sweep";
 
 pub(super) fn run(args: RunArgs) -> ExitCode {
@@ -119,7 +119,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         join(peerpods, configurations).await;
     };
     let ready = async {
-        // VMs are deleted also where PeerPodConfigs cannot be listed: their controller waits for what it needs by itself.
+        // VMs are deleted even if PeerPodConfigs cannot be listed: their controller waits by itself for what it needs.
         if peerpods.warm.await.is_err() {
             pending::<()>().await;
         }
@@ -131,7 +131,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
 
 /// What the sweep last found, for `status`.
 fn sweep_page(published: Published) -> http::Page {
-    // It is made of texts, numbers and times, which can always be written.
+    // It consists of texts, numbers and times, which can always be serialized.
     let content = move || serde_json::to_string(&published.current()).unwrap_or_default();
     http::Page { path: SWEEP_PATH, content_type: "application/json", content: Box::new(content) }
 }
@@ -174,7 +174,7 @@ async fn watch_settings(
 
 /// The two ends of the beginning.
 struct WarmUp<F> {
-    /// To be called when every `PeerPod` has been seen.
+    /// Call it when every `PeerPod` has been seen.
     seen: F,
     /// Comes true then.
     warm: oneshot::Receiver<()>,

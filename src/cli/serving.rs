@@ -1,4 +1,4 @@
-//! What the subcommands that go on until told to stop have in common.
+//! Common parts of the subcommands that run until they are stopped.
 
 use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -45,8 +45,8 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// What protects metrics, if anything is to. `own`: the certificate that is shown where no folder has one; `None`: one
-    /// that nobody else signed.
+    /// How metrics are protected, if they must be. `own`: the certificate to show if there is no folder with one; `None`: a
+    /// self-signed one.
     pub(super) async fn secure(
         &self,
         tls: &TlsOptions,
@@ -79,12 +79,12 @@ fn self_signed() -> Result<Serving, Box<dyn Error>> {
     Ok(serving)
 }
 
-/// Does the work, and tells what was wrong with it.
+/// Does the work, and reports its problem.
 pub(super) fn block_on<E: Display>(
     work: impl Future<Output = Result<(), E>>,
     tell: impl FnOnce(&str),
 ) -> ExitCode {
-    // One thread: the work is waiting for others, or costs microseconds, and every thread more costs memory.
+    // One thread: the work waits for others, or takes microseconds, and every further thread needs memory.
     let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work).map_err(|problem| problem.to_string()),
         Err(problem) => Err(format!("cannot start: {problem}")),

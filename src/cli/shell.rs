@@ -1,4 +1,4 @@
-//! `completions` and `man`: what a shell and its user know of this program.
+//! `completions` and `man`: completion scripts and manual pages.
 
 use std::{
     fs, io,

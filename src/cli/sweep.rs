@@ -149,7 +149,7 @@ fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {
     out.flush()
 }
 
-/// Where even this cannot be written, the exit code has to do.
+/// If even this cannot be written, the exit code must do.
 fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

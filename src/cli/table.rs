@@ -31,7 +31,7 @@ impl<'a, T> Table<'a, T> {
         self.column_if(true, title, cell)
     }
 
-    /// With one more column, if it is to be shown.
+    /// With one more column, if it is shown.
     pub(super) fn column_if(
         mut self,
         is_shown: bool,
@@ -44,7 +44,7 @@ impl<'a, T> Table<'a, T> {
         self
     }
 
-    /// Writes the table. Each text is made once to learn how wide its column is, and once to be written.
+    /// Writes the table. Each text is made twice: first to measure the column, then to write it.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let width = |column: &Column<'a, T>| {
             let widths = self.rows.iter().map(|row| (column.cell)(row).shown().chars().count());

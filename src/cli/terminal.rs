@@ -14,7 +14,7 @@ pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 pub(super) const ODD: Style = AnsiColor::Yellow.on_default();
 pub(super) const BAD: Style = AnsiColor::Red.on_default();
 
-/// The text without what would steer a terminal: names, values and messages are others'.
+/// The text without control sequences for a terminal: names, values and messages come from others.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();
@@ -26,19 +26,19 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
     clean.into()
 }
 
-/// Whether a character does something else than to appear: control characters, separators of lines, and what changes the direction
-/// of a text.
+/// Whether a character is more than a visible one: control characters, separators of lines, and characters that change the
+/// direction of a text.
 fn steers(c: char) -> bool {
     let directs =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     directs || c.is_control()
 }
 
-/// Writes a JSON document. JSON allows characters in texts that steer a terminal: they are written as numbers.
+/// Writes a JSON document. JSON allows characters in texts that control a terminal: they are written as numbers.
 pub(super) fn json(out: &mut dyn Write, document: &(impl Serialize + ?Sized)) -> io::Result<()> {
     let text = serde_json::to_string_pretty(document)?;
     let mut rest = &*text;
-    // The ends of lines are between texts: those in texts are escaped already.
+    // Line ends occur only between texts: those in texts are escaped already.
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c != '\n' && steers(*c)) {
         write!(out, "{}\\u{:04x}", &rest[..at], u32::from(c))?;
         rest = &rest[at + c.len_utf8()..];

@@ -1,4 +1,4 @@
-//! `webhook`: serves the admission of peer pods until told to stop.
+//! `webhook`: serves the admission of peer pods until it is stopped.
 
 use std::{convert::Infallible, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
@@ -220,7 +220,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     Ok(())
 }
 
-/// Shows the Secret's certificate, and keeps it while this replica leads.
+/// Serves the Secret's certificate, and renews it while this replica leads.
 async fn managed(
     args: &WebhookArgs,
     serving: Arc<Serving>,

@@ -10,12 +10,12 @@ pub const RIGHTS: Rights = Rights {
     name: SERVICE_ACCOUNT,
     component: Component::Adaptor,
     cluster: &[
-        // The Pods that get a VM, and what their images are pulled with.
+        // The Pods that get a VM, and the Secrets with which their images are pulled.
         Permission::new("", &["pods", "secrets", "serviceaccounts"], &["get", "list"]),
-        // A PeerPod blocks its owner's deletion, which takes this right where clusters are strict about it.
+        // A PeerPod blocks its owner's deletion. Clusters with OwnerReferencesPermissionEnforcement require this right for that.
         Permission::new("", &["pods/finalizers"], &["update"]),
         Permission::new("confidentialcontainers.org", &["peerpods"], &["create", "patch", "update"]),
-        // Labels of its node say the region, and annotations whose the extended resource is.
+        // Labels of its node contain the region. Annotations of it show which program advertises the extended resource.
         Permission::new("", &["nodes"], &["get", "patch"]),
         Permission::new("", &["nodes/status"], &["patch"]),
     ],
@@ -34,7 +34,7 @@ pub const RIGHTS: Rights = Rights {
                     .named(&["byom-ip-pool-state"]),
             ],
         ),
-        // Where the provider ibmcloud finds the cluster's id if it is not told.
+        // The provider ibmcloud reads the cluster's id here if the settings do not name it.
         (Some("kube-system"), &[Permission::new("", &["configmaps"], &["get"]).named(&["cluster-info"])]),
     ],
 };

@@ -1,4 +1,4 @@
-//! The webhook's certificate, where cert-manager is to make it. Its kinds are not Kubernetes' own.
+//! The webhook's certificate, if cert-manager creates it. Its kinds are not Kubernetes' own.
 
 use serde_json::{Value, json};
 

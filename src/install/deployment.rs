@@ -25,11 +25,11 @@ use crate::{
     },
 };
 
-/// The operator's home folder. That of cloud-api-adaptor, so that what a `LIBVIRT_URI` leaves to it (`~/.ssh`) or says of it
-/// (`keyfile=/root/.ssh/id_rsa`) is the same for both.
+/// The operator's home folder. It is that of cloud-api-adaptor, so that the default of a `LIBVIRT_URI` (`~/.ssh`) and a path in
+/// it (`keyfile=/root/.ssh/id_rsa`) mean the same for both.
 const HOME: &str = "/root";
 
-/// The operators, of which one acts and the others are ready to take over.
+/// The operator's replicas: one acts, and the others are ready to take over.
 pub fn deployment(options: &Options) -> Deployment {
     Deployment {
         metadata: Component::Operator.namespaced(NAME, options),
@@ -91,7 +91,7 @@ fn of_clouds(options: &Options) -> impl Iterator<Item = (&'static str, &str, &'s
     })
 }
 
-/// The operator reads Secrets' files as one of their group.
+/// The operator reads the files of Secrets as a member of their group.
 fn pod_security() -> PodSecurityContext {
     PodSecurityContext { fs_group: Some(USER), ..own_pods::pod_security() }
 }
@@ -120,7 +120,7 @@ pub(super) fn container(options: &Options) -> Container {
     };
     let value = |name: &str, value: &str| EnvVar {
         name: name.into(),
-        // The API server drops an empty one, and an apply would take that for somebody else's change.
+        // The API server drops an empty one, so an apply would take that for another program's change.
         value: Some(value.to_owned()).filter(|value| !value.is_empty()),
         ..EnvVar::default()
     };
@@ -135,7 +135,7 @@ pub(super) fn container(options: &Options) -> Container {
             value("HOME", HOME),
             value("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", &options.config_map),
             value("PEERPOD_OPERATOR_CREDENTIALS_SECRET", &options.secret),
-            // What cloud-api-adaptor is to mount, which the operator deploys in its turn.
+            // The Secrets that cloud-api-adaptor mounts, which the operator deploys.
             value("PEERPOD_OPERATOR_SSH_KEY_SECRET", &options.ssh_key_secret),
             value("PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", &options.tls_secret),
             // Empty is cloud-api-adaptor's own.

@@ -14,7 +14,7 @@ pub const ROLE: &str = "peerpod-operator-evict";
 /// The argument of the operator that uses it.
 pub const ARGUMENT: &str = "--lost-vms=delete-pod";
 
-/// The role, and the operator as the one who has it.
+/// The role, and its binding to the operator.
 pub fn objects(options: &Options) -> Result<[Value; 2], Error> {
     cluster_wide(Component::Operator, ROLE, EVICTIONS, vec![account(NAME, options)])
 }

@@ -1,15 +1,14 @@
-//! A guard at the door: a PeerPod names a machine that is going to be deleted with the cloud's credentials, so only those
-//! who hold a right for it write what counts in one. Whoever asks, the API server's own authorizer answers: there is no
-//! list of names.
+//! Guards PeerPods. A PeerPod names a machine that the operator deletes with the cloud's credentials, so only users with a right
+//! for it may write its important fields. For every user the API server's own authorizer decides: there is no list of names.
 //!
-//! | what is written | the verb on `peerpods` that it takes |
+//! | what is written | the required verb on `peerpods` |
 //! |---|---|
 //! | a new PeerPod, another spec, another owner | `record` |
-//! | no owner | `record`, or the right to delete Pods in the namespace (who has it may orphan a PeerPod anyway, and the garbage collector does) |
+//! | no owner | `record`, or the right to delete Pods in the namespace (it lets a user orphan a PeerPod anyway, by the garbage collector) |
 //! | no finalizer of cloud-api-adaptor's | `release` |
 //! | the annotation that abandons the machine | `abandon` |
 //!
-//! Everything else is left to the ordinary rights. A deletion is, since the operator judges it by the Pod.
+//! The ordinary rights decide about everything else. That includes a deletion, because the operator judges it by the Pod.
 
 use k8s_openapi::{
     api::{
@@ -45,21 +44,22 @@ const FILE: &str = "guard";
 /// The role of cloud-api-adaptor, beside its other rights: `record` and `release`.
 pub const RECORDER: &str = "peerpod-recorder";
 
-/// The role of people who look after PeerPods in all respects. Bound to nobody; a cluster administrator has its rights.
+/// The role with all rights on PeerPods, for administrators of PeerPods. It has no binding; a cluster administrator has its
+/// rights.
 pub const ADMINISTRATOR: &str = "peerpod-administrator";
 
 /// What happens to a write without the right to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// It takes place; its author is warned, and the audit log says so. A cloud-api-adaptor under an account that nobody
-    /// expected is heard of this way, and none of its machines goes unrecorded.
+    /// The write succeeds. Its author gets a warning, and the audit log has an entry. So an administrator learns of a
+    /// cloud-api-adaptor under an unexpected account, and all of its machines are recorded.
     #[default]
     Warn,
     /// It is refused.
     Deny,
 }
 
-/// The roles that the guard asks for. They are there without it, too: whoever turns it on has nobody refused.
+/// The roles with the verbs that the guard requires. They exist without the guard, too, so that turning it on refuses no user.
 pub(super) fn roles(options: &Options) -> Result<Vec<Manifest>, Error> {
     Ok(vec![
         Manifest { file: FILE, object: to_value(recorder())? },
@@ -81,7 +81,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
     ValidatingAdmissionPolicy {
         metadata: Component::Operator.cluster_scoped(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
-            // How hard a failure is to be taken is the binding's to say.
+            // The binding says what to do about a failure.
             failure_policy: Some("Fail".to_owned()),
             match_constraints: Some(MatchResources {
                 resource_rules: Some(vec![NamedRuleWithOperations {
@@ -140,7 +140,7 @@ pub fn administrator() -> ClusterRole {
     role(ADMINISTRATOR, &[&ordinary[..], &[RECORD_VERB, RELEASE_VERB, ABANDON_VERB]].concat())
 }
 
-/// No condition at all, written out as the API server has it: an apply would take what is missing for somebody else's change.
+/// No condition at all, with the API server's defaults. Without them an apply would see another program's change.
 pub(super) fn matching_all() -> MatchResources {
     MatchResources {
         match_policy: Some("Equivalent".to_owned()),
@@ -163,8 +163,8 @@ fn role(name: &str, verbs: &[&str]) -> ClusterRole {
     }
 }
 
-/// What the validations compare. An owner is its identity and whether it is the controller; `blockOwnerDeletion` is the
-/// garbage collector's to change. `former` are the values before the write, and nothing where the object is new.
+/// What the validations compare. An owner is its identity and whether it is the controller; `blockOwnerDeletion` belongs to the
+/// garbage collector. `former` are the values before the write, and empty if the object is new.
 fn variables() -> Vec<Variable> {
     let identities = |object: &str| {
         format!(
@@ -180,7 +180,7 @@ fn variables() -> Vec<Variable> {
         ("isNew", "request.operation == 'CREATE'".to_owned()),
         ("owners", identities("object")),
         ("formerOwners", format!("variables.isNew ? [] : {}", identities("oldObject"))),
-        // Those that stayed, in their order: which one counts depends on it.
+        // The remaining owners, in their order: the order decides which one counts.
         ("keptOwners", "variables.formerOwners.filter(it, it in variables.owners)".to_owned()),
         (
             "records",

@@ -1,4 +1,4 @@
-//! What runs once, where something runs it at the right time: helm, by its hooks.
+//! What runs once, if a tool runs it at the right time: helm, by its hooks.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ pub const DRAIN_JOB: &str = "peerpod-operator-drain";
 /// The name of the Job that applies a `PeerPodConfig`, of the `ConfigMap` that has it, and of the Job's ServiceAccount.
 pub const APPLY_JOB: &str = "peerpod-operator-apply";
 
-/// How long a Job may take, in seconds: what the program gives itself unless told otherwise, and time for its image. Helm has given up
-/// by then, and what is late must not act on an installation that has gone on.
+/// How long a Job may take, in seconds: the program's default timeout, and time to pull its image. Helm has given up by then. A
+/// late Job must not act on an installation that has changed since.
 const DRAIN_SECONDS: i64 = 240 + START_SECONDS;
 const APPLY_SECONDS: i64 = 180 + START_SECONDS;
 
-/// What the Job that applies gives itself: as long as the rollout of the operator takes, which it waits for.
+/// The timeout of the Job that applies: as long as the rollout of the operator takes, which it waits for.
 const APPLY_TIMEOUT: &str = "--timeout=3m";
 
-/// What it may take of that until the program runs.
+/// The part of that time until the program runs.
 const START_SECONDS: i64 = 60;
 
 /// Where the Job finds the `ConfigMap`.
@@ -37,7 +37,7 @@ const APPLY_DIR: &str = "/etc/peerpod-operator/apply";
 /// The key of the `ConfigMap`.
 const APPLY_KEY: &str = "peerpodconfig.yaml";
 
-/// The rights of the Job that applies a `PeerPodConfig` called [`CONFIG`]: the operator itself shall make none.
+/// The rights of the Job that applies a `PeerPodConfig` called [`CONFIG`]. The operator itself may create none.
 pub const APPLY_RIGHTS: Rights = Rights {
     name: APPLY_JOB,
     component: Component::Operator,
@@ -45,8 +45,8 @@ pub const APPLY_RIGHTS: Rights = Rights {
     namespaces: &[(None, &[APPLY_PERMISSION.named(&[CONFIG]), ROLLOUT_PERMISSION.named(&[NAME])])],
 };
 
-/// Runs `drain` once, as the operator, and ends the operators: what removes them takes their rights at the same time, and then
-/// they could not give up their lease. A failed one stays for its log.
+/// Runs `drain` once, as the operator, and stops the operators. The removal deletes their rights at the same time, and then they
+/// could not release their lease. A failed Job stays for its log.
 pub fn drain_job(options: &Options) -> Job {
     let container = Container {
         name: "drain".to_owned(),
@@ -56,8 +56,8 @@ pub fn drain_job(options: &Options) -> Job {
     job(DRAIN_JOB, NAME, container, None, DRAIN_SECONDS, options)
 }
 
-/// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`, after the rollout of the operator: an earlier one would deploy
-/// its own release of cloud-api-adaptor, and the present one would replace it at once. A failed one stays for its log.
+/// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`, after the rollout of the operator. A former operator would
+/// deploy its own release of cloud-api-adaptor, and the present one would replace it at once. A failed Job stays for its log.
 pub fn apply_job(options: &Options) -> Job {
     const VOLUME: &str = "peerpodconfig";
     let container = Container {
@@ -113,7 +113,7 @@ fn job(
             backoff_limit: Some(0),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
-                    // None of those by which the operators' Pods are selected.
+                    // Without the labels that select the operators' Pods.
                     labels: Some(BTreeMap::from([("app.kubernetes.io/name".to_owned(), name.to_owned())])),
                     ..ObjectMeta::default()
                 }),

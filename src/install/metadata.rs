@@ -41,7 +41,7 @@ impl Component {
         further.into_iter().chain(self.selector_labels()).collect()
     }
 
-    /// Those by which its Pods are selected. They never change: a selector is immutable.
+    /// The labels that select its Pods. They never change: a selector is immutable.
     pub fn selector_labels(self) -> BTreeMap<String, String> {
         [("app.kubernetes.io/name", NAME), (COMPONENT, self.as_str())]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))

@@ -1,4 +1,4 @@
-//! Rights around metrics that are served with TLS and a token: part of an installation where that is asked for.
+//! Rights for metrics that are served with TLS and a token: part of an installation with these options.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use operator_kit::http::secure::{PATH, PERMISSIONS};
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::peerpodconfig::resources::webhook::SERVICE_ACCOUNT;
 
-/// The role of those who serve metrics: they ask whose a token is, and what that one may do.
+/// The role of programs that serve metrics. They ask the API server for the account of a token, and for its rights.
 pub const REVIEWER: &str = "peerpod-metrics-reviewer";
 
-/// The role of those who read metrics. Nobody has it until an administrator gives it.
+/// The role of clients that read metrics. It has no binding until an administrator adds one.
 pub const READER: &str = "peerpod-metrics-reader";
 
 /// The roles, and the operator and the webhook as reviewers.

@@ -1,4 +1,4 @@
-//! The typed objects of an installation. Whoever prints them (`cargo xtask manifests`) decides where they go.
+//! The typed objects of an installation. `cargo xtask manifests` prints them and decides where they go.
 
 pub mod adaptor;
 mod certificate;
@@ -61,8 +61,8 @@ fn crd(mut crd: CustomResourceDefinition) -> Result<Value, Error> {
     crd.metadata.labels = Some(Component::Operator.labels());
     let mut crd = to_value(crd)?;
     adapt(&mut crd);
-    // Objects without `spec` that were made under another schema must stay writable, or their finalizers never go; and
-    // nobody needs to see every default in them.
+    // Objects without `spec` that were created under another schema must stay writable, or their finalizers are never removed.
+    // Also, users need not see every default in them.
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
         let schema = &mut version["schema"]["openAPIV3Schema"];
         for (object, field) in
@@ -76,8 +76,8 @@ fn crd(mut crd: CustomResourceDefinition) -> Result<Value, Error> {
     Ok(crd)
 }
 
-/// Everything that is installed, in the order in which it must exist. What keeps the rest is the last to come and, since
-/// `kubectl delete` follows the same order, the last to go.
+/// Everything that is installed, in the order in which it must exist. `kubectl delete` follows the same order. So the objects
+/// that protect the others come last, and are deleted last.
 pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
     let operator = |object| Manifest { file: "operator", object };
     let mut objects = vec![
@@ -114,7 +114,7 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
     Ok(objects)
 }
 
-/// The namespace of everything that is installed. cloud-api-adaptor's own Pods there are privileged.
+/// The namespace of everything that is installed. cloud-api-adaptor's Pods in it are privileged.
 pub fn namespace(options: &Options) -> Namespace {
     let mut metadata = Component::Operator.cluster_scoped(&options.namespace);
     let labels = metadata.labels.get_or_insert_default();
@@ -127,15 +127,15 @@ pub fn service_account(options: &Options) -> ServiceAccount {
     ServiceAccount { metadata: Component::Operator.namespaced(NAME, options), ..ServiceAccount::default() }
 }
 
-/// Schemas derived from Rust types carry formats such as `uint32` that Kubernetes warns of, and let what is optional be
-/// null, which nobody writes.
+/// Schemas derived from Rust types have formats such as `uint32`, about which Kubernetes warns. They also let optional fields be
+/// null, which no client needs.
 fn adapt(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
                 fields.remove("format");
             }
-            // Comments are broken into lines for the editor, and descriptions are not.
+            // Comments have line breaks for the editor, which descriptions do not have.
             if let Some(Value::String(text)) = fields.get_mut("description") {
                 *text = text.split("\n\n").map(|it| it.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
             }

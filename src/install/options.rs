@@ -1,4 +1,4 @@
-//! What an installation can be told.
+//! The options of an installation.
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
@@ -6,7 +6,7 @@ use super::guard;
 use crate::names::{BYOM_HOST_KEYS_SECRET, CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
 use crate::{NAMESPACE, cli::ControllerName};
 
-/// What an installation can be told.
+/// The options of an installation.
 ///
 /// Names are not among it: programs know leases, service accounts and the webhook's Secret by theirs, the custom resource
 /// definitions are there once, and so there is one installation in a cluster.
@@ -18,7 +18,7 @@ pub struct Options {
     pub image: String,
     /// cloud-api-adaptor's image where a PeerPodConfig names none; empty is its public one.
     pub adaptor_image: String,
-    /// How many operators there are, of which one acts.
+    /// The number of operators, of which one acts.
     pub replicas: i32,
     /// The resource requests and limits of the operator's container.
     pub resources: ResourceRequirements,
@@ -32,18 +32,17 @@ pub struct Options {
     pub tls_secret: String,
     /// The Secret with the host keys that byom trusts.
     pub byom_host_keys_secret: String,
-    /// The controllers to run; none: those that run unless told otherwise.
+    /// The controllers to run; empty: the default ones.
     pub controllers: Vec<ControllerName>,
     /// The Lease of the operator that acts; none: its own.
     pub lease_name: Option<String>,
-    /// What becomes of a write to a PeerPod without the right to it; none: nobody asks.
+    /// What happens to a write to a PeerPod without the right to it; `None`: there is no guard.
     pub guard: Option<guard::Action>,
-    /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` takes any
-    /// budget for changed each time, as its selector is replaced as a whole.
+    /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` reports any
+    /// budget as changed each time, because it replaces the selector as a whole.
     pub disruption_budget: bool,
-    /// Whether the Pods' ports are closed but for those that something has to reach. Not by default: clusters differ in whether
-    /// their API server and nodes count as somebody that a policy may shut out, and a webhook that is shut out keeps Pods
-    /// from being made.
+    /// Whether the Pods' ports are closed, except those that a client needs. Not by default: in some clusters a policy also shuts
+    /// out the API server and nodes. If the API server cannot reach the webhook, Pods cannot be created.
     pub network_policies: bool,
 }
 

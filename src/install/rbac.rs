@@ -80,7 +80,7 @@ pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Erro
     Ok(objects)
 }
 
-/// A role in the whole cluster, and who has it.
+/// A role in the whole cluster, and its subjects.
 pub(super) fn cluster_wide(
     component: Component,
     name: &str,
@@ -112,7 +112,7 @@ pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {
     }
 }
 
-/// A ServiceAccount of the installation, as whoever is given a role.
+/// A ServiceAccount of the installation, as the subject of a binding.
 pub(super) fn account(name: &str, options: &Options) -> Subject {
     Subject {
         kind: "ServiceAccount".to_owned(),

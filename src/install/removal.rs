@@ -59,8 +59,8 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
     }
 }
 
-/// What must not be deleted while a `PeerPodConfig` has the operator's finalizer. Where that kind is not known there is none,
-/// so a failure to look lets go.
+/// What must not be deleted while a `PeerPodConfig` has the operator's finalizer. If the API server does not know that kind,
+/// there is no such object, so a failure to look allows the deletion.
 pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
     let rights = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"];
     ValidatingAdmissionPolicy {
@@ -72,7 +72,7 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                 kind: Some(PeerPodConfig::kind(&()).into_owned()),
             }),
             match_constraints: Some(MatchResources {
-                // Others may have an operator of that name. What has no namespace is matched all the same.
+                // Other operators may have this name. Objects without a namespace match anyway.
                 namespace_selector: Some(LabelSelector {
                     match_labels: Some([(NAMESPACE_LABEL.to_owned(), options.namespace.clone())].into()),
                     ..LabelSelector::default()
@@ -156,7 +156,7 @@ mod tests {
         let options = Options::default();
         let upon_failure = |policy: ValidatingAdmissionPolicy| policy.spec.unwrap().failure_policy.unwrap();
         assert_eq!(upon_failure(policy(&options)), "Fail");
-        // Where there is no configuration, or no such kind, nobody is kept from removing the operator.
+        // If there is no configuration, or no such kind, a user may remove the operator.
         assert_eq!(upon_failure(operator_policy(&options)), "Ignore");
         let binding = serde_json::to_value(operator_binding(&options)).unwrap();
         assert_eq!(binding["spec"]["paramRef"]["parameterNotFoundAction"], "Allow");

@@ -1,5 +1,5 @@
-//! Identities and rights of the programs that the operator deploys. They are part of the installation, so that the
-//! operator can give no rights: it would have to have them all.
+//! Identities and rights of the programs that the operator deploys. They are part of the installation, because the operator would
+//! need all of these rights to grant them.
 
 use k8s_openapi::api::{
     core::v1::ServiceAccount,
@@ -23,7 +23,7 @@ pub struct Rights {
     pub component: Component,
     /// In the whole cluster.
     pub cluster: &'static [Permission],
-    /// In single namespaces: the namespace, or none for that of the installation, and what may be done there.
+    /// Rights in single namespaces: the namespace, or `None` for that of the installation, and the permissions there.
     pub namespaces: &'static [(Option<&'static str>, &'static [Permission])],
 }
 

@@ -19,13 +19,13 @@ pub fn peer_pod_config(options: &Options) -> Result<Value, Error> {
         "metadata": Component::Adaptor.namespaced(CONFIG, options),
         "spec": { "limit": 10, "nodeSelector": { "node.kubernetes.io/worker": "" } },
     });
-    // What is left out has its default, so the type would print more than people want to read; but it must be one.
+    // Omitted fields have their defaults. The type would print more than users want to read, but the object must be valid.
     from_value::<PeerPodConfig>(object.clone())?;
     Ok(object)
 }
 
-/// A Pod that runs in a VM of its own: all that makes it one is its runtime class. Its VM gets what it asks for. Fails only if
-/// the type could not be written as JSON.
+/// A Pod that runs in a VM of its own. Only its runtime class makes it a peer pod. Its VM gets what the Pod requests. Fails only
+/// if the type could not be written as JSON.
 pub fn peer_pod() -> Result<Value, Error> {
     let requests = [("cpu", "1"), ("memory", "512Mi")];
     let requests = requests.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));

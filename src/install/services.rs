@@ -1,4 +1,4 @@
-//! What is around the operator's Pods: where metrics are scraped, how many may be evicted at once, who may reach them.
+//! The Service for metrics, the disruption budget, and the network policies of the operator's Pods.
 
 use k8s_openapi::{
     api::{
@@ -41,8 +41,8 @@ pub fn disruption_budget(options: &Options) -> PodDisruptionBudget {
     }
 }
 
-/// Closes the Pods' ports but for metrics and, on the webhook, reviews. (A node's kubelet reaches its Pods in any case.)
-/// What they may reach is left open: nobody knows the addresses of a cloud.
+/// Closes the Pods' ports except for metrics and, on the webhook, reviews. (A node's kubelet reaches its Pods in any case.)
+/// Egress stays open, because the addresses of clouds are unknown.
 pub fn network_policies(options: &Options) -> [NetworkPolicy; 2] {
     let policy = |component: Component, name: &str, ports: &[i32]| {
         let port = |port: &i32| NetworkPolicyPort {

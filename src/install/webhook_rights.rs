@@ -1,4 +1,4 @@
-//! What the admission webhook may do: keep its certificate, and see whom the API server trusts.
+//! What the admission webhook may do: keep its certificate, and read which authorities the API server trusts.
 
 use super::{Component, rights::Rights};
 use crate::{

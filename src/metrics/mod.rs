@@ -1,8 +1,8 @@
-//! The operator's metrics, all in one table but for the [capacities](ConfigCapacity).
+//! The operator's metrics, all in one table except the [capacities](ConfigCapacity).
 //!
-//! Every label's value comes from a fixed set (`&'static str`), so that no object in the cluster can make the series
-//! grow. The label of the capacities is the exception: it names objects that only administrators write. Recording takes a lock for
-//! reading and allocates nothing, but for the first time that a value is seen.
+//! Every label's value comes from a fixed set (`&'static str`), so that objects in the cluster cannot add series. The label of
+//! the capacities is the exception: it names objects that only administrators write. Recording takes a lock for reading, and
+//! allocates only when a value is seen for the first time.
 
 mod capacity;
 mod families;
@@ -27,7 +27,7 @@ use crate::{
     sweep::{LostState, Verdict},
 };
 
-/// The name of the settings that a process has without a further word.
+/// The name of a process' only settings.
 pub const DEFAULT_SETTINGS: &str = "default";
 
 /// PeerPods of one cloud, as they are at one moment.
@@ -35,9 +35,9 @@ pub const DEFAULT_SETTINGS: &str = "default";
 pub struct Population {
     /// All that exist.
     pub peerpods: usize,
-    /// Those that changed and wait to be looked at.
+    /// PeerPods that changed and wait for their reconcile.
     pub queued: usize,
-    /// Those that are being deleted and whose finalizer is there.
+    /// PeerPods that are being deleted and still have the finalizer.
     pub pending: usize,
     /// When the first of the pending ones that do not wait for their Pods was deleted, in seconds since 1970.
     pub oldest: Option<i64>,
@@ -48,9 +48,9 @@ pub struct Population {
 pub struct Listing {
     /// When it began, in seconds since 1970.
     pub began: f64,
-    /// How much no PeerPod tracks, by kind and verdict.
+    /// The number of things that no PeerPod tracks, by kind and verdict.
     pub untracked: HashMap<(&'static str, &'static str), usize>,
-    /// How many PeerPods of running Pods have lost their VM, by what became of it.
+    /// How many PeerPods of running Pods have lost their VM, by the state of the VM.
     pub lost: HashMap<&'static str, usize>,
 }
 
@@ -119,8 +119,8 @@ impl Metrics {
         }
     }
 
-    /// From now on this provider is listed once in each `interval`. What the sweep deletes shows from now on, so that the first
-    /// deletion is seen as an increase.
+    /// From now on this provider is listed once in each `interval`. The counters of the sweep's deletions exist from now on, so
+    /// that the first deletion shows as an increase.
     pub fn lists(&self, provider: &'static str, interval: Duration) {
         let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
         self.0.sweep_interval.with([provider]).set(seconds);
@@ -129,7 +129,7 @@ impl Metrics {
         }
     }
 
-    /// The newest listing of this provider shows this. What it does not name is no more.
+    /// The newest listing of this provider shows this. What it does not name no longer exists.
     pub fn listed(&self, provider: &'static str, listing: &Listing) {
         let count =
             |count: Option<&usize>| i64::try_from(count.copied().unwrap_or_default()).unwrap_or(i64::MAX);
@@ -176,7 +176,7 @@ impl Metrics {
         self.0.provider_errors.with([provider, class]).inc();
     }
 
-    /// These decisions and reasons can occur: they show from now on, so that the first one is seen as an increase.
+    /// These decisions and reasons can occur. Their series exist from now on, so that the first one shows as an increase.
     pub fn expect(
         &self,
         decisions: impl IntoIterator<Item = &'static str>,
@@ -186,7 +186,7 @@ impl Metrics {
         reasons.into_iter().for_each(|reason| drop(self.0.peerpods_held.with([reason])));
     }
 
-    /// This provider's gauges and its errors of these classes show from now on.
+    /// The series of this provider's gauges and of its errors of these classes exist from now on.
     pub fn expect_provider(&self, provider: &'static str, classes: impl IntoIterator<Item = &'static str>) {
         let families = &self.0;
         classes.into_iter().for_each(|class| drop(families.provider_errors.with([provider, class])));
@@ -212,20 +212,20 @@ impl Metrics {
         Counted::up(self.0.provider_calls_stalled.with([provider]).clone())
     }
 
-    /// A cloud asked to be left alone for `retry_after` from now.
+    /// A cloud asked for a pause of `retry_after` from now.
     pub fn provider_throttled(&self, provider: &'static str, retry_after: Duration) {
         let until = seconds_since_1970() + retry_after.as_secs_f64();
         self.0.provider_throttled_until.with([provider]).set(until);
         self.0.provider_throttled.with([provider]).set(until);
     }
 
-    /// Changed settings were taken into force, or rejected. `settings`: which of those that this process is given,
-    /// [`DEFAULT_SETTINGS`] or the name of their cloud.
+    /// Changed settings came into force, or were rejected. `settings`: which of this process' settings, [`DEFAULT_SETTINGS`] or
+    /// the name of their cloud.
     pub fn settings_reloaded(&self, settings: &'static str, accepted: bool) {
         self.0.settings_reloads.with([settings, if accepted { "accepted" } else { "rejected" }]).inc();
     }
 
-    /// Whether deletions can go by these mounted settings; none where nothing is deleted by them.
+    /// Whether deletions can use these mounted settings; `None` if these settings delete nothing.
     pub fn settings_usable(&self, settings: &'static str, usable: Option<bool>) {
         match usable {
             Some(usable) => drop(self.0.settings_valid.with([settings]).set(usable.into())),

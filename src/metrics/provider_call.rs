@@ -1,4 +1,4 @@
-//! A call to a cloud that counts for as long as it lives, however it ends.
+//! A call to a cloud that is counted when it ends in any way.
 
 use std::time::Instant;
 

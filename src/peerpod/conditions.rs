@@ -1,4 +1,4 @@
-//! What a decision means to people: condition, event and metric label in one *(no client)*.
+//! Maps a decision to a condition, an event and a metric label *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -18,7 +18,7 @@ use crate::{
 /// The condition that is True while one of its reasons applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionType {
-    /// The operator waits for something that ends without help.
+    /// The operator waits for something that ends without a person's help.
     Reconciling,
     /// A person must act.
     Stalled,
@@ -87,8 +87,8 @@ pub const ABANDONED: &str = "Abandoned";
 pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of an administrator's annotation. It made no \
                                  call to the cloud.";
 
-/// The condition that stays True once the evidence of where the Pod runs was against a newer sibling. It is for the operator
-/// itself, after a restart and in its other replica, and stays beside all other conditions.
+/// The condition that stays True once evidence of where the Pod runs has contradicted a newer sibling. The operator itself reads
+/// it, after a restart and in the other replica. It stays beside all other conditions.
 pub const KEPT_FOR_POD: &str = "KeptForPod";
 
 /// The reason of [`KEPT_FOR_POD`].
@@ -103,7 +103,7 @@ pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a ne
 pub struct ConditionUpdate {
     /// Why.
     pub reason: Reason,
-    /// What exactly, and what to do. The same text for the same state, so that it is written once.
+    /// The exact state, and what to do. The same state has the same text, so that it is written once.
     pub message: Message,
 }
 

@@ -59,26 +59,26 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("events.k8s.io", &["events"], &["create", "patch"]),
 ];
 
-/// So many reconciles run beside those that have a slot at a cloud. Each ends soon: it asks the API server alone. The number is low
-/// enough that thousands of PeerPods at start need little memory.
+/// The number of reconciles beside those that have a slot at a cloud. Each ends soon, as it asks the API server alone. The number
+/// is low so that thousands of PeerPods at start need little memory.
 const BESIDE: usize = READS + RELEASES + MOST_REPORTS;
 
-/// So many requests of reconciles that read, and of those that release or delete PeerPods, are in flight at the API server. Each has a
-/// connection, which takes memory.
+/// The most requests of reconciles in flight at the API server: those that read, and those that release or delete PeerPods. Each
+/// has a connection, which takes memory.
 const READS: usize = 16;
 const RELEASES: usize = 8;
 
-/// The most PeerPods that are worked on at once at one cloud.
+/// The largest number of PeerPods that the operator works on at once at one cloud.
 pub const MOST_CONCURRENT: u16 = 160;
 
 /// How the controller works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// So many PeerPods are worked on at once at one cloud, at most [`MOST_CONCURRENT`], and half as many that have stalled.
+    /// The most PeerPods to work on at once at one cloud, at most [`MOST_CONCURRENT`]. Half as many stalled ones are added.
     pub concurrency: u16,
     /// A deletion that takes longer is reported.
     pub slow_after: Duration,
-    /// How clouds are searched for what no PeerPod tracks.
+    /// How the sweep searches clouds for what no PeerPod tracks.
     pub sweep: sweep::Options,
 }
 
@@ -177,7 +177,7 @@ pub async fn run(
     }
 }
 
-/// Drops what no decision reads: every owner but the Pod that counts.
+/// Drops what no decision reads: every owner except the Pod that counts.
 fn trim(peerpod: &mut PeerPod) {
     peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
 }
@@ -245,7 +245,7 @@ impl Context {
         }
     }
 
-    /// The sweep of the same clouds, which tells the observer what it finds out about PeerPods.
+    /// The sweep of the same clouds, which passes its findings about PeerPods to the observer.
     fn sweeper(&self, client: &Client, options: sweep::Options) -> Sweeper {
         let requeues = self.requeues.clone();
         Sweeper {
@@ -264,7 +264,7 @@ impl Context {
     fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {
             watcher::Event::Delete(gone) => self.forget(gone),
-            // No event shows what was removed while the watch was down.
+            // No event shows a removal while the watch was down.
             watcher::Event::InitDone => {
                 self.requeue_policy.retain(|key| self.index.contains(key));
                 self.pod_watch.retain(|key| self.index.contains(key));

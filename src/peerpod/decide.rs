@@ -91,20 +91,20 @@ fn released(facts: Facts) -> Decision {
     }
 }
 
-/// What the VM's deletion has to wait for because of its Pod. Observation checks this first and saves cloud calls that would not
+/// What the VM's deletion has to wait for because of its Pod. The observer checks this first and saves cloud calls that would not
 /// change the decision.
 pub fn wait_for_pod(facts: &Facts) -> Option<Wait> {
     let wait = facts.owner.may_run()?;
     (!is_superseded(facts)).then_some(wait)
 }
 
-/// Whether a newer sibling has replaced the PeerPod. Then observation asks for no further sibling.
+/// Whether a newer sibling has replaced the PeerPod. Then the observer asks for no further sibling.
 pub fn is_superseded(facts: &Facts) -> bool {
     sibling_order(facts) == SiblingOrder::Superseded
 }
 
-/// Whether a newer sibling is contradicted by evidence of where the Pod runs, or by the order in which the cloud made the VMs. The index
-/// remembers this as long as the Pod lives: a stopped VM, or a host that starts all of them again, shows that order no more.
+/// Whether evidence of where the Pod runs, or the order in which the cloud made the VMs, contradicts a newer sibling. The index
+/// remembers this as long as the Pod lives, because that order is lost when a VM stops or a host starts all VMs again.
 pub fn contradicted(facts: &Facts) -> bool {
     facts.owner.may_run().is_some()
         && !is_superseded(facts)
@@ -122,8 +122,8 @@ pub fn contradicted(facts: &Facts) -> bool {
         })
 }
 
-/// Decides on a PeerPod that is not being deleted: its siblings matter, and whether its VM is lost, which a kubelet or a person
-/// makes good.
+/// Decides on a PeerPod that is not being deleted. Its siblings matter, and whether its VM is lost. A kubelet or a person
+/// corrects a lost VM.
 fn live(facts: Facts) -> Decision {
     match sibling_order(&facts) {
         SiblingOrder::Newest => {
@@ -161,10 +161,10 @@ enum SiblingOrder {
     Unclear,
 }
 
-/// A PeerPod is superseded only if a sibling's VM is certainly newer and proven to be this Pod's. Everybody may write a PeerPod,
-/// and a sibling that names a foreign VM, or none, replaces nothing. Observation adds two rules: a VM is as old as the first
-/// record of it, and a VM that a PeerPod of another Pod names too counts as not asked for. No evidence, present or past, may show
-/// that the Pod stayed in its sandbox, whatever VM a newer PeerPod names.
+/// A PeerPod is superseded only if a sibling's VM is certainly newer and proven to be this Pod's. Tenants may write PeerPods, so
+/// a sibling that names a foreign VM, or none, replaces nothing. Observation adds two rules: a VM is as old as its first record,
+/// and a VM that a PeerPod of another Pod names too counts as not asked for. If any evidence, present or past, shows that the Pod
+/// stayed in its sandbox, no newer PeerPod supersedes this one, whatever VM it names.
 ///
 /// Of any set of siblings at least one is not superseded: "older" never contradicts the times of the records and, within one
 /// second, follows the cloud's order strictly.
@@ -189,8 +189,8 @@ fn sibling_order(facts: &Facts) -> SiblingOrder {
     result
 }
 
-/// Whether the Pod was in its sandbox before that sibling's VM was recorded. Then it does not run on the sibling's VM, which is
-/// recorded before its sandbox is ready. The opposite proves nothing: a Pod can seem to have come later than it did.
+/// Whether the Pod was in its sandbox before that sibling's VM was recorded. Then it does not run on the sibling's VM, because a
+/// VM is recorded before its sandbox is ready. The opposite proves nothing: the evidence may be later than the Pod's start.
 fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     match facts.in_sandbox {
         InSandbox::Unknown => false,
@@ -199,7 +199,7 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     }
 }
 
-/// Whether a sibling's VM is this Pod's and not the one that this PeerPod records. Remains of a VM are none.
+/// Whether a sibling's VM is this Pod's and not the one that this PeerPod records. Remains of a VM do not count.
 fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     if matches!(vm.stage, Stage::Remains(_)) {
         return false;
@@ -209,13 +209,13 @@ fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     proven && facts.instance.as_ref() != Ok(&vm.id)
 }
 
-/// Compares this PeerPod's age to a sibling's; `None` where the answer would be a guess. Where two starts of one Pod overlap, the
-/// VM of the first may be recorded last, so the cloud's order and that of the records must agree where the cloud has one. For an
-/// absent VM only that of the records counts.
+/// Compares this PeerPod's age to a sibling's; `None` if the answer would be a guess. If two starts of one Pod overlap, the VM of
+/// the first may be recorded last. So if the cloud has an order, it must agree with the order of the records. For an absent VM
+/// only the records count.
 fn compare_age(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Option<Ordering> {
     let by_object = facts.recorded.cmp(&sibling_recorded);
     match &facts.vm {
-        // The Pod may run on this VM, and does not run on one that is stopped.
+        // The Pod may run on this VM. It does not run on a stopped one.
         VmState::Present(vm) if vm.start.is_some() && sibling.start.is_none() => return None,
         VmState::NotAsked | VmState::Unanswered(_) => return None,
         VmState::Present(_) | VmState::Absent => {}
@@ -229,7 +229,7 @@ fn compare_age(facts: &Facts, sibling_recorded: Timestamp, sibling: &Vm) -> Opti
     }
 }
 
-/// The order in which the cloud started or made this PeerPod's VM and a sibling's, where it says so.
+/// The order in which the cloud started or made this PeerPod's VM and a sibling's, if the cloud says so.
 fn order_at_cloud(facts: &Facts, sibling: &Vm) -> Option<Ordering> {
     let VmState::Present(vm) = &facts.vm else { return None };
     let by_start = vm.start.zip(sibling.start).map(|(own, other)| own.cmp(&other));

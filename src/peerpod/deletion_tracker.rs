@@ -1,5 +1,5 @@
-//! Tracks deletions for reports *(no client)*: what was reported about each, since when it could proceed, how many attempts there
-//! were. No decision depends on it. If it is lost, reports are repeated.
+//! Tracks deletions for reports *(no client)*: what was reported about each, since when it could proceed, and the number of
+//! attempts. No decision depends on it. If it is lost, reports are repeated.
 
 use std::{
     collections::HashMap,
@@ -145,7 +145,7 @@ impl DeletionTracker {
         self.table().retain(|key, _| exists(key));
     }
 
-    /// When a deletion becomes slow. The time for which the Pod needed the VM does not count.
+    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count.
     fn slow_at(&self, entry: Option<&Entry>, deleted: Timestamp) -> Timestamp {
         self.after(entry.and_then(|entry| entry.kept_until).map_or(deleted, |until| until.max(deleted)))
     }
@@ -241,7 +241,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// The state of a deletion that proceeds without help; `None` where a person must act, which has a condition of its own.
+    /// The state of a deletion that proceeds without help; `None` if a person must act, which has a condition of its own.
     fn state(&self, attempts: u32, next: Timestamp) -> Option<Message> {
         let attempts = if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
         let tried = format!("{attempts}, the next one at {next}");

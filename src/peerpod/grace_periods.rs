@@ -1,8 +1,8 @@
 //! Since when this process knows that Pods are terminating, by its own monotonic clock *(no client)*.
 //!
-//! A Pod's deletionTimestamp is by the API server's clock, which may differ from every clock here by any time. So the operator
-//! keeps a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator
-//! starts that time again: the end may be late, and is never early.
+//! The API server's clock sets a Pod's deletionTimestamp. It may differ from every clock here by any time. So the operator keeps
+//! a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator starts
+//! that time again: the end may be late, and is never early.
 
 use std::{
     collections::HashMap,

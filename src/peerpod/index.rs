@@ -45,8 +45,8 @@ struct State {
     current: Links,
     /// The part of a list that has arrived so far.
     arriving: Links,
-    /// The VMs that were in doubt once: their Pods might run on them. A status that says so counts even after it was cleared,
-    /// so the right to write a status is not enough to have a VM deleted.
+    /// The VMs that were in doubt once: their Pods might run on them. A doubt read from a status stays even if the status is
+    /// cleared later. So the right to write a status is not enough to have a VM deleted.
     doubted: HashSet<Placement>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Newer {
 pub(super) struct Claimants {
     /// One that is not being deleted.
     pub(super) living: Option<Key>,
-    /// Of each other Pod one that is being deleted.
+    /// For each other Pod, one PeerPod that is being deleted.
     pub(super) going: Vec<Key>,
 }
 

@@ -15,7 +15,7 @@
 //! | `decide.rs` | every rule (pure) |
 //! | `apply.rs` | the two writes to PeerPods |
 //! | `conditions.rs`, `report.rs` | conditions and events |
-//! | `parking.rs` | how many PeerPods are worked on at once at each cloud, and which wait for their turn |
+//! | `parking.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
 //! | `deletion_tracker.rs` | which deletions are slow, and what was reported about them |
 //! | `grace_periods.rs` | since when Pods are known to terminate |
 //! | `requeue.rs`, `requeue_policy.rs`, `pod_watch.rs` | when a PeerPod is reconciled again: on request, by a timer, after a change of its Pod |

@@ -41,7 +41,7 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as there is no slot at its cloud. Fails only when
+    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as its cloud has no free slot. Fails only when
     /// the API server fails.
     pub(super) async fn observe(
         &self,
@@ -122,7 +122,7 @@ impl Observer {
         Ok(Some(facts))
     }
 
-    /// Everything that the decision on a PeerPod without the finalizer depends on, which is little where its VM is absent.
+    /// Everything that the decision on a PeerPod without the finalizer depends on. If its VM is absent, that is little.
     async fn observe_released(
         &self,
         peerpod: &PeerPod,
@@ -232,7 +232,7 @@ impl Observer {
     }
 }
 
-/// The name of the PeerPod `other` in the status of `reader`. Who reads that status must not learn names of another namespace.
+/// The name of the PeerPod `other` in the status of `reader`. Readers of that status must not learn names of another namespace.
 fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
     let full = format!("the PeerPod {}/{}", other.namespace.as_deref().unwrap_or_default(), other.name);
     if other.namespace == reader.metadata.namespace {

@@ -1,10 +1,10 @@
-//! How many PeerPods are worked on at once at one cloud, and which wait for their turn *(no client)*.
+//! How many PeerPods the operator works on at once at one cloud, and which wait for their turn *(no client)*.
 //!
-//! A PeerPod for which there is no slot is parked: its reconcile ends at once, and it is reconciled again when a slot is free. So
-//! no reconcile waits for a slot, and a cloud that hangs holds up no other cloud.
+//! If there is no free slot for a PeerPod, it is parked: its reconcile ends at once, and it is reconciled again when a slot is
+//! free. So no reconcile waits for a slot, and a cloud that hangs delays no other cloud.
 //!
-//! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with its
-//! connections, for a reason of its own: libvirt answers no more than five calls at once on one connection.
+//! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with
+//! its connections, for its own reason: libvirt answers at most five calls at once on one connection.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use super::{index::Key, requeue::Requeues};
 use crate::metrics::Metrics;
 
-/// A reconcile that has had its slot for so long has stalled: part of the cloud may hang. Its slot goes to the next one.
+/// A reconcile that has had its slot for this long has stalled: part of the cloud may hang. The next reconcile gets its slot.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 
-/// Of so many slots one more is there for reconciles that have stalled. What stalls beyond that keeps its slot.
+/// For this many slots there is one more for stalled reconciles. Further stalled reconciles keep their slots.
 const SLOTS_PER_STALLED: usize = 2;
 
 /// The slots at all clouds. Cheap to clone.
@@ -50,7 +50,7 @@ struct Slots {
     called: HashSet<Key>,
 }
 
-/// The turn of one PeerPod, as long as its reconcile goes on.
+/// The turn of one PeerPod, as long as its reconcile runs.
 pub(super) struct Turn<'a> {
     parking: &'a Parking,
     cloud: &'static str,
@@ -69,14 +69,14 @@ enum State {
 }
 
 impl Parking {
-    /// So many slots at each cloud, at least one, and half as many for reconciles that have stalled, rounded up. The parked
-    /// PeerPods whose turn it is are requeued.
+    /// `slots` at each cloud, at least one, and half as many, rounded up, for stalled reconciles. A parked PeerPod is requeued
+    /// when it is its turn.
     pub(super) fn new(slots: usize, requeues: Requeues, metrics: Metrics) -> Self {
         let clouds = Mutex::default();
         Self(Arc::new(Inner { slots: slots.max(1), clouds, requeues, metrics }))
     }
 
-    /// The most reconciles that may have a slot at once, at this number of clouds.
+    /// The most reconciles that may have a slot at once, with this number of clouds.
     pub(super) fn most(slots: usize, clouds: usize) -> usize {
         (slots + slots.div_ceil(SLOTS_PER_STALLED)) * clouds
     }
@@ -86,7 +86,7 @@ impl Parking {
         Turn { parking: self, cloud, key, state: Mutex::new(State::Unasked) }
     }
 
-    /// Forgets a PeerPod that needs no slot. The slot that it was called for goes to the next one.
+    /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
     pub(super) fn forget(&self, key: &Key) {
         let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
         self.0.requeues.add(next);
@@ -108,7 +108,7 @@ impl Parking {
         let metrics = &self.0.metrics;
         let (entered, next) = {
             let mut clouds = self.lock();
-            // Somebody may have changed the PeerPod's cloud since it was parked.
+            // The PeerPod's cloud may have changed since it was parked.
             let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
             let next: Vec<_> = others.filter_map(|(_, at)| at.forget(key)).collect();
             let at = clouds.entry(cloud).or_insert_with(|| Slots::new(self.0.slots));
@@ -145,7 +145,7 @@ impl Slots {
         if self.called.remove(key) {
             return true;
         }
-        // A slot is free only while nobody is parked.
+        // A slot is free only while no PeerPod is parked.
         if self.free > 0 {
             self.free -= 1;
             return true;
@@ -158,7 +158,7 @@ impl Slots {
         false
     }
 
-    /// Who gets the slot that it was called for.
+    /// Forgets a PeerPod. Returns the PeerPod that gets the slot which was meant for it.
     fn forget(&mut self, key: &Key) -> Option<Key> {
         if let Some((number, _)) = self.parked.remove(key) {
             self.queue.remove(&number);

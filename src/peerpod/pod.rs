@@ -126,7 +126,7 @@ pub(super) fn state_of(
     PodState { owner, in_sandbox: in_sandbox(&metadata, &status) }
 }
 
-/// How the Pod with this uid is, by the Pod that has its name. One that terminates counts as if it began to just now.
+/// The state of the Pod with this uid, by the Pod that has its name. A terminating Pod counts as if it just began to terminate.
 pub(crate) fn owner_by(found: Option<PodView>, uid: &str) -> Owner {
     state_of(found, uid, |_| Duration::ZERO).owner
 }
@@ -175,7 +175,7 @@ mod tests {
     fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
         let ending = Owner::Terminating { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
         let state = |phase: Option<&str>, deleted: bool, uid: &str| {
-            // When that was, or will be, by the API server's clock, does not matter.
+            // The deletion's time by the API server's clock, past or future, does not matter.
             let until = Timestamp::from_second(1000).unwrap();
             let metadata = json!({
                 "uid": "own", "deletionTimestamp": deleted.then_some(until),
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(state_of(None, "own", |_| Duration::ZERO).owner, Owner::Gone);
     }
 
-    /// When a Pod was in its sandbox already that says all this: of the sandbox since when it is (not) ready, of its containers
-    /// when they started, and when it was written.
+    /// Since when a Pod with this status was in its sandbox: the time of the sandbox' condition (ready or not), the start times
+    /// of its containers, and the time when the status was written.
     fn in_sandbox(condition: Option<(&str, i64)>, status: &Value, written: &[(&str, i64)]) -> Option<i64> {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let conditions: Vec<_> = condition

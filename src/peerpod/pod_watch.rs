@@ -54,8 +54,8 @@ impl PodWatch {
         Self { waiting: Mutex::default(), changed: Notify::new(), requeues }
     }
 
-    /// Requeues this PeerPod when its Pod changes, until [`Self::settled`]. Where many wait for one Pod, a change requeues a few,
-    /// and each of them that is settled requeues the next: so one write to a Pod has a bounded cost. No change since the Pod was
+    /// Requeues this PeerPod when its Pod changes, until [`Self::settled`]. If many wait for one Pod, a change requeues a few,
+    /// and each of them that is settled requeues the next. So one write to a Pod has a bounded cost. No change since the Pod was
     /// read is missed: a watch that starts lists the Pod, and with a running watch this PeerPod is requeued at once.
     pub(super) fn expect(&self, peerpod: &PeerPod) {
         let Some(owner) = owner(peerpod) else { return };

@@ -161,7 +161,7 @@ impl Context {
     }
 }
 
-/// The deletionTimestamp, while the finalizer delays the deletion; `None` where nothing waits for this operator.
+/// The deletionTimestamp, while the finalizer delays the deletion; `None` if nothing waits for this operator.
 fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
     let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     deleted.filter(|_| object::has_finalizer(peerpod))

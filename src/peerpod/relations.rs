@@ -40,7 +40,7 @@ pub(super) enum Claim<'a> {
     Stands,
     /// It is being deleted, and its own Pod, which is not this one's, may still run on the VM.
     WhileRuns(&'a OwnerReference),
-    /// It is being deleted, and its Pod is this one's or it has none: what delays this one delays it too.
+    /// It is being deleted, and its Pod is this one's or it has none: both PeerPods wait for the same things.
     Void,
 }
 

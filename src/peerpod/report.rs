@@ -46,7 +46,7 @@ impl Reporter {
         Self { publisher, turns: Semaphore::new(MOST_REPORTS) }
     }
 
-    /// Writes the condition to the status, and an event where the reason is new or is to be repeated. `None` clears an earlier
+    /// Writes the condition to the status, and an event if the reason is new or must be repeated. `None` clears an earlier
     /// condition; without an earlier one nothing is written.
     pub(super) async fn report(
         &self,

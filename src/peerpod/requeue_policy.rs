@@ -15,10 +15,10 @@ const SLOW_RESYNC: Duration = Duration::from_secs(300);
 /// shows it.
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
-/// While many wait, the delay is this much for each of them, up to [`SLOW_RESYNC`]: so all together cost little.
+/// While many wait, the delay is this much for each of them, up to [`SLOW_RESYNC`]. So the total cost is small.
 const SHARE: Duration = Duration::from_millis(100);
 
-/// The least delay after a cloud asked for fewer calls, or where the calls to it queue.
+/// The least delay after a cloud asked for fewer calls, or when the calls to it queue.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often a PeerPod that waits for its Pod is reconciled without an event.
@@ -34,7 +34,7 @@ pub(super) struct RequeuePolicy {
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision, while so many PeerPods wait; `None` where a watch delivers whatever comes next.
+    /// The delay after this decision, while so many PeerPods wait; `None` if a watch delivers whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
@@ -76,7 +76,7 @@ impl RequeuePolicy {
         })
     }
 
-    /// The delay for one that is parked. It is called earlier if a slot is free.
+    /// The delay for a parked PeerPod. It is called earlier if a slot is free.
     pub(super) fn parked(&self, waiting: usize) -> Duration {
         self.spread(shared(POD_RESYNC, waiting))
     }

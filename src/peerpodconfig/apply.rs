@@ -1,4 +1,4 @@
-//! Makes objects as wanted *(client required)*: one write for each that differs, none for the others.
+//! Makes objects as wanted *(client required)*: one write for each object that differs, none for the others.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -91,7 +91,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// Writes an object, unless others keep changing it. `there`: as it is, if the operator created it.
+    /// Writes an object, unless others keep changing it. `there`: its present state, if the operator created it.
     async fn apply(
         &self,
         config: Option<&str>,
@@ -104,7 +104,7 @@ impl Objects {
         }
         info!(kind = wanted.resource.kind, name = wanted.name, "applying");
         let applied = match (self.write(wanted).await, there) {
-            // What others set beside it may be what makes it invalid.
+            // Fields that others set beside it may make it invalid.
             (Err(error), Some(there)) if error.invalid().is_some() => {
                 match self.take_over(wanted, there).await {
                     Ok(true) => match self.write(wanted).await {

@@ -15,13 +15,13 @@ pub enum ConditionType {
     AdmissionReady,
     /// Every selected node advertises how many VMs it may run.
     CapacityAdvertised,
-    /// Something else is in this configuration's place. There only while True.
+    /// Another object or configuration is in this configuration's place. Present only while True.
     Conflict,
-    /// Pods of cloud-api-adaptor run on older settings. There only while True.
+    /// Pods of cloud-api-adaptor run on older settings. Present only while True.
     SettingsPending,
-    /// A setting cannot be used, and the last good one is in force. There only while True.
+    /// A setting cannot be used, and the last good one is in force. Present only while True.
     SettingsRefused,
-    /// The operator itself has other settings. There only while True.
+    /// The operator itself has other settings. Present only while True.
     SettingsDiverge,
 }
 
@@ -203,8 +203,8 @@ pub(super) fn ready(findings: &[Finding]) -> Finding {
     }
 }
 
-/// One finding for each condition type, as the API server takes no condition twice: the first that is in the way, with the messages of
-/// the others that are.
+/// One finding for each condition type, as the API server refuses duplicate conditions. It is the first one that reports a
+/// problem, with the messages of the other problems.
 fn merged(findings: &[Finding]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for finding in findings {
@@ -223,7 +223,7 @@ fn merged(findings: &[Finding]) -> Vec<Finding> {
     merged
 }
 
-/// The conditions of the status: `Ready` first. One that did not change keeps its time.
+/// The conditions of the status: `Ready` first. An unchanged condition keeps its time.
 pub(super) fn conditions(
     ready: &Finding,
     findings: &[Finding],

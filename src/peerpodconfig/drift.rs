@@ -12,13 +12,13 @@ use operator_kit::text::listed;
 
 use super::conditions::{Finding, Reason};
 
-/// How often the same is written to an object within [`WINDOW`].
+/// How often the operator writes the same to an object within [`WINDOW`].
 const MOST: usize = 4;
 
-/// An object that stays as written for so long is no longer contested.
+/// An object that stays as written for this long is no longer contested.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// An object that others keep changing is left alone for so long after each further write.
+/// After each further write, the operator leaves an object that others keep changing alone for this long.
 const PAUSE: Duration = Duration::from_secs(300);
 
 /// Which object.

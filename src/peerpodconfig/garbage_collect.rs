@@ -53,7 +53,7 @@ impl GarbageCollector {
                 Some(()) = asked.next() => {}
                 () = wait => {}
             }
-            // A process that does not lead is asked again when it begins to lead.
+            // A process that does not lead gets another request when it begins to lead.
             again = match self.leadership.while_leading(self.collect()).await {
                 None => None,
                 Some(Ok(again)) => {

@@ -45,7 +45,7 @@ impl Reporter {
         written.is_some_and(|written| written.elapsed() < READ_BACK)
     }
 
-    /// Writes the status where it changed, and an event for each reason that is new.
+    /// Writes the status if it changed, and an event for each reason that is new.
     pub(super) async fn report(&self, config: &PeerPodConfig, report: &Report) -> Result<(), ApiError> {
         let empty = PeerPodConfigStatus::default();
         let before = config.status.as_ref().unwrap_or(&empty);

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
-/// The label of the nodes that are selected by default; its value is empty.
+/// The label of the nodes that are selected by default. Its value is empty.
 pub const WORKER_LABEL: &str = "node.kubernetes.io/worker";
 
 /// The nodes that have all of these properties.
@@ -106,7 +106,7 @@ impl Selection {
         format!("no node matches {self}; {label}change nodeSelector or labelSelector")
     }
 
-    /// Labels that a node can be given to be selected, as kubectl takes them; `None` where these alone cannot do it.
+    /// Labels that make a node selected, as kubectl accepts them; `None` if labels alone cannot do it.
     fn labels(&self) -> Option<Vec<String>> {
         let candidates = |demand: &'_ Demand| match demand {
             Demand::In(values) => values.clone(),
@@ -135,7 +135,7 @@ impl Selection {
 }
 
 impl Demand {
-    /// Whether a label of this value, or none, is as demanded.
+    /// Whether a label of this value, or none, meets the demand.
     fn is_met(&self, value: Option<&str>) -> bool {
         let is_one_of = |values: &[String]| value.is_some_and(|value| values.iter().any(|it| it == value));
         match self {

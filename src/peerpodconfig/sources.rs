@@ -11,7 +11,7 @@ use crate::{
     webhook::tls::{TlsError, TlsOptions},
 };
 
-/// What a configuration's `ConfigMap` and Secret say.
+/// The content of a configuration's `ConfigMap` and Secret.
 #[derive(Clone, Debug)]
 pub(super) struct Sources {
     /// Whether the `ConfigMap` exists.

@@ -83,7 +83,7 @@ fn what_is_asked(config: &PeerPodConfig) -> u64 {
     hasher.finish()
 }
 
-/// Those objects of a kind that changed and bear the label of a configuration, by metadata alone.
+/// The objects of a kind that changed and have the label of a configuration, by metadata alone.
 pub(super) fn labelled<K>(
     api: Api<PartialObjectMeta<K>>,
 ) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
@@ -93,7 +93,7 @@ where
     changed(api, paged().labels(CONFIG_LABEL))
 }
 
-/// Those of all objects of a kind that changed, by metadata alone.
+/// All objects of a kind that changed, by metadata alone.
 pub(super) fn all<K>(
     api: Api<PartialObjectMeta<K>>,
 ) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send

@@ -1,4 +1,4 @@
-//! Of which account the VMs at a place are. To the credentials of another account none of them exists.
+//! The account that owns the VMs at a place. The credentials of another account see none of these VMs.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::{Error, ErrorClass, cloud::Opening};
 /// The account in which the VMs of an opened place are.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// None until it was recorded with the place.
+    /// The account that was recorded with the place. `None` until one is recorded.
     recorded: Option<String>,
     /// Whether the settings named this place before.
     is_former: bool,
-    /// Told where the credentials are of another account.
+    /// Notified if the credentials are of another account.
     moved: Option<Arc<Notify>>,
 }
 
@@ -28,7 +28,8 @@ impl Account {
         }
     }
 
-    /// Fails unless the credentials are of the account in which the VMs are. `kind` says for people what an account is here.
+    /// Fails unless the credentials are of the account that owns the VMs. `kind` is the cloud's word for an account, for
+    /// messages.
     pub(super) fn ensure(&self, kind: &str, found: &str) -> Result<(), Error> {
         match &self.recorded {
             None if self.is_former => {

@@ -61,16 +61,16 @@ pub struct Cloud {
     pub name_limit: usize,
     /// Brings a recorded identifier, which is not empty, into the cloud's canonical form.
     pub parse_id: fn(&str) -> Result<ParsedId, IdProblem>,
-    /// Whether the cloud may deny for a while that a VM exists which it has just made. Then one answer is not enough for a young
-    /// VM to count as absent.
+    /// Whether the cloud may deny for a while that a VM exists which it has just made. One answer then does not prove the absence
+    /// of a young VM.
     pub settles_late: bool,
     /// The setting that `spec.instanceType` of a PeerPodConfig becomes.
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.
     pub volumes: &'static [AdaptorVolume],
-    /// What the operator may do for it in its own namespace, beside what it may do for all clouds.
+    /// Further permissions that the operator needs for this cloud in its own namespace.
     pub permissions: &'static [Permission],
-    /// What the operator may do for it in the whole cluster, beside what it may do for all clouds.
+    /// Further permissions that the operator needs for this cloud in the whole cluster.
     pub cluster_permissions: &'static [Permission],
     /// Opens a provider.
     pub open: Open,
@@ -82,13 +82,13 @@ pub type Open = fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error>;
 /// What a provider is opened for.
 #[derive(Clone, Debug)]
 pub struct Opening<'a> {
-    /// The number of calls at once. As many may hang beside them; further ones may wait for one another.
+    /// The number of calls at once. As many again may hang. Further calls may have to wait.
     pub calls: usize,
     /// The cluster, for a cloud whose state is an object there. [`Openers`](super::Openers) fill it in.
     pub cluster: Option<Cluster>,
-    /// The endpoint. None for the one that the settings name, whichever host answers there.
+    /// The endpoint. `None`: the one that the settings name, whatever host answers there.
     pub recorded: Option<Recorded<'a>>,
-    /// What it has in common with other providers. [`Openers`](super::Openers) fill it in.
+    /// What it shares with other providers. [`Openers`](super::Openers) fill it in.
     pub shared: Shared,
 }
 
@@ -107,7 +107,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// An endpoint that these or other settings named. It is reached with the credentials of these.
+/// An endpoint that these or earlier settings named. The operator reaches it with the credentials of these settings.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
     /// Its address.

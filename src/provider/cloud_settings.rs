@@ -15,8 +15,8 @@ pub struct CloudSettings {
     pub(super) state: watch::Receiver<State>,
 }
 
-/// Which cloud settings may be for. No two settings of a process may be for the same one: each cloud has one account, and one record
-/// of the places in which its VMs may be. A program with several settings names the cloud of all but one.
+/// Which cloud the settings may be for. Two settings of a process must not be for the same cloud, as each cloud has one account
+/// and one record of the places of its VMs. A program with several settings names the cloud of all but one.
 #[derive(Clone, Debug)]
 pub struct ServedCloud(Which);
 
@@ -32,12 +32,12 @@ impl ServedCloud {
         Self(Which::Only(cloud))
     }
 
-    /// Whichever the settings name, but none of these, which have settings of their own.
+    /// Any cloud but these, which have settings of their own.
     pub fn any_but(others: impl IntoIterator<Item = &'static Cloud>) -> Self {
         Self(Which::AnyBut(others.into_iter().collect()))
     }
 
-    /// Why settings of this state cannot be used, where that is because of the cloud that they name.
+    /// Why this state's settings cannot be used, if the reason is the cloud that they name.
     pub fn conflict(&self, state: &State) -> Option<String> {
         let cloud = state.current.as_ref()?.cloud();
         match &self.0 {
@@ -58,7 +58,7 @@ impl CloudSettings {
         Self { clouds, state }
     }
 
-    /// Settings for whichever cloud they name.
+    /// Settings for any cloud that they name.
     pub fn any(state: watch::Receiver<State>) -> Self {
         Self::new(ServedCloud::any_but([]), state)
     }
@@ -71,12 +71,12 @@ impl CloudSettings {
         self.usable(&self.state.borrow()).map(|snapshot| snapshot.cloud())
     }
 
-    /// What is in force, if it is for a cloud that these settings may be for.
+    /// The settings in force, if they are for a cloud that these settings may be for.
     pub(super) fn usable(&self, state: &State) -> Option<Arc<Snapshot>> {
         state.current.clone().filter(|_| self.clouds.conflict(state).is_none())
     }
 
-    /// What is in force with its generation, or why nothing is.
+    /// The settings in force with their generation, or why there are none.
     pub(super) fn current(&self) -> Result<(u64, Arc<Snapshot>), Error> {
         let state = self.state.borrow();
         if let Some(conflict) = self.clouds.conflict(&state) {

@@ -1,4 +1,4 @@
-//! What proves that a pod VM is this cluster's, where no Pod and no PeerPod does.
+//! The proof that a pod VM is this cluster's, for VMs without a Pod and a PeerPod.
 //!
 //! A VM's name is made from a Pod's name alone, and another cluster may have a Pod of the same name. So the name proves nothing by
 //! itself.
@@ -8,10 +8,10 @@ use std::fmt;
 use super::Listed;
 use crate::settings::Common;
 
-/// The tag whose value is the UID of the namespace `kube-system`, which tells clusters apart.
+/// The tag whose value is the UID of the namespace `kube-system`, which identifies a cluster.
 pub const CLUSTER_UID_TAG: &str = "caa-cluster-uid";
 
-/// By what VMs of one cloud prove to be this cluster's.
+/// How VMs of one cloud prove that they are this cluster's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterClaims {
     tag: Option<(String, String)>,
@@ -31,8 +31,8 @@ enum Kind {
 }
 
 impl ClusterClaims {
-    /// What the settings declare, in the cluster with this UID, if that is known. Settings that were copied from another cluster
-    /// declare nothing.
+    /// The claims of the settings, in the cluster with this UID, if that is known. Settings that were copied from another cluster
+    /// claim nothing.
     pub fn new(settings: &Common, cluster_uid: Option<&str>) -> Self {
         let cluster_uid = cluster_uid.filter(|uid| !uid.is_empty()).map(str::to_owned);
         let is_for_this = cluster_uid.is_some() && settings.sweep_cluster == cluster_uid;
@@ -50,7 +50,7 @@ impl ClusterClaims {
         Self { exclusive: true, ..Self::default() }
     }
 
-    /// Pod VMs of this cluster have this tag, and perhaps the place has no others.
+    /// Pod VMs of this cluster have this tag. `exclusive`: the place has no other pod VMs.
     #[cfg(test)]
     pub(crate) fn of_tag(key: &str, value: &str, exclusive: bool) -> Self {
         Self { tag: Some((key.to_owned(), value.to_owned())), exclusive, ..Self::default() }
@@ -58,7 +58,7 @@ impl ClusterClaims {
 
     /// What proves that this is the cluster's, if anything does.
     pub fn proof(&self, listed: &Listed) -> Option<ClusterProof> {
-        // The tag of another cluster is proof against this one, whatever is declared.
+        // A tag with another cluster's UID disproves it, whatever the settings declare.
         if let Some((_, uid)) = listed.tags.iter().find(|(key, _)| key == CLUSTER_UID_TAG) {
             return (self.cluster_uid.as_ref() == Some(uid)).then_some(ClusterProof(Kind::ClusterUid));
         }

@@ -6,12 +6,12 @@ use operator_kit::Message;
 
 use crate::settings::Malformed;
 
-/// What an error means for whoever called: this decides requeue, condition, event and metric label alike.
+/// What an error means for the caller. It decides requeue, condition, event and metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
     /// What was asked for does not exist. For deletion this is success.
     NotFound,
-    /// The cloud says that it does not exist, but may not yet show what was made a moment ago.
+    /// The cloud says that it does not exist. The cloud may not show yet what was made a moment ago.
     Unsettled {
         /// When to ask again.
         look_after: Duration,
@@ -23,9 +23,10 @@ pub enum ErrorClass {
         /// How long to leave this cloud alone, as the cloud said or as a default.
         retry_after: Duration,
     },
-    /// The cloud takes few requests a second, and too many of the operator's own wait to be sent. Those are not affected.
+    /// The cloud takes few requests a second, and too many of the operator's own requests wait. Waiting requests are not
+    /// affected.
     Queued {
-        /// How long these will take.
+        /// How long the waiting requests will take.
         retry_after: Duration,
     },
     /// The credentials are refused, or lack a right.
@@ -124,7 +125,7 @@ impl Error {
         Self { class, message: message.into() }
     }
 
-    /// The error that settings cannot be used, as these are wrong.
+    /// The error for settings that cannot be used, because these are wrong.
     pub(super) fn unusable(malformed: &[Malformed]) -> Self {
         let full: Vec<_> = malformed.iter().map(ToString::to_string).collect();
         Self::new(ErrorClass::Invalid, Message::new("the settings cannot be used", full.join("; ")))

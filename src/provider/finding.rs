@@ -1,4 +1,4 @@
-//! What an examination of a cloud found out.
+//! The results of an examination of a cloud.
 
 use operator_kit::Message;
 
@@ -20,7 +20,7 @@ pub enum Outcome {
     Works(String),
     /// It was tried, and deletions will not work because of it.
     Fails(Error),
-    /// It was not tried: why not, and what speaks for or against it.
+    /// It was not tried. The text says why, and what evidence there is.
     Untried(String),
 }
 

@@ -1,6 +1,6 @@
 //! IBM Cloud's access tokens, for an API key or for a trusted profile.
 //!
-//! A token says itself of which account it is. So each request is in an account that was verified, whatever becomes of the key.
+//! A token names its account. So the operator verifies the account of each request, whatever happens to the key.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{
@@ -57,7 +57,7 @@ enum Source {
     Profile { id: SecretString, file: String },
 }
 
-/// A token, and of which account it is.
+/// A token, and its account.
 #[derive(Clone)]
 pub(super) struct Identity {
     token: SecretString,
@@ -110,14 +110,14 @@ impl Iam {
         }
     }
 
-    /// A token of the account in which the VMs are.
+    /// A token of the account that owns the VMs.
     pub(super) async fn identity(&self) -> Result<Identity, Error> {
         let identity = self.tokens.get(async || self.fetch().await).await?;
         self.account.ensure("IBM Cloud account", &identity.account)?;
         Ok(identity)
     }
 
-    /// Sends `call` with this token. One that is refused is not used again.
+    /// Sends `call` with this token. A token that the cloud refuses is not used again.
     pub(super) async fn send(
         &self,
         client: &Client,
@@ -132,7 +132,7 @@ impl Iam {
         Ok(reply)
     }
 
-    /// What can be found out of the account and then, with a token, of these subjects.
+    /// Examines the account first and then, with a token, these subjects.
     pub(super) async fn examine<const N: usize>(
         &self,
         subjects: [&'static str; N],
@@ -197,7 +197,7 @@ fn refused(reply: &Reply) -> Error {
     reply.error(&error_code, &error_message, is_refusal.then_some(ErrorClass::Unauthorized))
 }
 
-/// The account of which a token says that it is. The endpoint itself gave the token, so its signature does not matter.
+/// The account that a token names. The endpoint itself gave the token, so its signature does not matter.
 fn account(token: &str) -> Option<String> {
     let claims = token.split('.').nth(1)?.trim_end_matches('=');
     let claims: Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;

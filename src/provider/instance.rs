@@ -4,12 +4,11 @@ use std::fmt;
 
 use super::Cloud;
 
-/// A VM's identifier in its cloud's canonical form: two PeerPods name the same VM exactly when their clouds
-/// and these are equal.
+/// A VM's identifier in its cloud's canonical form. Two PeerPods name the same VM exactly if cloud and identifier are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId {
     canonical: Box<str>,
-    /// The scope is this many bytes of it, from the start.
+    /// The scope is the first bytes of it, this many.
     scope: usize,
 }
 
@@ -18,9 +17,8 @@ pub struct InstanceId {
 pub struct ParsedId {
     /// The canonical spelling. It begins with the scope, if there is one.
     pub canonical: String,
-    /// The number of bytes of the scope in which the cloud looks the VM up, whatever the settings name (azure: subscription and
-    /// resource group). The scope settles all that the settings choose otherwise, as no other place is asked. 0 where the identifier
-    /// says nothing of it.
+    /// The length in bytes of the scope in which the cloud looks the VM up (azure: subscription and resource group). The provider
+    /// asks in that scope only, whatever the settings name. 0: the identifier has no scope.
     pub scope: usize,
 }
 
@@ -42,14 +40,14 @@ pub enum IdProblem {
     Malformed {
         /// What it should be.
         expected: &'static str,
-        /// Why it might look as it does, where that is known.
+        /// Why it may look like this, if that is known.
         hint: Option<&'static str>,
     },
 }
 
 impl InstanceId {
-    /// Reads `spec.instanceID` as the cloud named `spec.cloudProvider` spells it. Identifiers of clouds that this
-    /// operator does not speak are taken as they stand, so that they can still be compared.
+    /// Reads `spec.instanceID` as the cloud named `spec.cloudProvider` spells it. Identifiers of clouds that this operator does
+    /// not support are kept unchanged, so that they can still be compared.
     pub fn parse(cloud_provider: &str, raw: &str) -> Result<Self, IdProblem> {
         let raw = raw.trim();
         if raw.is_empty() {
@@ -75,14 +73,14 @@ impl InstanceId {
         &self.canonical
     }
 
-    /// Where the VM is, if the identifier says so.
+    /// The VM's scope, if the identifier has one.
     pub fn scope(&self) -> Option<&str> {
         self.canonical.get(..self.scope).filter(|scope| !scope.is_empty())
     }
 }
 
-/// Takes an identifier as it was recorded: the rule of a cloud whose identifiers have one form, or that this operator does not
-/// speak to.
+/// Keeps an identifier as it was recorded. The rule for clouds whose identifiers have one form, and for clouds that this operator
+/// does not support.
 #[allow(clippy::unnecessary_wraps, reason = "it is one of several rules")]
 pub(super) fn verbatim(raw: &str) -> Result<ParsedId, IdProblem> {
     Ok(ParsedId::unscoped(raw))

@@ -1,5 +1,5 @@
-//! What every provider gets around it: a deadline for each call, silence while the cloud asks for fewer calls, metrics, and lists
-//! that have each thing once.
+//! What is around every provider: a deadline for each call, a pause while the cloud asks for fewer calls, metrics, and lists that
+//! have each thing once.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -21,15 +21,14 @@ const CALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A list may have many pages, each of which is a call of its own.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What one cloud is spared: calls while it asks for fewer. Shared by all providers that speak to the same cloud, also across a
-/// change of settings.
+/// Pauses calls while the cloud asks for fewer. All providers for the same cloud share it, also across a change of settings.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     closed_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Limits {
-    /// How long the cloud still wants to be left alone.
+    /// How much longer the cloud wants no calls.
     fn closed_for(&self) -> Option<Duration> {
         let until = *self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
         until.map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())

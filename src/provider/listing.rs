@@ -1,5 +1,4 @@
-//! What holds for every list, whichever provider gives it: each thing is in it once, and what is kept of one thing is bounded
-//! *(no client)*.
+//! Rules for the lists of all providers: a list has each thing once, and what is kept of one thing is bounded *(no client)*.
 
 use std::{collections::HashSet, hash::BuildHasher as _, hash::RandomState};
 
@@ -10,7 +9,7 @@ use super::{Error, ErrorClass, Listed, VmRef};
 /// The most things of one list. Of each, 8 bytes are kept while the list is read.
 const MOST_LISTED: usize = 100_000;
 
-/// The most bytes of identifier and names of one thing. No pod VM and nothing that came with one has as many.
+/// The most bytes of identifier and names of one thing. No pod VM has as many, and no thing that came with a pod VM.
 const LONGEST: usize = 4 * 1024;
 
 /// The most tags that are kept of one thing.
@@ -32,12 +31,12 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// What of a page was on none before. A cloud whose list changes while it is read may show a thing on two pages.
+    /// The things of a page that no earlier page had. A thing may be on two pages if the list changes while it is read.
     pub(super) fn page(&mut self, page: Vec<Listed>) -> Vec<Listed> {
         page.into_iter().filter_map(|listed| self.once(listed)).collect()
     }
 
-    /// Fails if there were too many things to tell whether each was listed once.
+    /// Fails if the list had too many things to detect all duplicates.
     pub(super) fn end(self, cloud: &str) -> Result<(), Error> {
         if self.is_full {
             let message = format!("{cloud} lists more than {MOST_LISTED} VMs and other things");
@@ -64,8 +63,8 @@ impl Listing {
     }
 }
 
-/// As many tags as are kept. Whoever may tag a thing writes them, so the shortest are kept: where a cloud allows no more than
-/// [`MOST_TAGS`], no other tag displaces one of at most 128 bytes.
+/// The tags to keep. Every user with the right to tag the thing writes them, so the shortest are kept: in a cloud that allows at
+/// most [`MOST_TAGS`], no other tag displaces one of at most 128 bytes.
 fn bounded(mut tags: Vec<(String, String)>) -> Vec<(String, String)> {
     let length = |(key, value): &(String, String)| key.len() + value.len();
     tags.retain(|tag| length(tag) <= LONGEST_TAG);

@@ -2,23 +2,23 @@
 //!
 //! # What a provider promises
 //!
-//! - [`Provider::describe`] reads; it never changes anything. It gives the VM, or what remains of it ([`Stage::Remains`]). Where
-//!   nothing is left it fails with [`ErrorClass::NotFound`], and nowhere else: a wrong scope, missing rights or a cloud that does
-//!   not answer have classes of their own. Callers release finalizers on that answer, so doubt must never be reported as absence.
-//!   An identifier with a [scope](InstanceId::scope) is asked for in that scope, whatever the settings name.
+//! - [`Provider::describe`] reads; it never changes anything. It gives the VM, or what remains of it ([`Stage::Remains`]). It
+//!   fails with [`ErrorClass::NotFound`] only if nothing is left. A wrong scope, missing rights and a cloud that does not answer
+//!   have classes of their own. Callers release finalizers on `NotFound`, so a provider in doubt must not report it. An
+//!   identifier with a [scope](InstanceId::scope) is looked up in that scope, whatever the settings name.
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
-//!   gone, and says when to look again. It may be called again at any time, also after it half succeeded: a step whose work is
-//!   already done is a success. It leaves the VM, or its remains, findable by `describe` until everything that belongs to it is
-//!   gone, so that a retry still finds what is left. A user's data is never deleted.
-//! - [`Provider::list`] reads. It gives what may be a pod VM, and what may have come with one, page by page. It fails if any page
-//!   is missing: a list that was cut off proves nothing. A VM's [`Listed::id`] is the one that a
-//!   PeerPod records. Where several VMs have that one, a provider lists each by an identifier of its own, or refuses to delete by it.
-//! - [`Provider::examine`] finds out whether the cloud is reached, and what may be done there, without changing anything:
-//!   by reading, by the cloud's own dry run or question for rights, or by asking for a change to something that is proven
-//!   not to exist. It fails only if the cloud is not reached at all; whatever is refused there is a [`Finding`], and so is
-//!   a right that only its use would show ([`Outcome::Untried`]). It finds out all there is, not the first problem alone.
-//! - All end by themselves: every wait inside has a deadline. All may be called for many VMs at once, and may
-//!   be dropped at any await point without harm to a later call.
+//!   gone, and says when to look again. A caller may repeat it at any time, also after half a success: a step that is already
+//!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
+//!   left. `delete` never deletes a user's data.
+//! - [`Provider::list`] reads. It gives, page by page, what may be a pod VM and what may have come with one. It fails if any page
+//!   is missing: an incomplete list proves nothing. A VM's [`Listed::id`] is the one that a PeerPod records. If several VMs share
+//!   that identifier, a provider lists each by an identifier of its own, or refuses to delete by it.
+//! - [`Provider::examine`] finds out whether the cloud answers and what the credentials may do there. It changes nothing: it
+//!   reads, uses the cloud's dry run or its question for rights, or asks to change something that provably does not exist. It
+//!   fails only if the cloud does not answer at all. Every refusal is a [`Finding`], and so is a right that only its use would
+//!   show ([`Outcome::Untried`]). It does not stop at the first problem.
+//! - All calls end by themselves: every wait inside has a deadline. A caller may call them for many VMs at once, and may drop
+//!   them at any await point without harm to a later call.
 //! - Errors say what was being done and what to do about it, and never show a credential.
 //!
 //! # What a provider may rely on
@@ -26,10 +26,10 @@
 //! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the VM
 //!   of one Pod; no other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
-//! - Throttling, deadlines and metrics are added around any provider by [`decorate`], once for all. So is what holds for any list:
-//!   a thing that is on two pages is listed once, and what is kept of its tags is bounded.
-//! - A cloud that [settles late](Cloud::settles_late) is asked twice before a young VM counts as absent, and clouds whose
-//!   identifiers have no scope are asked at each endpoint that the settings named before. A provider knows nothing of it.
+//! - [`decorate`] adds throttling, deadlines and metrics to every provider. It also removes duplicates from lists and bounds the
+//!   tags that are kept.
+//! - The operator asks a cloud that [settles late](Cloud::settles_late) twice before a young VM counts as absent. For identifiers
+//!   without a scope it also asks each endpoint that the settings named before. A provider need not know that.
 //!
 //! # Where a cloud is
 //!
@@ -102,37 +102,37 @@ use jiff::Timestamp;
 /// A VM as its cloud describes it, or what remains of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
-    /// What [`Provider::describe`] was asked for.
+    /// The identifier that [`Provider::describe`] was called with.
     pub id: InstanceId,
-    /// The name that the cloud knows it by, the one that cloud-api-adaptor made from the Pod's name.
+    /// Its name in the cloud. cloud-api-adaptor made it from the Pod's name.
     pub name: String,
     /// Whether it carries the provider's own sign of a pod VM, beside the name (libvirt: the domain's description).
-    /// Always true where a provider has no such sign.
+    /// Always true if a provider has no such sign.
     pub marked: bool,
-    /// When it was made, where the cloud says so.
+    /// When it was made, if the cloud says so.
     pub created: Option<Timestamp>,
-    /// The number of its start, where the cloud counts starts instead (libvirt). Of two VMs that run there, the one with the larger
-    /// number was started later. None of a VM that does not run.
+    /// The number of its start, if the cloud counts starts instead (libvirt). Of two running VMs, the one with the larger number
+    /// was started later. `None` for a VM that does not run.
     pub start: Option<u32>,
-    /// Whether it is there, on its way out, or gone but for its belongings.
+    /// Whether it exists, is being deleted, or has left only its belongings.
     pub stage: Stage,
-    /// The things that were made for it alone and that deletion must take along, in the provider's own spelling
-    /// (libvirt: paths of volumes). A user's data is never among them.
+    /// What was made for it alone and must be deleted with it, in the provider's own spelling (libvirt: paths of volumes). Never
+    /// a user's data.
     pub belongings: Vec<String>,
 }
 
-/// How much of a VM is there.
+/// How much of a VM still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The VM, running or stopped.
     Present,
-    /// The VM, which the cloud is deleting: nothing is left to do but to wait.
+    /// The VM, which the cloud is deleting. The operator can only wait.
     Leaving,
     /// No VM, but some of its belongings.
     Remains(Bears),
 }
 
-/// By what the belongings of a VM that is gone show whose they were.
+/// What in the belongings of a deleted VM shows their owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bears {
     /// The VM's name, which is made from the Pod's.
@@ -141,7 +141,7 @@ pub enum Bears {
     Id,
 }
 
-/// Who asks for a VM, and since when. Some clouds give an identifier to another VM later (byom: addresses of a pool).
+/// The PeerPod that claims a VM, and since when. Some clouds give an identifier to another VM later (byom: addresses of a pool).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// The name of the Pod that owns the PeerPod, if a Pod owns it.
@@ -170,13 +170,13 @@ pub struct Listed {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// When it was made, where the cloud says so.
+    /// When it was made, if the cloud says so.
     pub created: Option<Timestamp>,
     /// Whether it runs, if it is a VM.
     pub state: PowerState,
-    /// The VM that it came with, if it is none itself and says so.
+    /// The VM that it came with, if it is not a VM itself and names one.
     pub vm: Option<VmRef>,
-    /// What it is tagged with, as key and value, where the cloud has tags. Whoever may tag it writes them, so [`decorate`] keeps the
+    /// Its tags as key and value, in clouds with tags. Every user with the right to tag it writes them, so [`decorate`] keeps the
     /// shortest alone: at most 64, of at most 512 bytes each and 8 KiB together.
     pub tags: Vec<(String, String)>,
 }
@@ -184,9 +184,9 @@ pub struct Listed {
 /// Whether a VM runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PowerState {
-    /// It runs, or begins to.
+    /// It runs or is starting.
     Running,
-    /// It is off, and does not begin to run by itself.
+    /// It is off, and does not start by itself.
     Stopped,
     /// The cloud is deleting it.
     Leaving,
@@ -256,18 +256,18 @@ pub trait Provider: Send + Sync {
     /// The VM with this id, or what remains of it, or [`ErrorClass::NotFound`].
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error>;
 
-    /// Deletes the VM with all that is its own. `Ok` means that the cloud accepted it, not that it is gone.
+    /// Deletes the VM with all its belongings. `Ok` means that the cloud accepted the deletion, not that the VM is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error>;
 
-    /// Calls `pages` with every VM whose name begins as those of pod VMs do, and with what may have been left of others.
+    /// Calls `pages` with every VM whose name begins like a pod VM's, and with possible leftovers of other VMs.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error>;
 
-    /// What tells the host that answers from another one at the same address; `None` where the cloud has no such thing.
+    /// What identifies the host that answers, as another host may get the same address. `None` if the cloud has no such thing.
     async fn host(&self) -> Result<Option<String>, Error> {
         Ok(None)
     }
 
-    /// What can be found out of the cloud and of the rights there before they are needed, in the order in which it is to
-    /// be read. `Err` means that the cloud was not reached.
+    /// Examines the cloud and the rights there before they are needed. The findings are in reading order. `Err` means that the
+    /// cloud did not answer.
     async fn examine(&self) -> Result<Vec<Finding>, Error>;
 }

@@ -8,7 +8,7 @@ use operator_kit::Message;
 use super::{Cloud, Error, ErrorClass, Opening, Provider, Shared, cloud::Cluster};
 use crate::settings::{Snapshot, Values};
 
-/// Opens providers: each as its [`Cloud`] does, or as the program that embeds this library does. Cheap to clone.
+/// Opens providers, by the [`Cloud`] or by a function of the program that embeds this library. Cheap to clone.
 ///
 /// An embedding program that serves a cloud which this version does not serve also gives
 /// [`settings::watch`](crate::settings::watch()) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
@@ -32,7 +32,7 @@ impl Openers {
         self
     }
 
-    /// The same for an operator with access to its cluster, where some clouds have their state. `namespace` is the operator's.
+    /// The same for an operator with access to its cluster, where some clouds keep their state. `namespace` is the operator's.
     #[must_use]
     pub fn in_cluster(mut self, client: Client, namespace: &str) -> Self {
         self.cluster = Some(Cluster { client, namespace: namespace.to_owned() });

@@ -13,7 +13,7 @@ const SANDBOX_CHARACTERS: usize = 8;
 /// The start of every pod VM's name.
 pub const POD_VM: &str = "podvm-";
 
-/// A VM that has been proven to be the pod VM of the Pod in question, or of none and of this cluster. Only [`verify`] and
+/// A VM that is proven to be the pod VM of the Pod in question, or to be this cluster's and no Pod's. Only [`verify`] and
 /// [`verify_untracked`] make one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnVm(Vm);
@@ -25,8 +25,8 @@ impl OwnVm {
     }
 }
 
-/// Why a VM is not the Pod's. Displayed, it does not show the VM's name: that is made from another Pod's name, whose
-/// namespace may be another one.
+/// Why a VM is not the Pod's. Its `Display` does not show the VM's name, which is made from the name of another Pod, perhaps in
+/// another namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {
     /// It bears another name.
@@ -61,7 +61,8 @@ impl NotOwn {
 /// [cloud's](super::Cloud::name_limit).
 pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
     if vm.stage == Stage::Remains(Bears::Id) {
-        // They bear the identifier that the PeerPod records, in a name that cloud-api-adaptor alone gives, and no VM needs them.
+        // Their name has the identifier that the PeerPod records, in a form that only cloud-api-adaptor uses, and no VM needs
+        // them.
         return Ok(OwnVm(vm));
     }
     let expected = stem_of(pod, name_limit);
@@ -76,8 +77,8 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
     Ok(OwnVm(vm))
 }
 
-/// Proves that `vm`, as the cloud describes it, is what a list showed of it, and `proof` that this is the cluster's. That no Pod and
-/// no PeerPod needs it is for the caller to know.
+/// Proves that `vm`, as the cloud describes it, is what a list showed, and by `proof` that it is this cluster's. The caller must
+/// know that no Pod and no PeerPod needs it.
 pub fn verify_untracked(vm: Vm, listed: &Listed, _proof: &ClusterProof) -> Result<OwnVm, NotOwn> {
     let bears_id = vm.stage == Stage::Remains(Bears::Id)
         && listed.vm.as_ref().is_some_and(|it| *it == VmRef::Id(vm.id.to_string()));
@@ -94,15 +95,16 @@ pub fn verify_untracked(vm: Vm, listed: &Listed, _proof: &ClusterProof) -> Resul
     Ok(OwnVm(vm))
 }
 
-/// A pod VM's name up to the sandbox's part; `None` for a name that cloud-api-adaptor does not give. Two VMs of one Pod have the
-/// same.
+/// A pod VM's name without the sandbox's part; `None` for a name that cloud-api-adaptor does not give. All VMs of one Pod have
+/// the same stem.
 pub fn stem(name: &str) -> Option<&str> {
     let stem = name.get(..name.len().checked_sub(SANDBOX_CHARACTERS)?)?;
     let is_whole = stem.len() > POD_VM.len() + 1 && stem.starts_with(POD_VM) && stem.ends_with('-');
     (is_whole && is_sandbox(&name[stem.len()..])).then_some(stem)
 }
 
-/// Whether cloud-api-adaptor gives such names: they end with hexadecimal digits. Where a name only keeps a VM, [`stem`] takes more.
+/// Whether cloud-api-adaptor gives such names: they end with hexadecimal digits. [`stem`] accepts more names, as it only protects
+/// VMs.
 pub fn is_pod_vm(name: &str) -> bool {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     stem(name).is_some_and(|stem| name[stem.len()..].bytes().all(is_hex))
@@ -119,7 +121,8 @@ pub(super) fn name(pod: &str, sandbox: &str, name_limit: usize) -> String {
     stem_of(pod, name_limit).chars().chain(sandbox).collect()
 }
 
-/// The [`stem`] of the VMs of the Pod with this name: lower-cased, what is no letter, digit or hyphen replaced, cut to the limit.
+/// The [`stem`] of the VMs of the Pod with this name: in lower case, with other characters than letters, digits and hyphens
+/// replaced, cut to the limit.
 pub fn stem_of(pod: &str, name_limit: usize) -> String {
     let room = name_limit.saturating_sub(POD_VM.len() + 1 + SANDBOX_CHARACTERS);
     let pod = pod.chars().flat_map(char::to_lowercase).map(|c| match c {

@@ -1,5 +1,5 @@
-//! What it takes until a VM counts as absent: the cloud says so, twice where it settles late, and so does every endpoint that the
-//! settings named before.
+//! When a VM counts as absent: the cloud says so, twice if it settles late, and every endpoint that the settings named before
+//! says so, too.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub(super) struct PreviousEndpoint {
     pub(super) provider: Result<Arc<dyn Provider>, Error>,
 }
 
-/// A provider that reports a VM as absent only if it cannot be at another endpoint. The VM was seen here before, or its identifier
-/// says where it is, or it is at none of the previous endpoints and the host here never changed. The provider only reads at the
+/// A provider that reports a VM as absent only if it cannot be at another endpoint. That holds if the VM was seen here before, if
+/// its identifier says where it is, or if no previous endpoint has it and the host here never changed. The provider only reads at
 /// previous endpoints.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
@@ -45,7 +45,7 @@ pub(super) struct WithPrevious {
 }
 
 impl WithPrevious {
-    /// Fails unless a VM that is not here is nowhere.
+    /// Fails unless a VM that is not here is at no other endpoint either.
     async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
         if self.settles_late {
             self.sightings.missed(id, claim, Instant::now())?;
@@ -58,7 +58,7 @@ impl WithPrevious {
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, claim, previous))).await;
-        // Of several problems always the same one is told.
+        // Of several problems, always report the same one.
         absent.into_iter().collect()
     }
 
@@ -137,7 +137,7 @@ impl Provider for WithPrevious {
                 self.sightings.seen(id, claim);
                 self.sightings.leaves(id);
             }
-            // The VM itself may be there, and not be shown yet.
+            // The VM itself may exist, and not be shown yet.
             Ok(Vm { stage: Stage::Remains(_), .. }) if self.settles_late => {
                 self.sightings.missed(id, claim, Instant::now())?;
             }

@@ -23,11 +23,11 @@ pub fn cloud_label(cloud: &str) -> &'static str {
     Cloud::named(cloud).map_or("unknown", Cloud::name)
 }
 
-/// The settings of one cloud, and what is known of its places.
+/// The settings of one cloud, and the known places of its VMs.
 pub struct Served {
     /// The settings.
     pub settings: CloudSettings,
-    /// Where its VMs may be. They were kept by the same settings, with the same openers.
+    /// The places of its VMs. They must have been kept with the same settings and openers.
     pub places: Places,
 }
 
@@ -35,7 +35,7 @@ pub struct Served {
 #[derive(Clone)]
 pub struct Clouds(Arc<Vec<Source>>);
 
-/// One source of settings, and the provider that was made of them.
+/// One source of settings, and the provider made from them.
 struct Source {
     served: Served,
     openers: Openers,
@@ -45,7 +45,7 @@ struct Source {
     built: Mutex<Option<Built>>,
 }
 
-/// What was made of one generation of settings and of what was known of the places.
+/// The provider made from one generation of settings and from the places known then.
 struct Built {
     generation: u64,
     endpoint: Endpoint,
@@ -79,8 +79,8 @@ impl Clouds {
         self.0.len()
     }
 
-    /// Whether it is known, or known why not, in which places a VM of this cloud may be. Until then nothing can be decided;
-    /// [`changes`](Self::changes) tells when.
+    /// Whether the places of this cloud's VMs are known, or the reason why they are not. Until then the operator decides nothing.
+    /// [`changes`](Self::changes) yields when that changes.
     pub fn are_known(&self, cloud: &str) -> bool {
         self.source(cloud).is_none_or(Source::is_known)
     }
@@ -120,12 +120,13 @@ impl Clouds {
         current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
     }
 
-    /// The cloud of the source with this number, to be listed at the place that its settings name. None while no settings name one.
+    /// The cloud of the source with this number, to be listed at the place that its settings name. `None` if no settings name
+    /// one.
     pub(crate) fn target(&self, source: usize) -> Option<Target> {
         self.0.get(source)?.target()
     }
 
-    /// Yields whenever other settings come into force, or something else is known of the places.
+    /// Yields when other settings come into force, and when the known places change.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
             let mut settings = source.served.settings.state.clone();
@@ -175,7 +176,7 @@ impl Source {
         let provider = if self.is_known() { self.provider(Some(cloud.name())) } else { unknown() };
         let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let built = built.as_ref().filter(|it| it.generation == generation);
-        // Of a provider that could not be built nothing is known.
+        // If the provider could not be built, nothing is known about it.
         let has_former_places =
             built.is_none_or(|it| it.known.moved.is_some() || !it.known.former.is_empty());
         Some(Target { cloud, settings, provider, has_former_places })

@@ -11,15 +11,15 @@ use ring::digest::{Context, SHA256};
 
 use super::Error;
 
-/// What providers share that were opened for the same thing, as long as one of them is left. Cheap to clone.
+/// What providers for the same account or host share, as long as one of them exists. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Shared(Arc<Mutex<HashMap<Key, Weak<dyn Any + Send + Sync>>>>);
 
-/// For what a thing is. It shows nothing of the credentials that it is made of.
+/// Identifies a shared thing. It shows nothing of the credentials that went into it.
 type Key = Vec<u8>;
 
 impl Shared {
-    /// What was made for these parts, which begin with the cloud's name, or else what `make` makes.
+    /// The thing that was made for these parts, or else a new one from `make`. The first part is the cloud's name.
     pub(super) fn get<T: Any + Send + Sync>(
         &self,
         parts: &[&str],
@@ -42,7 +42,7 @@ impl Shared {
 fn key(parts: &[&str]) -> Key {
     let mut context = Context::new(&SHA256);
     for part in parts {
-        // Else the end of one part could be the beginning of the next one.
+        // Without the length, the end of one part could be taken for the beginning of the next one.
         context.update(&part.len().to_be_bytes());
         context.update(part.as_bytes());
     }

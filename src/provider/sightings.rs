@@ -1,4 +1,4 @@
-//! Which VMs were seen at one endpoint, which are expected to go, and which were missed there *(no client)*.
+//! Which VMs were seen at one endpoint, which are being deleted, and which were missing there *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,21 +13,20 @@ use tokio::time::Instant;
 
 use super::{Claim, Error, ErrorClass, InstanceId};
 
-/// The most VMs that are remembered of each kind. At this number the memory starts again. A forgotten VM costs another question,
-/// and no more.
+/// The most VMs that are remembered of each kind. When full, the memory is cleared. A forgotten VM costs one more question.
 const MOST: usize = 10_000;
 
-/// A VM that was deleted so soon after its record is young.
+/// A VM that was deleted within this time after its record is young.
 const YOUNG: Duration = Duration::from_secs(120);
 
-/// After the first answer that a young VM does not exist, so long must pass until the second one counts.
+/// The second answer that a young VM does not exist counts only this long after the first one.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 
 /// What was seen and missed at one endpoint.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Memory>);
 
-/// A VM as one PeerPod claims it: some clouds give an identifier to another VM later.
+/// A VM as one PeerPod claims it, because some clouds give an identifier to another VM later.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Sighting {
     id: InstanceId,
@@ -37,9 +36,9 @@ struct Sighting {
 
 #[derive(Default)]
 struct Memory {
-    /// These are at no other endpoint.
+    /// Seen here, so they are at no other endpoint.
     seen: HashSet<Sighting>,
-    /// The cloud accepted the deletion of these, or showed them on their way out. Their absence is no surprise.
+    /// The cloud accepted the deletion of these, or is deleting them. They are expected to be absent soon.
     leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
     missed: HashMap<InstanceId, Instant>,
@@ -63,8 +62,8 @@ impl Sightings {
         self.lock().seen.contains(&Sighting::new(id, claim))
     }
 
-    /// The cloud, which settles late, says that the VM does not exist, or shows remains of it alone. Fails while that may be only
-    /// because the VM is young. One earlier sight of the VM does not prove that all of the cloud has settled about it.
+    /// Notes that a cloud which settles late denies the VM, or shows only its remains. Fails while the reason may only be that
+    /// the VM is young. An earlier sight of the VM does not help: not all of the cloud may know the VM yet.
     pub(super) fn missed(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
         let until = claim.deleted.unwrap_or_else(Timestamp::now);
         let is_old =

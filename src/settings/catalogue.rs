@@ -1,4 +1,4 @@
-//! The settings of all clouds, as data that this module is given.
+//! The settings of all clouds, as data that the caller gives.
 
 use super::{Common, Endpoint, Key, Malformed, SettingsError, Values};
 
@@ -56,18 +56,18 @@ impl Catalogue {
         Common::KEYS.iter().any(|key| key.name == name) || self.0.iter().any(|schema| schema.has_key(name))
     }
 
-    /// The one cloud that reads `name`; none where several do or none does.
+    /// The one cloud that reads `name`; `None` if several clouds do or none does.
     pub(super) fn only_reader(self, name: &str) -> Option<&'static Schema> {
         let mut readers = self.0.iter().copied().filter(|schema| schema.has_key(name));
         readers.next().filter(|_| readers.next().is_none())
     }
 
-    /// The setting that the author of `name` probably meant: one that differs in case, or in a letter or two but the first.
+    /// The setting that the author of `name` probably meant: one that differs in case, or in a letter or two except the first.
     pub(super) fn nearest(self, name: &str) -> Option<&'static str> {
         let name = name.to_ascii_uppercase();
         let of_clouds = self.0.iter().flat_map(|schema| schema.keys);
         let keys = Common::KEYS.iter().chain(of_clouds).map(|key| key.name);
-        // Measuring is slow, and a folder may have many names: hardly anybody mistypes the first letter.
+        // Measuring is slow, and a folder may have many names. Users rarely mistype the first letter.
         let near = keys.filter(|known| {
             known.len().abs_diff(name.len()) <= TYPING_ERRORS
                 && known.as_bytes().first() == name.as_bytes().first()

@@ -7,8 +7,8 @@ use operator_kit::Message;
 
 use super::folder::FOLDER_LIMIT;
 
-/// Why a pair of folders gives no settings. Every message names the file or the setting, never a value that could be
-/// secret, and says what mends it.
+/// Why a pair of folders gives no settings. Every message names the file or the setting, says how to correct it, and shows no
+/// value that could be secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// A folder is not there.

@@ -13,10 +13,10 @@ use super::SettingsError;
 /// Bytes of names and values in one folder: what the API server accepts in one `ConfigMap` or `Secret`.
 pub(super) const FOLDER_LIMIT: usize = 1024 * 1024;
 
-/// What is reported of one folder at most: whoever named the wrong one need not read of each file in it.
+/// The most problems that are reported of one folder: a user who named the wrong folder need not read about each file in it.
 const PROBLEMS_LIMIT: usize = 100;
 
-/// How often a folder that changes under the reader's hands is read before that is an error.
+/// How many times a folder that keeps changing is read before that is an error.
 const ATTEMPTS: u32 = 4;
 
 /// Where settings are mounted.
@@ -24,8 +24,8 @@ const ATTEMPTS: u32 = 4;
 pub struct Folders {
     /// The `ConfigMap`: `--settings-dir`.
     pub settings: PathBuf,
-    /// The `Secret`: `--credentials-dir`. It may be empty but must exist if named, for a forgotten mount must not look
-    /// like missing rights in the cloud.
+    /// The `Secret`: `--credentials-dir`. It may be empty but must exist if named, because a forgotten mount must not look like
+    /// missing rights in the cloud.
     pub credentials: Option<PathBuf>,
 }
 
@@ -47,8 +47,8 @@ impl Raw {
         problems.into_iter().next().map_or(Ok(raw), Err)
     }
 
-    /// Reads what can be read of both folders, and tells what cannot; blocks on the file system. At most a hundred
-    /// problems of each folder are told.
+    /// Reads what can be read of both folders, and reports what cannot; blocks on the file system. Reports at most a hundred
+    /// problems of each folder.
     pub fn examine(folders: &Folders) -> (Self, Vec<SettingsError>) {
         let settings = read_folder(
             &folders.settings,
@@ -87,7 +87,7 @@ impl Raw {
     }
 }
 
-/// What was read of a folder, and what could not be.
+/// The readable files of a folder, and the problems of the others.
 #[derive(Default)]
 struct Reading {
     files: BTreeMap<String, SecretString>,
@@ -113,19 +113,19 @@ fn read_folder(folder: &Path, missing: SettingsError) -> Result<Reading, Setting
             .problems
             .iter()
             .any(|it| matches!(it, SettingsError::Unreadable { problem: io::ErrorKind::NotFound, .. }));
-        // The kubelet removes the old folder right after the swap, so a reading counts only if none came between.
+        // The kubelet removes the old folder right after the swap, so a reading counts only if no swap came in between.
         let latest = resolve(folder)?;
         if latest == source && !vanished {
             return Ok(reading);
         }
         (source, unsteady) = (latest, Some(reading).filter(|reading| !reading.problems.is_empty()));
     }
-    // A link that leads nowhere vanishes at every attempt: then that is what to report.
+    // A broken link seems to vanish at every attempt: then report the link.
     unsteady.ok_or_else(|| SettingsError::Unsteady { path: folder.to_owned() })
 }
 
-/// Where the files really are. The kubelet writes a new folder beside the old one and then swaps the link `..data`: what
-/// is read through one target of that link is all old or all new.
+/// Where the files really are. The kubelet writes a new folder beside the old one and then swaps the link `..data`. All files
+/// behind one target of that link are old, or all are new.
 fn resolve(folder: &Path) -> Result<PathBuf, SettingsError> {
     match folder.join("..data").canonicalize() {
         Ok(target) => Ok(target),
@@ -155,7 +155,7 @@ fn read_files(folder: &Path, source: &Path) -> Result<Reading, SettingsError> {
             }
         }
     }
-    // The system lists files in no order, and the same problems shall be told the same way.
+    // The system lists files in no order. The order of the same problems must be the same each time.
     reading.problems.sort_by_cached_key(ToString::to_string);
     Ok(reading)
 }

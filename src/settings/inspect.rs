@@ -1,4 +1,4 @@
-//! Settings key by key, for people who want to know what counts and what is wrong (pure but for the reading).
+//! Settings key by key, for people who want to know which values count and what is wrong (pure but for the reading).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,20 +8,20 @@ use super::snapshot::{Rejected, given};
 use super::{Catalogue, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
 use crate::webhook::tls::{TlsError, TlsOptions};
 
-/// Everything that can be said of a pair of folders, all problems at once.
+/// All findings about a pair of folders, with all problems at once.
 ///
-/// It is judged by [`Raw::examine`] and [`Snapshot::parse`], as it is for a running operator.
+/// [`Raw::examine`] and [`Snapshot::parse`] judge it, as they do for a running operator.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What a running operator would have in force; none where it would refuse the folders.
+    /// What a running operator would have in force; `None` if it would refuse the folders.
     pub snapshot: Option<Snapshot>,
-    /// The name of the provider that the folders are for, where that can be told.
+    /// The name of the provider that the folders are for, if it can be determined.
     pub provider: Option<&'static str>,
     /// Why folders and files cannot be read.
     pub problems: Vec<SettingsError>,
-    /// The settings: first what deletion depends on, then what else is described, then what else is in the folders.
+    /// The settings: first those that deletion depends on, then other described ones, then what else is in the folders.
     pub entries: Vec<Entry>,
-    /// What counts for deletions and must not be shown, by the setting's name: what is told of the cloud may contain it.
+    /// Values that deletion needs and that must not be shown, by the setting's name: texts about the cloud may contain them.
     pub hidden: Vec<(&'static str, SecretString)>,
 }
 
@@ -36,7 +36,7 @@ pub struct Entry {
     pub value: Shown,
     /// Whether this operator uses it.
     pub used: bool,
-    /// What there is to say of it, the worst first; nothing if all is well.
+    /// Remarks, the worst first; empty if all is well.
     pub remarks: Vec<Remark>,
 }
 
@@ -45,9 +45,9 @@ pub struct Entry {
 pub enum Shown {
     /// There is none, and no default.
     None,
-    /// There is one that must not be shown: it is from the Secret, or of a setting that is not known to be none.
+    /// There is one that must not be shown: it is from the Secret, or the setting may be a secret.
     Hidden,
-    /// The value; of a malformed one what may be a password is left out.
+    /// The value. In a malformed one, what may be a password is left out.
     Text(String),
 }
 
@@ -69,7 +69,7 @@ pub enum Verdict {
     Unknown,
     /// It is required, and not given.
     Missing,
-    /// Its value is not what is expected.
+    /// Its value is not the expected one.
     Malformed,
     /// The folders give two different values.
     Conflicting,
@@ -93,7 +93,7 @@ impl Inspection {
                 (Some(snapshot), Some(provider))
             }
             Err(Rejected { error, warnings }) => {
-                // What cannot be read may be the very file that is missed.
+                // An unreadable file may be the very file that is missing.
                 if problems.is_empty() || !matches!(error, SettingsError::NoProvider { .. }) {
                     remarks.of_provider(&error);
                 }
@@ -171,7 +171,7 @@ impl Remarks {
         }
     }
 
-    /// What the webhook, which has the `ConfigMap` alone, takes of the demands on TLS.
+    /// The settings for TLS as the webhook uses them, which has the `ConfigMap` alone.
     fn of_webhook(&mut self, raw: &Raw) {
         let [min_version, ciphers] = ["TLS_MIN_VERSION", "TLS_CIPHER_SUITES"]
             .map(|name| raw.settings.get(name).map_or("", |value| value.expose_secret()));
@@ -214,7 +214,7 @@ impl Remarks {
         self.entry(key.name, source, value, key.concerns_deletion)
     }
 
-    /// The entry of something else that is in a folder: nobody knows whether it is secret.
+    /// The entry of another file in a folder. It may be secret.
     fn further(&mut self, raw: &Raw, name: &str) -> Entry {
         let (source, value) =
             given(raw, name).map_or((Source::Default, Shown::None), |(source, _)| (source, Shown::Hidden));
@@ -232,8 +232,8 @@ fn is_secret(key: &Key, source: Source) -> bool {
     key.kind == Kind::Secret || source == Source::Secret
 }
 
-/// The text without what may be a secret in a URI that could not be read: what is between the user and the last `@`, and
-/// what follows the question mark.
+/// The text without possible secrets, for a URI that could not be read. It leaves out what is between the user and the last `@`,
+/// and what follows the question mark.
 fn without_secrets(text: &str) -> String {
     let start = text.find("://").map_or(0, |at| at + 3);
     let text = match (text[start..].find(':'), text[start..].rfind('@')) {

@@ -73,7 +73,7 @@ impl Key {
     }
 }
 
-/// A type that a setting can have. Reading never fails: what only the making of a VM needs must not stop a deletion.
+/// A type that a setting can have. Reading never fails: a setting that only the creation of a VM needs must not stop a deletion.
 pub(crate) trait Value {
     const KIND: Kind;
 

@@ -17,9 +17,9 @@ pub struct Snapshot {
     pub schema: &'static Schema,
     /// The values of its settings.
     pub values: Values,
-    /// Where its VMs are, or what deletion needs and cannot use as it is: nothing may be deleted then.
+    /// Where its VMs are, or the values that deletion needs and cannot use. In that case nothing may be deleted.
     pub endpoint: Result<Endpoint, Vec<Malformed>>,
-    /// Set while two different values are given for something that deletion needs: nothing may be deleted then.
+    /// Set while the folders give two different values for something that deletion needs. In that case nothing may be deleted.
     pub conflict: Option<Conflict>,
     /// What is odd without being in the way.
     pub warnings: Vec<Warning>,
@@ -36,10 +36,10 @@ pub enum Source {
     Default,
 }
 
-/// Settings that deletion needs and that the `ConfigMap` and the `Secret` give two different values for.
+/// Settings that deletion needs, with different values in the `ConfigMap` and the `Secret`.
 ///
-/// A cloud asked in the wrong place answers that the VM is not there, and the VM would be left running for ever: so the
-/// provider's deletions wait until one of the two values is gone.
+/// A cloud asked in the wrong place answers that the VM does not exist, and the VM would run for ever. So the provider's
+/// deletions wait until one of the two values is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The provider whose deletions wait.
@@ -57,10 +57,10 @@ pub struct Malformed {
     pub problem: String,
 }
 
-/// Something odd in the folders that is not in the way.
+/// Something odd in the folders that does no harm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// `CLOUD_PROVIDER` is missing; the other settings tell the provider.
+    /// `CLOUD_PROVIDER` is missing; the other settings show which provider it is.
     ProviderInferred {
         /// What was inferred.
         provider: &'static str,
@@ -87,7 +87,7 @@ pub enum Warning {
         /// The setting's name.
         key: &'static str,
     },
-    /// A tag that is not written `KEY=VALUE`: it counts as none.
+    /// A tag that is not written `KEY=VALUE`: it is ignored.
     NotATag {
         /// The setting's name.
         key: &'static str,
@@ -95,13 +95,13 @@ pub enum Warning {
 }
 
 impl Snapshot {
-    /// Reads what the folders hold. An empty value stands for the default. Where both folders have a setting the
-    /// `ConfigMap`'s counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
+    /// Reads the content of the folders. An empty value means the default. If both folders have a setting, the `ConfigMap`'s
+    /// counts, even if empty, as it does for cloud-api-adaptor, which made the VMs.
     pub fn parse(raw: &Raw, catalogue: Catalogue) -> Result<Self, SettingsError> {
         Self::judge(raw, catalogue).map_err(|rejected| rejected.error)
     }
 
-    /// The same, and what is odd also where the settings are rejected.
+    /// The same, and what is odd even if the settings are rejected.
     pub(super) fn judge(raw: &Raw, catalogue: Catalogue) -> Result<Self, Rejected> {
         let values = Values::of(raw, Common::KEYS);
         let common = Common::read(&values);
@@ -155,7 +155,7 @@ impl Snapshot {
         Err(Message::new(all(public), all(full)))
     }
 
-    /// Why nothing may be deleted under these settings, if so.
+    /// Why nothing may be deleted under these settings, if that is so.
     pub fn obstacle(&self) -> Option<Message> {
         self.endpoint().err()
     }

@@ -6,7 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{Key, Kind, Raw, Warning, snapshot::given};
 
-/// What the folders give for the settings of one cloud, or for those that all clouds have. Its debug output shows no value.
+/// The values in the folders for the settings of one cloud, or for those that all clouds have. Its debug output shows no value.
 #[derive(Clone, Debug, Default)]
 pub struct Values(BTreeMap<&'static str, SecretString>);
 

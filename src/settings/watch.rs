@@ -13,32 +13,31 @@ use tracing::{error, info, warn};
 
 use super::{Catalogue, Folders, Raw, SettingsError, Snapshot};
 
-/// How long a folder must rest after a change before it is read: the kubelet swaps at once, but people write file by
-/// file.
+/// How long a folder must rest after a change before it is read: the kubelet swaps at once, but people write file by file.
 const REST: Duration = Duration::from_millis(200);
 
-/// A folder that never rests is read all the same after this time.
+/// A folder that never rests is read anyway after this time.
 const LONGEST_UNREST: Duration = Duration::from_secs(2);
 
-/// How often the folders are read although nothing was heard, in case the system lost a notice.
+/// How often the folders are read without a notice of a change, in case the system lost one.
 const SLOW_READ: Duration = Duration::from_secs(60);
 
-/// How often they are read while the system gives no notices, for instance of a folder that does not exist yet.
+/// How often they are read while the system gives no notices, for instance for a folder that does not exist yet.
 const UNWATCHED_READ: Duration = Duration::from_secs(5);
 
 /// What is in force, and what is wrong.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The last good settings; none if there never were any.
+    /// The last good settings; `None` if there never were any.
     pub current: Option<Arc<Snapshot>>,
-    /// Why what the folders hold now is not in force; none if it is.
+    /// Why the present content of the folders is not in force; `None` if it is.
     pub rejected: Option<Arc<SettingsError>>,
     /// Counts the snapshots that came into force, from 1; 0 while there was none.
     pub generation: u64,
 }
 
 impl State {
-    /// Whether deletions can go by what the folders hold now; none where that is for a provider on which nothing is deleted.
+    /// Whether deletions can use the present content of the folders; `None` if it is for a provider on which nothing is deleted.
     pub fn usable(&self) -> Option<bool> {
         match self.rejected.as_deref() {
             Some(SettingsError::UnsupportedProvider { .. }) => None,
@@ -46,21 +45,21 @@ impl State {
         }
     }
 
-    /// Why deletions cannot go by what the folders hold now, if so.
+    /// Why deletions cannot use the present content of the folders, if that is so.
     pub fn problem(&self) -> Option<String> {
         let rejected = self.rejected.as_ref().map(ToString::to_string);
         rejected.or_else(|| Some(self.current.as_ref()?.obstacle()?.for_log().to_owned()))
     }
 }
 
-/// Reads `folders`, which are for one of the clouds in `catalogue`, once before it returns, then keeps the state up to date until `stop` or until every receiver is
-/// gone.
+/// Reads `folders`, which are for one of the clouds in `catalogue`, once before it returns. Then keeps the state up to date until
+/// `stop`, or until every receiver is gone.
 ///
-/// Bad settings never take the place of good ones. Equal content is not a new generation. Every state that is published
-/// was logged and given to `on_change` before, the first one included; `on_change` must not block.
+/// Bad settings never replace good ones. Equal content is not a new generation. Every published state, the first included, was
+/// logged and given to `on_change` before. `on_change` must not block.
 ///
-/// Changes are heard from the system (inotify); the folders are also read every minute, in case a notice was lost, and
-/// every five seconds while they cannot be watched.
+/// The system reports changes (inotify). The folders are also read every minute, in case a notice was lost, and every five
+/// seconds while they cannot be watched.
 pub async fn watch(
     folders: Folders,
     catalogue: Catalogue,
@@ -91,14 +90,14 @@ pub async fn watch(
     (receiver, task)
 }
 
-/// Returns when no change was heard for [`REST`], or after [`LONGEST_UNREST`].
+/// Returns when there was no change for [`REST`], or after [`LONGEST_UNREST`].
 async fn rest(changed: &Notify) {
     let resting = async { while timeout(REST, changed.notified()).await.is_ok() {} };
     // Whether it rests or not, it is read now.
     let _ = timeout(LONGEST_UNREST, resting).await;
 }
 
-/// Holds what is in force against what is read.
+/// Compares the settings in force with what is read.
 struct Keeper {
     catalogue: Catalogue,
     /// What the current snapshot was parsed from.
@@ -132,7 +131,7 @@ impl Keeper {
         news
     }
 
-    /// Takes over what is new and good. Returns whether the state changed.
+    /// Takes in what is new and good. Returns whether the state changed.
     fn accept(&mut self, raw: Result<Raw, SettingsError>) -> bool {
         let parsed = raw.and_then(|raw| {
             if self.state.current.is_some() && self.raw.same_as(&raw) {
@@ -182,16 +181,16 @@ impl Keeper {
 /// Reads the folders and hears of changes to them.
 struct Reader {
     folders: Folders,
-    /// Told of every change; many count as one.
+    /// Notified of every change; many count as one.
     changed: Arc<Notify>,
     watcher: Mutex<Option<RecommendedWatcher>>,
 }
 
 impl Reader {
-    /// Whether further changes will be heard, else why not; and what the folders hold.
+    /// Whether further changes will be noticed, else why not; and the content of the folders.
     async fn read(self: &Arc<Self>) -> (Result<(), String>, Result<Raw, SettingsError>) {
         let reader = Arc::clone(self);
-        // First listen, then read: a change in between is heard, and read again.
+        // First listen, then read: a change in between is noticed, and read again.
         let reading = tokio::task::spawn_blocking(move || (reader.listen(), Raw::read(&reader.folders)));
         match reading.await {
             Ok(reading) => reading,
@@ -211,7 +210,7 @@ impl Reader {
             none => {
                 let changed = Arc::clone(&self.changed);
                 let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                    // After an error nobody knows what was missed.
+                    // After an error, notices may be missing.
                     if event.is_ok_and(|event| is_reading(event.kind)) {
                         return;
                     }
@@ -226,7 +225,7 @@ impl Reader {
     }
 }
 
-/// Whether an event tells of reading alone, such as our own.
+/// Whether an event reports reading alone, such as our own.
 fn is_reading(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }

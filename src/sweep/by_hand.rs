@@ -11,7 +11,7 @@ use super::{
 };
 use crate::provider::Target;
 
-/// Two listings of one cloud, some time apart. A person looks on, so the cloud's clock may tell how old something is.
+/// Two listings of one cloud, some time apart. A person watches, so the cloud's clock may determine how old something is.
 pub(crate) struct ByHand {
     search: Search,
     target: Target,
@@ -45,7 +45,7 @@ impl ByHand {
         Ok(Seen { younger: candidates.len() - findings.len(), findings })
     }
 
-    /// Deletes at most so many of what is provably this cluster's.
+    /// Deletes at most this many of the things that are provably this cluster's.
     pub(crate) async fn delete(&self, findings: Vec<Finding>, most: usize) -> Result<Tally, Problem> {
         let provable = findings.into_iter().filter(|it| it.verdict == Verdict::Delete);
         self.search.delete(&self.target, provable.take(most).map(|it| it.found).collect()).await

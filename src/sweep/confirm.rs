@@ -36,17 +36,17 @@ use crate::{
     provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, Target, ownership},
 };
 
-/// So many PeerPods of each kind are looked into in one round. Anybody may write PeerPods that name VMs that do not exist, so all of
-/// them take turns.
+/// The number of PeerPods of each kind that one round looks into. Tenants may write PeerPods that name VMs that do not exist, so
+/// all of them take turns.
 const LOOKS: usize = 32;
 
-/// What is remembered of PeerPods whose VM a listing did not show as it should be, by their UIDs as numbers: a tenant may write
-/// thousands of PeerPods.
+/// PeerPods whose VM a listing did not show as expected. The keys are their UIDs as numbers, because tenants may write thousands of
+/// such PeerPods.
 #[derive(Default)]
 pub(super) struct Suspects {
     known: HashMap<u128, Suspect>,
-    /// PeerPods whose VM an earlier listing showed, running and by its Pod's name. Only their Pods are evicted: anybody may write a
-    /// PeerPod that names a VM which never was.
+    /// PeerPods whose VM an earlier listing showed, running and with its Pod's name. Only their Pods are evicted, because a
+    /// tenant may write a PeerPod that names a VM which never existed.
     sound: HashSet<u128>,
 }
 
@@ -65,8 +65,8 @@ enum Wrong {
 }
 
 impl Suspects {
-    /// One round: what the listing shows, and for those that it showed an interval before, too, whether it is so. Returns those that
-    /// lost their VM.
+    /// One round: takes the listing's suspects, and verifies those that the listing of an interval ago showed, too. Returns those
+    /// that lost their VM.
     pub(super) async fn round(
         &mut self,
         sweeper: &Sweeper,
@@ -78,7 +78,7 @@ impl Suspects {
     ) -> Vec<LostVm> {
         let lost = suspects(target.cloud, listing, peerpods).into_iter();
         let lost = lost.map(|(peerpod, state)| (peerpod, Wrong::Lost(state)));
-        // A VM that is in a place that the settings named before is in no listing, nor perhaps one that was just made.
+        // No listing shows a VM at a place that the settings named before. It may not show a VM that was just made either.
         let shows_all = !target.has_former_places && !target.cloud.settles_late;
         let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Wrong::NoVm));
@@ -129,7 +129,7 @@ impl Suspects {
         self.known.get(&number(peerpod)?)
     }
 
-    /// Tells the controller of PeerPods.
+    /// Passes the findings to the controller of PeerPods.
     fn publish(&self, sweeper: &Sweeper, target: &Target, peerpods: &[Arc<PeerPod>]) {
         let findings = peerpods.iter().filter_map(|it| {
             let finding = self.of(it)?.finding?;
@@ -199,7 +199,7 @@ impl Sweeper {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         Ok(match wrong {
             Wrong::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
-            // The VM of a Pod that ends goes first.
+            // The VM of a Pod that ends disappears first.
             Wrong::Lost(_) if owner != Owner::Running => None,
             Wrong::Lost(state) => {
                 let is_lost = is_lost(target, &**provider, peerpod, &pod.name, state).await?;
@@ -208,7 +208,7 @@ impl Sweeper {
         })
     }
 
-    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Whether it is evicted now.
+    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Returns whether the Pod is evicted now.
     async fn evict(&self, peerpod: &PeerPod) -> bool {
         let (Some(pod), Some(namespace)) = (owner(peerpod), peerpod.namespace()) else { return false };
         let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
@@ -246,7 +246,7 @@ impl Sweeper {
     }
 }
 
-/// Whether the cloud says the same when it is asked for the VM itself: in every place where it may be, and by its own name.
+/// Whether the cloud confirms it for the VM itself: in every place where the VM may be, and by its own name.
 async fn is_lost(
     target: &Target,
     provider: &dyn Provider,

@@ -43,7 +43,7 @@ pub(crate) struct Sweeper {
     pub(crate) requeue: Box<dyn Fn(Vec<ObjectRef<PeerPod>>) + Send + Sync>,
 }
 
-/// What is remembered of one cloud from one round to the next.
+/// What is remembered of one cloud between rounds.
 #[derive(Default)]
 struct Memory {
     cloud: Option<&'static str>,
@@ -51,13 +51,13 @@ struct Memory {
     failures: u32,
     sightings: Sightings,
     suspects: Suspects,
-    /// What the log has told of.
+    /// The problems that the log already has.
     told: HashSet<(Resource, String)>,
     snapshot: CloudSnapshot,
 }
 
 impl Memory {
-    /// Logs what was not told before.
+    /// Logs what is new since the last log.
     fn tell(&mut self, untracked: &[Finding]) {
         let key = |it: &Finding| (it.found.listed.kind, it.found.listed.id.clone());
         for finding in untracked.iter().filter(|it| !self.told.contains(&key(it))) {
@@ -86,10 +86,10 @@ impl Sweeper {
         }
     }
 
-    /// The rounds at all clouds, beside one another: a slow cloud delays no other.
+    /// The rounds at all clouds, in parallel: a slow cloud delays no other.
     async fn rounds(&self) -> Infallible {
         self.options.published.begin(true);
-        // Without all PeerPods nothing would seem to be recorded. No answer means that this process ends.
+        // With incomplete PeerPods, recorded VMs would seem to be unrecorded. No answer means that this process ends.
         if self.store.wait_until_ready().await.is_err() {
             pending::<()>().await;
         }
@@ -97,7 +97,7 @@ impl Sweeper {
         pending().await
     }
 
-    /// One round after another, by the settings with this number.
+    /// One round after another, with the settings of this number.
     async fn rounds_of(&self, source: usize) -> Infallible {
         let Options { interval, .. } = self.options;
         let mut memory = Memory::default();
@@ -118,14 +118,14 @@ impl Sweeper {
                 }
                 None => false,
             };
-            // What fails is tried again soon, and then less and less often.
+            // A failed round is tried again soon, and then less and less often.
             let next = if is_complete { interval } else { pause };
             pause = if is_complete { SOON.min(interval) } else { (pause * 2).min(interval) };
             sleep(next.saturating_sub(begun.elapsed())).await;
         }
     }
 
-    /// Another process leads, which will find out everything anew.
+    /// Another process leads, and will find out everything anew.
     fn forget(&self) {
         for CloudSnapshot { cloud, .. } in self.options.published.current().clouds {
             self.no_longer_listed(cloud_label(&cloud));
@@ -139,7 +139,7 @@ impl Sweeper {
         self.options.published.hide(cloud);
     }
 
-    /// One round at one cloud. Whether it was complete.
+    /// One round at one cloud. Returns whether it was complete.
     async fn sweep(&self, target: &Target, memory: &mut Memory) -> bool {
         target.cloud.name().clone_into(&mut memory.snapshot.cloud);
         self.search.metrics.lists(target.cloud.name(), self.options.interval);

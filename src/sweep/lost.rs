@@ -1,4 +1,4 @@
-//! PeerPods whose VM is not as it should be, by a listing *(no client, no clock)*.
+//! PeerPods whose VM is not as expected, by a listing *(no client, no clock)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,9 +41,9 @@ impl LostState {
     }
 }
 
-/// The PeerPods that are not being deleted and whose VM the listing does not show, or shows as off. Those of a VM in another place
-/// than the listing's are among them, and none whose Pod has a VM by its name that may run: whoever may write PeerPods could name
-/// another VM.
+/// The PeerPods that are not being deleted and whose VM the listing does not show, or shows as off. This includes PeerPods of a
+/// VM in another place than the listing's. It excludes PeerPods whose Pod has a VM by its name that may run, as a tenant could
+/// name another VM in a PeerPod.
 pub fn suspects(
     cloud: &Cloud,
     listing: &[Found],
@@ -79,7 +79,7 @@ pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>])
     of_cloud(cloud, peerpods).filter(|it| shows(it) == Some(true)).collect()
 }
 
-/// The PeerPods that are being deleted, record no VM, and whose Pod has none in the listing, nor anything that came with one.
+/// The PeerPods that are being deleted and record no VM, if the listing shows no VM of their Pod and nothing that came with one.
 pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
     let names = listing.iter().flat_map(|it| {
         let vm = it.listed.vm.as_ref().and_then(|vm| match vm {
@@ -99,8 +99,8 @@ pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -
     of_cloud(cloud, peerpods).filter(has_none).cloned().collect()
 }
 
-/// The order in which these are looked at, by when that was last done: namespaces take turns, the one that waits longest first. So
-/// thousands of PeerPods of one namespace delay no other.
+/// The order in which to look at these. Namespaces take turns, the one that has waited longest first, so thousands of PeerPods of
+/// one namespace delay no other.
 pub fn in_turn<T, N: Clone + Eq + Hash>(
     mut items: Vec<T>,
     namespace: impl Fn(&T) -> N,

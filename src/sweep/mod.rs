@@ -1,4 +1,4 @@
-//! The sweep: what a cloud has of pod VMs and no PeerPod tracks, and PeerPods whose VM is gone or off while their Pod runs.
+//! The sweep: pod VMs in a cloud that no PeerPod tracks, and PeerPods whose VM is gone or off while their Pod runs.
 //!
 //! ```text
 //! every interval, for each cloud, while this process leads:
@@ -12,13 +12,13 @@
 //! | `controller.rs` | the rounds of `run` |
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
 //! | `plan.rs`, `sightings.rs` | what is untracked, and what to do about it (pure) |
-//! | `lost.rs` | PeerPods whose VM is not as it should be (pure), for their controller |
+//! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
 //! | `confirm.rs` | asks the cloud and the Pod whether that is so |
 //! | `by_hand.rs` | one search that a person starts |
 //! | `snapshot.rs` | what `status` shows |
 //!
-//! The cloud is listed first and the cluster is read afterwards: a VM that is made meanwhile is not in the list. A listing that fails on
-//! any page proves nothing and changes nothing.
+//! The sweep lists the cloud first and reads the cluster afterwards, so a VM that is made meanwhile is not in the list. A listing
+//! that fails on any page proves nothing and changes nothing.
 
 #[cfg(feature = "cli")]
 mod by_hand;
@@ -45,14 +45,14 @@ pub use self::{
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };
 
-/// What the sweep may do in the cluster, beside what the PeerPod controller may do.
+/// The permissions of the sweep in the cluster, beside those of the PeerPod controller.
 pub const PERMISSIONS: &[Permission] =
     &[Permission::new("", &["namespaces"], &["get"]).named(&[CLUSTER_NAMESPACE])];
 
-/// What [`LostVms::DeletePod`] may do in the cluster besides.
+/// The further permissions that [`LostVms::DeletePod`] needs.
 pub const EVICTIONS: &[Permission] = &[Permission::new("", &["pods/eviction"], &["create"])];
 
-/// The namespace whose UID tells clusters apart.
+/// The namespace whose UID identifies a cluster.
 const CLUSTER_NAMESPACE: &str = "kube-system";
 
 /// What the sweep does.
@@ -88,7 +88,7 @@ pub struct Options {
     pub grace: Duration,
     /// What is done about Pods whose VM is lost.
     pub lost_vms: LostVms,
-    /// So much is deleted at one cloud in one interval, and so many Pods are evicted.
+    /// The most deletions at one cloud in one interval, and the most evictions of Pods.
     pub most: usize,
     /// Where it publishes what it found.
     pub published: Published,

@@ -2,13 +2,13 @@
 //!
 //! What always holds:
 //! - Nothing that a PeerPod records is a [`Finding`], whether or not the PeerPod still has its finalizer.
-//! - A VM that no PeerPod records, but that a Pod or the Pod of a PeerPod may have by its name, is [`Verdict::Spared`], whether or not
-//!   that Pod is a peer pod: the Pod may run on it. It is seen anew from when there is no such Pod. What is left of such a VM is no
-//!   finding at all.
-//! - Nothing is a finding before it was seen twice, an interval apart, and is as old as the grace says.
-//! - [`Verdict::Delete`] requires proof that it is this cluster's, a deletion that takes no user's data, and that this process, by
-//!   its own clock, has seen it for as long as [`Patience::watch`] says, which is the grace where no person looks on. The cloud's
-//!   clock may be off by any time.
+//! - A VM that no PeerPod records, but whose name fits a Pod or the Pod of a PeerPod, is [`Verdict::Spared`], whether or not that
+//!   Pod is a peer pod: the Pod may run on it. When no such Pod exists any more, it counts as seen for the first time. Leftovers
+//!   of such a VM are no finding at all.
+//! - Something is a finding only after it was seen twice, an interval apart, and is as old as the grace period.
+//! - [`Verdict::Delete`] requires proof that it is this cluster's, and a deletion that deletes no user's data. Also, this process
+//!   must have seen it, by its own clock, for as long as [`Patience::watch`] says. That is the grace period if no person watches.
+//!   The cloud's clock may be off by any time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,18 +32,18 @@ use crate::{
 pub struct Found {
     /// What it is, without its tags.
     pub listed: Listed,
-    /// What proves that it is this cluster's, if anything does.
+    /// The proof that it is this cluster's, if there is one.
     pub proof: Option<ClusterProof>,
     /// Whether its tags say that it is another cluster's.
     pub is_of_another: bool,
 }
 
-/// What a listing showed and no PeerPod records. It needs memory for what was listed alone, however many PeerPods there are.
+/// What a listing showed and no PeerPod records. Its memory depends only on the listing, not on the number of PeerPods.
 #[derive(Debug)]
 pub struct Candidates<'a> {
     cloud: &'static Cloud,
     found: Vec<&'a Found>,
-    /// By what PeerPods may record these, and whether one does.
+    /// The identifiers by which PeerPods may record these, and whether one does.
     ids: HashMap<&'a str, bool>,
     /// The stems of their names.
     stems: HashMap<&'a str, Stem>,
@@ -68,7 +68,7 @@ pub struct Candidate<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Those of a complete listing, before it is known what PeerPods record.
+    /// The candidates of a complete listing, before it is known what PeerPods record.
     pub fn of(cloud: &'static Cloud, listing: &'a [Found]) -> Self {
         let vms: HashSet<&str> = listing
             .iter()
@@ -77,7 +77,7 @@ impl<'a> Candidates<'a> {
             .collect();
         let may_be = |it: &&Found| match (&it.listed.kind, &it.listed.vm) {
             (Resource::Vm, _) => it.listed.state != PowerState::Leaving && is_pod_vm(&it.listed.name),
-            // While its VM is there, it is the VM that counts.
+            // While its VM exists, only the VM counts.
             (_, Some(VmRef::Id(vm))) => !vms.contains(&**vm),
             (_, Some(VmRef::Name(vm))) => is_pod_vm(vm) && !vms.contains(&**vm),
             (_, None) => true,
@@ -88,7 +88,7 @@ impl<'a> Candidates<'a> {
         Self { cloud, found, ids, stems }
     }
 
-    /// A PeerPod. It counts whatever cloud it names, as that may be a mistake.
+    /// A PeerPod. It counts whatever cloud it names, as the name of the cloud may be a mistake.
     pub fn track(&mut self, peerpod: &PeerPod) {
         let id = InstanceId::parse(self.cloud.name(), peerpod.instance_id());
         if let Ok(id) = &id {
@@ -138,8 +138,8 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// By what a PeerPod may record this, or the VM that it came with. Some lists know more of an identifier than a PeerPod, which has the
-/// name alone.
+/// The identifiers by which a PeerPod may record this, or the VM that it came with. Some lists have more of an identifier than a
+/// PeerPod, which has the name alone.
 fn ids(found: &Found) -> impl Iterator<Item = &str> {
     let Listed { id, name, vm, .. } = &found.listed;
     let vm = match vm {
@@ -158,7 +158,7 @@ fn pod_stem(found: &Found) -> Option<&str> {
     }
 }
 
-/// The name of the Pod that this was made for, as far as a VM's name has it.
+/// The name of the Pod that this was made for, as far as a VM's name contains it.
 pub fn pod_of(found: &Found) -> Option<&str> {
     let stem = pod_stem(found)?;
     stem.strip_prefix(crate::provider::POD_VM)?.strip_suffix('-')
@@ -184,7 +184,7 @@ pub struct Moment {
     pub by_day: Timestamp,
 }
 
-/// Something that no PeerPod records and that is old enough to be told.
+/// Something that no PeerPod records and that is old enough to be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it is.
@@ -226,7 +226,7 @@ impl Verdict {
     }
 }
 
-/// What of these is to be told and done. Notes in `sightings` what was seen.
+/// Which of these to report and to delete. Notes in `sightings` what was seen.
 pub fn findings(
     candidates: &[Candidate<'_>],
     sightings: &mut Sightings,

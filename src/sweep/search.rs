@@ -1,4 +1,4 @@
-//! What every search for untracked things reads, and what it deletes *(client required)*.
+//! What every search for untracked things reads and deletes *(client required)*.
 
 use std::time::{Duration, Instant};
 
@@ -27,10 +27,10 @@ use crate::{
     },
 };
 
-/// So many Pods are on a page of a list that has their names alone.
+/// The number of Pods on a page of a list that has their names alone.
 const NAMES: u32 = 1000;
 
-/// What the cluster had counts for so long when something is deleted.
+/// For a deletion, what was read from the cluster counts for this long.
 const FRESH: Duration = Duration::from_secs(30);
 
 /// Access to the cluster for a search.
@@ -40,7 +40,7 @@ pub(crate) struct Search {
     cluster_uid: OnceCell<String>,
 }
 
-/// What became of what was to be deleted.
+/// The results of a deletion.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// How much the cloud agreed to delete.
@@ -89,7 +89,7 @@ impl Search {
         Ok(listing)
     }
 
-    /// Spares what may be a VM of a Pod that exists, whichever runtime class it has.
+    /// Spares what may be a VM of an existing Pod, whatever its runtime class.
     pub(crate) async fn spare_pods(&self, candidates: &mut Candidates<'_>) -> Result<(), ApiError> {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
         api_call::for_each(&pods, &ListParams::default().limit(NAMES), |pod| {
@@ -113,13 +113,13 @@ impl Search {
         self.cluster_uid.get_or_try_init(read).await.ok().map(String::as_str)
     }
 
-    /// Leaves out what the PeerPods record that the API server has now.
+    /// Leaves out what PeerPods record that the API server has now.
     pub(crate) async fn track_peerpods(&self, candidates: &mut Candidates<'_>) -> Result<(), ApiError> {
         let api: Api<PeerPod> = Api::all(reading(&self.client, &PEERPOD));
         api_call::for_each(&api, &ListParams::default(), |peerpod| candidates.track(&peerpod)).await
     }
 
-    /// Deletes these, after a last look at the cluster, which the caches may have been behind, and at each of them.
+    /// Deletes these, after a last look at each of them and at the cluster, as the caches may have been behind.
     pub(crate) async fn delete(&self, target: &Target, found: Vec<Found>) -> Result<Tally, Problem> {
         let mut tally = Tally::default();
         if target.settings.common.is_developer_mode() {

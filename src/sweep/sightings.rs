@@ -28,8 +28,8 @@ impl Sightings {
         self.now.clear();
     }
 
-    /// The listing showed it. Returns when it was first seen. Another thing with the same identifier is another one, and what a Pod
-    /// may have had is seen anew without that Pod.
+    /// The listing showed it. Returns when it was first seen. A different thing with the same identifier counts as new. So does a
+    /// thing that a Pod may have had, when that Pod is gone.
     pub(super) fn saw(&mut self, Candidate { found, is_spared }: Candidate<'_>, now: Moment) -> Moment {
         let listed = &found.listed;
         let key = (listed.kind, listed.id.clone());

@@ -11,11 +11,11 @@ use super::{
 };
 use crate::provider::Resource;
 
-/// What is known of all clouds. Serialized, it is what the operator answers to `GET /sweep`.
+/// What is known of all clouds. The operator serializes it as the answer to `GET /sweep`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// Whether this process leads: one that does not knows of no cloud.
+    /// Whether this process leads. A process that does not lead knows no cloud.
     pub leads: bool,
     /// Each cloud of the settings.
     pub clouds: Vec<CloudSnapshot>,
@@ -57,7 +57,7 @@ pub struct Untracked {
     pub name: String,
     /// When it was made, or else when the operator first saw it.
     pub since: Timestamp,
-    /// The name of the Pod that it was made for, as far as the VM's name has it.
+    /// The name of the Pod that it was made for, as far as the VM's name contains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// What proves that it is this cluster's. None: nothing does.
@@ -136,10 +136,10 @@ const fn action(verdict: Verdict, mode: Mode) -> &'static str {
     }
 }
 
-/// So many of each are shown for a cloud. The metrics count all.
+/// The most of each kind that are shown for a cloud. The metrics count all.
 pub const MOST_SHOWN: usize = 1000;
 
-/// The newest [`Snapshot`], shared by the sweep and who shows it. Cheap to clone.
+/// The newest [`Snapshot`], shared by the sweep and its readers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Published(Arc<Mutex<Snapshot>>);
 
@@ -149,7 +149,7 @@ impl Published {
         self.lock().clone()
     }
 
-    /// This process leads from now on, or does not, and knows of no cloud yet.
+    /// This process begins to lead, or does not lead. It knows no cloud yet.
     pub(super) fn begin(&self, leads: bool) {
         *self.lock() = Snapshot { leads, clouds: Vec::new() };
     }

@@ -1,4 +1,4 @@
-//! Random worlds: clouds that several clusters share, seen by one of them round after round.
+//! Random worlds: clouds that several clusters share, as one of them sees them round after round.
 
 use std::{
     collections::HashSet,
@@ -126,7 +126,7 @@ impl World {
         if thing.kind == Resource::Vm { number } else { thing.of % self.things.len() }
     }
 
-    /// The name of the VM with this number, which may never have been there.
+    /// The name of the VM with this number, which may never have existed.
     fn name(&self, number: usize) -> String {
         let thing = &self.things[number];
         let stem = stem_of(&self.pods[thing.pod], NAME_LIMIT);
@@ -221,7 +221,7 @@ impl World {
         })
     }
 
-    /// Before which round a Pod may have it by its name, told in another way than the code under test tells it.
+    /// The round before which a Pod may have it by its name, computed in another way than the code under test.
     fn spared_until(&self, number: usize) -> usize {
         let stem = self.stem(number);
         let has_stem = |pod: &usize| stem == Some(self.stem_of(*pod));
@@ -230,7 +230,7 @@ impl World {
         if is_owners { ROUNDS } else { exists.unwrap_or(0) }
     }
 
-    /// The round from which on it has been seen as it is seen in this one.
+    /// The first round of the time in which it was seen as in this round.
     fn since(&self, number: usize, round: usize) -> usize {
         let (from, until) = (self.things[number].from, self.spared_until(number));
         if round < until { from } else { from.max(until) }
@@ -243,13 +243,13 @@ impl World {
         thing.kind != Resource::Vm && thing.bears != Bears::Nothing && is_shown
     }
 
-    /// Whether the name of the VM that it is, or bears, is none of cloud-api-adaptor's.
+    /// Whether the VM's name, its own or in its reference, is not one of cloud-api-adaptor's.
     fn is_odd(&self, number: usize) -> bool {
         let thing = &self.things[number];
         (thing.kind == Resource::Vm || thing.bears == Bears::Name) && self.things[self.vm_of(number)].odd
     }
 
-    /// The number of what a finding is about.
+    /// The number of the thing that a finding is about.
     fn number(finding: &Finding) -> usize {
         let id = &finding.found.listed.id;
         id.strip_prefix("i-").map_or_else(

@@ -1,11 +1,11 @@
-//! The annotation by which a second review of a Pod knows what the first one did.
+//! The annotation that tells a second review of a Pod what the first one did.
 //!
 //! ```text
 //! 2/4096/;*=4////;main=500m/2/4294967296/4294967296/;helper=////
-//! │ │    │ │    └ each container that was counted, with what it asked for: cpu request, cpu limit, memory request,
-//! │ │    │ │      memory limit, GPUs; nothing where it said nothing
-//! │ │    │ └ the same for the Pod as a whole, where it was counted
-//! └─┴────┴ what was written into the annotations: vCPUs, MiB, GPUs; nothing where nothing was
+//! │ │    │ │    └ each counted container with its demand: cpu request, cpu limit, memory request,
+//! │ │    │ │      memory limit, GPUs; empty if it has none
+//! │ │    │ └ the same for the Pod as a whole, if that was counted
+//! └─┴────┴ the values written into the annotations: vCPUs, MiB, GPUs; empty if none was written
 //! ```
 
 use std::fmt;
@@ -21,11 +21,11 @@ pub(crate) const POD: &str = "*";
 /// What was counted, and what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// The values that were written into the annotations for vCPUs, memory and GPUs. Others are the user's.
+    /// The values that the webhook wrote into the annotations for vCPUs, memory and GPUs. Other values are the user's.
     pub written: [Option<u64>; 3],
     /// What the Pod as a whole asked for, if it did.
     pub pod: Option<Demand>,
-    /// Names of containers, with what they asked for.
+    /// Names of containers, with their demands.
     pub containers: Vec<(String, Demand)>,
 }
 

@@ -43,7 +43,7 @@ const OVERDUE: Description = Description {
 /// Every metric, in the order in which they are scraped.
 pub const DESCRIPTIONS: [Description; 4] = [REVIEWS, DURATION, EXPIRY, OVERDUE];
 
-/// Upper bounds in seconds: from a review that is there at once to one that the API server no longer waits for.
+/// Upper bounds in seconds: from a review whose body is there at once to one that the API server no longer waits for.
 const BUCKETS: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.025, 0.1, 1.0, 10.0];
 
 /// Counts reviews. Cheap to clone.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Pod ─► read what its containers ask for ─► size of the VM ─► JSON patch
-//!        (those counted before: from the     (sizing)          (annotations say the size; cpu, memory and GPUs go from
-//!        marker annotation)                                     the containers; the first one asks for one VM)
+//!        (those counted before: from the     (sizing)          (annotations: the size; cpu, memory and GPUs are removed
+//!        marker annotation)                                     from the containers; the first one requests one VM)
 //! ```
 
 pub mod certificates;

@@ -16,23 +16,23 @@ use crate::api::v1alpha1::Sizing;
 use read::{Container, Containers, Metadata, Resources};
 pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
 
-/// The annotations by which cloud-api-adaptor chooses a VM: CPUs, memory in MiB, GPUs.
+/// The annotations from which cloud-api-adaptor reads the VM's size: CPUs, memory in MiB, GPUs.
 pub const ANNOTATIONS: [&str; 3] = [
     "io.katacontainers.config.hypervisor.default_vcpus",
     "io.katacontainers.config.hypervisor.default_memory",
     "io.katacontainers.config.hypervisor.default_gpus",
 ];
 
-/// What the VM gives, and the node of the Pod need not.
+/// Resources that the VM provides, so that the Pod's node need not.
 pub(crate) const MOVED: [&str; 4] = ["cpu", "memory", GPU, "ephemeral-storage"];
 
-/// The VM gives every resource whose name begins with this, too.
+/// The VM provides every resource whose name begins with this, too.
 pub(crate) const MOVED_PREFIX: &str = "hugepages-";
 
-/// What the Pod as a whole can ask for that the VM gives, besides [`MOVED_PREFIX`].
+/// Resources that the Pod as a whole can request and the VM provides, besides [`MOVED_PREFIX`].
 pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
 
-/// Where containers say what they need.
+/// The fields in which containers state their needs.
 const LISTS: [&str; 2] = ["requests", "limits"];
 
 /// How Pods are changed.
@@ -42,11 +42,11 @@ pub struct Options {
     pub runtime_class: String,
     /// The extended resource of which a peer pod asks for one.
     pub extended_resource: String,
-    /// How the size of the VM follows from the containers'.
+    /// How the containers' resources determine the size of the VM.
     pub sizing: Sizing,
 }
 
-/// What is to be done to a Pod.
+/// The changes to a Pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mutation {
     /// The changes; none for a Pod that is no peer pod, that has no containers, or that was changed before.
@@ -76,16 +76,16 @@ pub enum Problem {
     Quantity(#[from] InvalidQuantity),
 }
 
-/// The changes that make a Pod a peer pod: annotations tell the size of its VM, its containers no longer ask for what the VM
-/// gives (cpu, memory, GPUs, ephemeral storage, hugepages), and the first container asks for one of the extended resource.
+/// The changes that make a Pod a peer pod: annotations contain the size of its VM, its containers no longer request what the VM
+/// provides (cpu, memory, GPUs, ephemeral storage, hugepages), and the first container requests one of the extended resource.
 ///
-/// - Ephemeral storage and hugepages are taken away and not counted: no annotation says them.
-/// - A Pod of another runtime class, or without containers, is left as it is.
-/// - An annotation that is there and was not written here is the user's, and stays.
-/// - What was changed here before and is shown again stays as it is. What was added to it in between is counted, too:
-///   the annotation [`COUNTED`] tells the containers that were counted before. What these ask for again (the API server
-///   fills in a `LimitRange`'s defaults) is taken away and not counted.
-/// - Of the extended resource there is one in the end, whatever the Pod asked for.
+/// - Ephemeral storage and hugepages are removed and not counted, as no annotation contains them.
+/// - A Pod of another runtime class, or without containers, is not changed.
+/// - An annotation that the webhook did not write is the user's, and stays.
+/// - If the webhook changed the Pod in an earlier review, that stays. What was added in between is counted, too: the annotation
+///   [`COUNTED`] names the containers that were counted before. What these request again (the API server fills in a
+///   `LimitRange`'s defaults) is removed and not counted.
+/// - In the end the Pod requests one of the extended resource, whatever it requested before.
 /// - By [`Sizing::Sum`] the resources of the Pod as a whole are neither counted nor moved.
 pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     let containers = list_of(pod.spec.containers.as_ref());
@@ -144,8 +144,8 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     Ok(Mutation { patch: Patch(changes.operations), warnings: changes.warnings })
 }
 
-// Clients show 256 characters of a warning. Of limits and quotas a webhook sees nothing else than what is filled in, and a
-// namespace whose Pods must ask for cpu has mostly defaults, too: a warning in all others would only be in the way.
+// Clients show 256 characters of a warning. A webhook sees limits and quotas only by the values that they fill in. A namespace
+// whose Pods must request cpu usually has defaults, too: in all other namespaces a warning would only disturb.
 const REFILLED: &str = "a LimitRange added cpu or memory to containers after they became the VM's size; the webhook removed \
      them and did not count them. A LimitRange with min, max or ratio, or a ResourceQuota of cpu or \
      memory, rejects peer pods: use another namespace";
@@ -189,7 +189,7 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
     Ok(demand)
 }
 
-/// One quantity, if it is there; else what is wrong where below these resources.
+/// One quantity, if it is there; else the problem with it and its place below these resources.
 fn quantity(
     resources: Option<&Value>,
     list: &str,
@@ -228,8 +228,8 @@ impl Changes {
         self.operations.push(PatchOperation::Add(AddOperation { path, value }));
     }
 
-    /// Takes from the resources there those that move to the VM, and has them ask for one of `asks_for`. Each list is written
-    /// only if it is to be another one.
+    /// Removes the resources that move to the VM from those at `place`, and adds a request for one of `asks_for`. Each list is
+    /// written only if it changes.
     fn rid(
         &mut self,
         place: &[&str],

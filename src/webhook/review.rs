@@ -34,7 +34,7 @@ pub struct Answer {
 /// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The Pod is to be changed.
+    /// The Pod must be changed.
     Mutated,
     /// The Pod stays unchanged: it is no peer pod, or was changed before.
     Unchanged,
@@ -128,8 +128,8 @@ struct Status<'a> {
     problem: Problem<'a>,
 }
 
-/// Answers a review. Every request gets an answer: where the request's uid can be read it is an
-/// `AdmissionReview`, which refuses what is not as it should be; else a `Status` with code 400.
+/// Answers a review. Every request gets an answer: an `AdmissionReview` if the request's uid can be read, which refuses an
+/// invalid request; else a `Status` with code 400.
 pub fn review(body: &[u8], options: &Options) -> Answer {
     match serde_json::from_slice::<Review<Request>>(body) {
         Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
@@ -196,7 +196,7 @@ fn too_long() -> Answer {
     malformed(&format!("the uid of the request is longer than {MOST_UID} bytes"))
 }
 
-/// The beginning of a text. No more of it is made.
+/// The beginning of a text. No more of it is formatted.
 struct Told(String);
 
 impl Told {

@@ -1,5 +1,5 @@
-//! Serves reviews over TLS, by HTTP/1.1, which is what API servers speak to Services: by HTTP/2 all calls would go by one
-//! connection to one replica. It is not offered, as each of its connections holds as much as hundreds.
+//! Serves reviews over TLS, by HTTP/1.1, which API servers use for Services. By HTTP/2 all calls would use one connection to one
+//! replica. The webhook does not offer it, because each of its connections needs as much memory as hundreds.
 //!
 //! Every client that can reach the port may connect, so everything is bounded: connections, the time of each step, headers, the
 //! length of a body and the memory of all bodies together.
@@ -54,8 +54,8 @@ pub const PATH: &str = "/mutate-v1-pod";
 /// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
 const CONNECTIONS: usize = 160;
 
-/// How long a connection is kept without a request. API servers drop it after 90 s: if the webhook were the first to drop
-/// it, a review could be on its way already, and is not sent again.
+/// How long a connection is kept without a request. API servers drop it after 90 s. If the webhook dropped it first, a review
+/// could be on its way already, and the API server does not repeat it.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// How long a client may take to agree on TLS.
@@ -73,8 +73,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(1);
 /// How long connections may last after the stop.
 pub const LONGEST_STOP: Duration = Duration::from_secs(10);
 
-/// How long connections that are idle stay open after the stop: on one that is closed at once a request may
-/// be under way, which would be lost.
+/// How long idle connections stay open after the stop. If a connection is closed at once, a request on its way is lost.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// What all headers of a request may hold.
@@ -83,11 +82,11 @@ const MOST_HEADERS: usize = 16 * 1024;
 /// The buffer of TLS for a client that reads nothing.
 const UNSENT: usize = 16 * 1024;
 
-/// What a connection may hold: the longest message of a handshake that is not whole, what came in one go and is not read, the
-/// head of a request, its body or the answer, and what is to be sent of that.
+/// What a connection may hold: the longest message of an incomplete handshake, what arrived at once and is not read yet, the head
+/// of a request, its body or the answer, and the part of the answer that is not sent yet.
 const ROOM: usize = 64 * 1024 + 16 * 1024 + MOST_HEADERS + body::OWN + UNSENT;
 
-// What clients can make it hold while they wait is half of what its Pod may take: 160 of 144 KiB, and 8 MiB. The other half is
+// While clients wait, they can make the program hold half of what its Pod may take: 160 of 144 KiB, and 8 MiB. The other half is
 // for the program itself, and for the one review that is being read.
 const _: () = assert!(CONNECTIONS * ROOM + body::SHARED <= 32 * 1024 * 1024);
 

@@ -6,7 +6,7 @@ use operator_kit::quantity::Amount;
 /// The extended resource for GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// What a container can ask for that becomes a VM's: where it stands in the container's `resources`.
+/// The resources of a container that determine the VM's size, as fields of the container's `resources`.
 pub(crate) const FIELDS: [(&str, &str); 5] = [
     ("requests", "cpu"),
     ("limits", "cpu"),
@@ -16,13 +16,13 @@ pub(crate) const FIELDS: [(&str, &str); 5] = [
     ("requests", GPU),
 ];
 
-/// What a container, or the Pod as a whole, asks for: an amount for each of cpu request, cpu limit, memory request, memory
-/// limit and GPUs, in this order; none where it says nothing.
+/// What a container, or the Pod as a whole, requests: an amount for each of cpu request, cpu limit, memory request, memory limit
+/// and GPUs, in this order; `None` if it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand(pub [Option<Amount>; 5]);
 
 impl Demand {
-    /// The same with the requests that the API server adds where there is a limit alone, of cpu or of memory.
+    /// The same with the requests that the API server adds if there is only a limit, of cpu or of memory.
     #[must_use]
     pub(super) fn with_default_requests(self) -> Self {
         let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
@@ -31,8 +31,8 @@ impl Demand {
 }
 
 impl Demand {
-    /// What a Pod as a whole asks for by itself: without requests that the API server derived from its containers', which
-    /// it does for every resource as soon as the Pod as a whole has a limit of any. They would hide what is injected later.
+    /// What a Pod as a whole requests by itself, without requests that the API server derived from its containers. The API server
+    /// derives them for every resource as soon as the Pod as a whole has any limit. They would hide what is injected later.
     #[must_use]
     pub(super) fn without_derived_requests(self, containers: &[(Role, Self)]) -> Self {
         let derived = |request: usize| {
@@ -54,7 +54,7 @@ pub enum Role {
     Sidecar,
 }
 
-/// A VM's size; none where nothing was asked for.
+/// A VM's size; a part is `None` if it was not requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Whole CPUs.
@@ -65,15 +65,15 @@ pub struct Size {
     pub gpus: Option<u64>,
 }
 
-/// The size of the VM for these containers, init containers and sidecars in their order, and for what the Pod as a whole
-/// asks for. Amounts beyond 64 bits are as much as 64 bits with a sign can say.
+/// The size of the VM for these containers, init containers and sidecars in their order, and for the requests of the Pod as a
+/// whole. Amounts are cut to the largest signed number of 64 bits.
 ///
-/// Requests and limits are added up apart from each other. The limit counts where it is not below a request, and there is
-/// one; else the request does.
+/// Requests and limits are added up separately. If there is a limit and it is not below a request, the limit counts; else the
+/// request counts.
 ///
-/// By [`Sizing::Kubernetes`], what the Pod as a whole asks for takes the place of the containers' total.
+/// By [`Sizing::Kubernetes`], the requests of the Pod as a whole replace the containers' total.
 pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size {
-    // A limit of the Pod as a whole is its request, too, where no container says one.
+    // A limit of the Pod as a whole is its request, too, if no container has one.
     let asked = |field: usize| containers.iter().any(|(_, demand)| demand.0[field].is_some());
     let [cpu, cpu_limit, memory, memory_limit, _] = pod.0;
     let pod = [

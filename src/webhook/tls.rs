@@ -1,4 +1,4 @@
-//! Which versions of TLS and which ciphers the webhook takes, by the names that Go and Kubernetes know them by.
+//! The versions of TLS and the ciphers that the webhook accepts, by their names in Go and Kubernetes.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ const CIPHERS: [(&str, CipherSuite); 8] = [
     ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 
-/// Ciphers of TLS 1.3, which are always taken, as in Go.
+/// Ciphers of TLS 1.3, which are always accepted, as in Go.
 const TLS13_CIPHERS: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// The oldest version by Go's names, where it is not the default.
+/// The oldest version by Go's names, if it is not the default.
 const TLS13_ALONE: &str = "VersionTLS13";
 
 /// The TLS versions and ciphers that the webhook accepts. By default all that are safe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     tls13_alone: bool,
-    /// Those of TLS 1.2, by their numbers; none: all that there are.
+    /// The ciphers of TLS 1.2, by their numbers; empty: all.
     ciphers: Vec<CipherSuite>,
 }
 
@@ -51,7 +51,7 @@ pub enum TlsError {
         /// The name.
         name: String,
     },
-    /// Ciphers of TLS 1.2 are named although it is not spoken.
+    /// Ciphers of TLS 1.2 are named although that version is excluded.
     #[error("TLS_CIPHER_SUITES has no effect with TLS_MIN_VERSION=VersionTLS13: remove one of the two")]
     CiphersOfTls13,
     /// rustls refuses them.
@@ -87,7 +87,7 @@ impl TlsOptions {
         Ok(Self { tls13_alone: tls13_alone || (ciphers.is_empty() && !named.is_empty()), ciphers })
     }
 
-    /// The values of `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` that say this, each empty where the default does.
+    /// The values of `TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` for these options, each empty if it is the default.
     pub fn values(&self) -> [String; 2] {
         let min_version = if self.tls13_alone { TLS13_ALONE } else { "" };
         let name = |cipher| CIPHERS.iter().find(|(_, known)| known == cipher).map(|(name, _)| *name);

@@ -1,4 +1,4 @@
-//! The client: what can be asked of libvirt.
+//! The client and its calls to libvirt.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,17 +25,17 @@ pub struct Options {
     /// Most connections at a time that take calls, at least one. Each carries [`CALLS_PER_CONNECTION`](crate::CALLS_PER_CONNECTION)
     /// calls at a time.
     pub connections: usize,
-    /// How long a call may go unanswered before its place is given to another one. It waits on, on a connection that
-    /// takes no further calls.
+    /// How long a call may go unanswered before another call gets its place. It keeps waiting, on a connection that takes no
+    /// further calls.
     pub stalled_after: Duration,
-    /// Most calls that wait so. What stalls beyond that keeps its place.
+    /// The most calls that may wait so. Further stalled calls keep their places.
     pub stalled: usize,
-    /// The time a call has, from the moment it is made: waiting for a connection is part of it.
+    /// The time of a call, from the moment it is made, including the wait for a connection.
     pub call_timeout: Duration,
-    /// The host that is meant. A connection to any other host is not used: [`Error::OtherHost`]. `None` takes any host.
+    /// The expected host. A connection to any other host is not used: [`Error::OtherHost`]. `None` accepts any host.
     pub host: Option<Uuid>,
-    /// The time a connection has to be opened. `None`: 5 seconds, and 15 over ssh, where the host may look names up and
-    /// ask others before it lets anybody in.
+    /// The time for opening a connection. `None`: 5 seconds, and 15 over ssh, where the host may look names up and ask other
+    /// services before it accepts a client.
     pub connect_timeout: Option<Duration>,
 }
 
@@ -89,15 +89,15 @@ impl Client {
         self.call::<ConnectGetType>(()).await
     }
 
-    /// The hypervisor's version, built like [`lib_version`](Self::lib_version)'s; 0 where the driver knows none.
+    /// The hypervisor's version, built like [`lib_version`](Self::lib_version)'s; 0 if the driver knows none.
     pub async fn hypervisor_version(&self) -> Result<u64, Error> {
         self.call::<ConnectGetVersion>(()).await
     }
 
-    /// The UUID of the host, by which libvirt tells hosts apart; `None` where the driver has none, such as the test driver.
+    /// The host's UUID, which distinguishes hosts for libvirt; `None` if the driver has none, such as the test driver.
     ///
-    /// It is the mainboard's (SMBIOS) or what the daemon's configuration says (`host_uuid`, `host_uuid_source`). On a machine
-    /// that has no SMBIOS, such as s390x, and without that configuration, each start of the daemon draws another one.
+    /// It comes from the mainboard (SMBIOS) or from the daemon's configuration (`host_uuid`, `host_uuid_source`). On a machine
+    /// without SMBIOS, such as s390x, and without that configuration, each start of the daemon draws another one.
     pub async fn host_uuid(&self) -> Result<Option<Uuid>, Error> {
         Ok(host_uuid(&self.call::<ConnectGetCapabilities>(()).await?))
     }
@@ -119,7 +119,7 @@ impl Client {
         Ok(DomainState::from(state))
     }
 
-    /// Whether libvirt still knows the domain when it is off.
+    /// Whether libvirt keeps the domain's definition when it is off.
     pub async fn domain_is_persistent(&self, domain: &Domain) -> Result<bool, Error> {
         Ok(self.call::<DomainIsPersistent>((domain,)).await? != 0)
     }
@@ -129,7 +129,7 @@ impl Client {
         self.call::<DomainGetXmlDesc>((domain, 0)).await
     }
 
-    /// The same as it is when the domain is off: what [`domain_define`](Self::domain_define) takes.
+    /// The description of the domain when it is off, as [`domain_define`](Self::domain_define) takes it.
     pub async fn domain_xml_inactive(&self, domain: &Domain) -> Result<String, Error> {
         self.call::<DomainGetXmlDesc>((domain, INACTIVE)).await
     }
@@ -149,18 +149,18 @@ impl Client {
         self.call::<DomainDestroy>((domain,)).await
     }
 
-    /// Makes libvirt forget the domain, and what `flags` say with it. A driver that does not know them answers
+    /// Makes libvirt forget the domain and the things in `flags`. A driver that does not know the flags answers
     /// [`NoSupport`](crate::ErrorCode::NoSupport) or [`InvalidArg`](crate::ErrorCode::InvalidArg).
     pub async fn domain_undefine(&self, domain: &Domain, flags: UndefineFlags) -> Result<(), Error> {
         self.call::<DomainUndefineFlags>((domain, flags.0)).await
     }
 
-    /// Makes libvirt forget the domain: the call that every driver has.
+    /// Makes libvirt forget the domain. Every driver has this call.
     pub async fn domain_undefine_plain(&self, domain: &Domain) -> Result<(), Error> {
         self.call::<DomainUndefine>((domain,)).await
     }
 
-    /// Makes a pool from libvirt's pool XML and starts it. It is gone when the daemon ends.
+    /// Makes a pool from libvirt's pool XML and starts it. It disappears when the daemon ends.
     pub async fn pool_create(&self, xml: &str) -> Result<Pool, Error> {
         self.call::<StoragePoolCreateXml>((xml, 0)).await
     }
@@ -175,7 +175,7 @@ impl Client {
         self.call::<StoragePoolGetXmlDesc>((pool, 0)).await
     }
 
-    /// The volumes in the pool, as of its last refresh; not those that an access rule hides.
+    /// The volumes in the pool, as of its last refresh, without those that an access rule hides.
     pub async fn pool_volumes(&self, pool: &Pool) -> Result<Vec<Volume>, Error> {
         let (volumes, _count) = self.call::<StoragePoolListAllVolumes>((pool, 1, 0)).await?;
         Ok(volumes)
@@ -227,7 +227,7 @@ impl Client {
     }
 }
 
-/// The host's UUID, by libvirt's capabilities XML.
+/// The host's UUID, from libvirt's capabilities XML.
 pub(crate) fn host_uuid(capabilities: &str) -> Option<Uuid> {
     let (_, host) = capabilities.split_once("<host>")?;
     let (host, _) = host.split_once("</host>")?;

@@ -1,8 +1,8 @@
-//! One connection: many calls on their way at once, each reply handed to the call with its serial.
+//! One connection: many calls in flight at once. Each call gets the reply with its serial.
 //!
-//! A reader and a writer task serve a connection for as long as it exists. A call registers its serial, hands its
-//! packet to the writer and waits; the writer sends what has gathered in one write. Dropping a call's future
-//! forgets its serial, so a late reply finds nobody and is ignored.
+//! A reader and a writer task serve a connection for as long as it exists. A call registers its serial, hands its packet to the
+//! writer and waits; the writer sends all waiting packets in one write. Dropping a call's future forgets its serial, so a late
+//! reply finds no call and is ignored.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +25,7 @@ use crate::xdr;
 /// A packet on its way to the writer.
 #[derive(Debug)]
 struct Outgoing {
-    /// The call's serial; none for what is no call.
+    /// The call's serial; `None` for a packet that is no call.
     serial: Option<u32>,
     packet: Vec<u8>,
 }
@@ -37,10 +37,10 @@ const READ_BUFFER: usize = 4 * 1024;
 
 /// No authentication is asked for.
 const AUTH_NONE: i32 = 0;
-/// The daemon asks polkit about this process; the client merely says so.
+/// The daemon asks polkit about this process. The client only says that it chooses polkit.
 const AUTH_POLKIT: i32 = 2;
 
-/// An open connection. Dropped, it is closed at once and every call on it fails.
+/// An open connection. When dropped, it is closed at once and every call on it fails.
 #[derive(Debug)]
 pub(crate) struct Connection {
     waiting: Arc<Waiting>,
@@ -49,8 +49,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects to libvirt and opens the driver that the URI means; on `host`, if one is given. Tells whether the daemon asked
-    /// for no authentication. Where `open_to_all` expects that, the driver is opened without waiting to hear so.
+    /// Connects to libvirt and opens the driver that the URI names; on `host`, if one is given. Returns whether the daemon asked
+    /// for no authentication. If `open_to_all` expects that, opens the driver without waiting for the daemon's answer.
     pub(crate) async fn open(
         uri: &ConnectUri,
         host: Option<Uuid>,
@@ -94,7 +94,7 @@ impl Connection {
         Self { waiting, outgoing, tasks: [read.abort_handle(), write.abort_handle()] }
     }
 
-    /// Authenticates by one of the methods that the daemon takes; tells whether that was asked for.
+    /// Authenticates by one of the methods that the daemon accepts. Returns whether the daemon asked for authentication.
     async fn authenticate(&self, endpoint: &Endpoint, methods: &[i32]) -> Result<bool, Error> {
         if methods.is_empty() || methods.contains(&AUTH_NONE) {
             return Ok(false);
@@ -155,7 +155,7 @@ impl Drop for Connection {
     }
 }
 
-/// What to do about a daemon that asks for SASL only.
+/// What to do about a daemon that accepts only SASL.
 fn sasl_advice(endpoint: &Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Unix(_) | Endpoint::Ssh(_) => {
@@ -203,7 +203,7 @@ impl Waiting {
         if let Some(reason) = &state.closed {
             return Err(reason.clone());
         }
-        // Serials wrap after four billion calls; one that is still waited for is skipped.
+        // Serials wrap after four billion calls; a serial with a waiting call is skipped.
         let mut serial = state.last_serial.wrapping_add(1);
         while state.calls.contains_key(&serial) {
             serial = serial.wrapping_add(1);
@@ -213,12 +213,12 @@ impl Waiting {
         Ok(serial)
     }
 
-    /// Whether anybody still waits for the reply to this call.
+    /// Whether a caller still waits for the reply to this call.
     fn expects(&self, serial: u32) -> bool {
         self.lock().calls.contains_key(&serial)
     }
 
-    /// Hands a reply to its call. Nobody may be waiting: a call that was dropped leaves its reply behind.
+    /// Hands a reply to its call. The call may have been dropped, which leaves its reply behind.
     fn answer(&self, packet: Packet) -> Result<(), Error> {
         let Header { serial, procedure: got, .. } = packet.header;
         let Some(WaitingCall { procedure: called, reply }) = self.lock().calls.remove(&serial) else {
@@ -277,19 +277,19 @@ fn receive(packet: Packet, waiting: &Waiting, outgoing: &mpsc::Sender<Outgoing>)
     match (packet.header.program, packet.header.kind) {
         (packet::KEEPALIVE_PROGRAM, Kind::Message) => {
             if packet.header.procedure == packet::KEEPALIVE_PING {
-                // A full queue means that the daemon does not read: waiting for it here would stop the reader, too.
+                // A full queue means that the daemon does not read. Waiting here would stop the reader, too.
                 let _ = outgoing.try_send(Outgoing { serial: None, packet: packet::pong()? });
             }
             Ok(())
         }
         (packet::REMOTE_PROGRAM, Kind::Reply) => waiting.answer(packet),
-        // Events and streams, which come only to those who ask for them.
+        // Events and streams, which a daemon sends only to clients that ask for them.
         (packet::REMOTE_PROGRAM, Kind::Message | Kind::Stream) => Ok(()),
         _ => Err(ProtocolError::Direction.into()),
     }
 }
 
-/// Sends packets until the connection ends; those that have gathered are flushed together.
+/// Sends packets until the connection ends. Flushes all waiting packets together.
 async fn write(
     mut writer: impl AsyncWrite + Unpin,
     waiting: Arc<Waiting>,
@@ -311,7 +311,7 @@ async fn write_gathered(
 ) -> io::Result<()> {
     let mut next = Ok(first);
     while let Ok(Outgoing { serial, packet }) = next {
-        // A call that was dropped while it waited is withdrawn: its caller may no longer be allowed to make it.
+        // A call that was dropped while it waited is withdrawn, because its caller may no longer be allowed to make it.
         if serial.is_none_or(|serial| waiting.expects(serial)) {
             writer.write_all(&packet).await?;
         }

@@ -1,11 +1,11 @@
 //! A few connections, shared by all calls.
 //!
-//! libvirtd works on five of a client's calls at a time (`max_client_requests`) and leaves the rest unread in the
-//! socket, where nobody can withdraw them. So no more than five are sent on a connection, and further calls queue
-//! here, where each keeps its own deadline and can be dropped. A second connection is opened when the first is full.
+//! libvirtd works on five of a client's calls at a time (`max_client_requests`) and leaves the rest unread in the socket, where
+//! the client cannot withdraw them. So no more than five are sent on a connection, and further calls queue here, where each keeps
+//! its own deadline and can be dropped. A second connection is opened when the first is full.
 //!
-//! A call that libvirt does not answer for long stalls: it waits on, but on a connection that no further call takes, and
-//! its place goes to another. So a host some of whose machines hang still answers for the others.
+//! A call that libvirt does not answer for long has stalled. It keeps waiting, on a connection that gets no further calls, and
+//! another call gets its place. So a host with some hanging machines still answers for the others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,19 +23,19 @@ use crate::uri::{ConnectUri, Endpoint};
 /// How many calls one connection carries at a time: libvirtd's default for `max_client_requests`.
 pub const CALLS_PER_CONNECTION: usize = 5;
 
-/// How many connections are opened at a time: sshd turns newcomers away at random from the tenth on that has not yet
-/// authenticated (`MaxStartups`), and libvirtd lets the twenty-first wait (`max_anonymous_clients`).
+/// How many connections are opened at a time. With ten unauthenticated connections sshd begins to reject new ones at random
+/// (`MaxStartups`), and libvirtd makes the twenty-first wait (`max_anonymous_clients`).
 const OPENING: u32 = 8;
 
-/// How long one refusal answers for all attempts: a host that counts refusals (sshd: `PerSourcePenalties`) would soon let
-/// nobody from here in, not with good credentials either.
+/// How long one refusal answers for all attempts. A host that counts refusals (sshd: `PerSourcePenalties`) would soon reject
+/// every client from here, even one with good credentials.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// [`Options::connect_timeout`] unless told otherwise.
+/// The default of [`Options::connect_timeout`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SSH_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// An attempt to connect, and what came of it once it has ended.
+/// An attempt to connect, and its outcome once it has ended.
 type Attempt = watch::Receiver<Option<Result<Arc<Connection>, Error>>>;
 
 /// The connections of a client.
@@ -45,9 +45,9 @@ pub(crate) struct Connections {
     connect_timeout: Duration,
     /// The one host that is meant, if any.
     host: Option<Uuid>,
-    /// As many as all slots have room for, so whoever has one finds a slot with room.
+    /// As many as all slots have room for, so a call with a permit finds a slot with room.
     permits: Semaphore,
-    /// As many more may have stalled. What stalls beyond that keeps its place.
+    /// As many more may have stalled. Further stalled calls keep their places.
     stalled: Semaphore,
     opening: Arc<Opening>,
     slots: Mutex<Box<[Slot]>>,
@@ -63,7 +63,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// The attempt, if it is under way or its connection is open.
+    /// The attempt, if it is in progress or its connection is open.
     fn live(&self) -> Option<&Attempt> {
         self.attempt.as_ref().filter(|attempt| match &*attempt.borrow() {
             None => attempt.has_changed().is_ok(),
@@ -126,7 +126,7 @@ impl Connections {
         let (outcome, attempt) = watch::channel(None);
         let (uri, limit, opening) = (self.uri.clone(), self.connect_timeout, self.opening.clone());
         let host = self.host;
-        // A task of its own: the call that happens to be first may be dropped, others wait for the same outcome.
+        // In a task of its own: the first call may be dropped while others wait for the same outcome.
         tokio::spawn(async move {
             outcome.send_replace(Some(opening.open(&uri, host, limit).await.map(Arc::new)));
         });
@@ -134,7 +134,7 @@ impl Connections {
         attempt
     }
 
-    /// Fails every further call, and says goodbye on the connections that are open.
+    /// Fails every further call, and closes the open connections in order.
     pub(crate) async fn close(&self) {
         self.permits.close();
         let connections: Vec<_> = self
@@ -146,7 +146,7 @@ impl Connections {
                 connection
             })
             .collect();
-        // The daemon lets go of a client that merely hangs up, too: a goodbye that fails costs nothing.
+        // The daemon also releases a client that merely hangs up, so a failure here does no harm.
         let _ = timeout(self.connect_timeout, async {
             for connection in connections {
                 let _ = connection.close().await;
@@ -156,13 +156,13 @@ impl Connections {
     }
 }
 
-/// Opens connections, not too many at a time, and not again and again where nobody is let in.
+/// Opens connections: only some at a time, and not again and again after a refusal.
 #[derive(Debug)]
 struct Opening {
     turns: Semaphore,
-    /// How the last attempt was refused, and when; none if it was not.
+    /// How the last attempt was refused, and when; `None` if it was not.
     refused: Mutex<Option<(Instant, Error)>>,
-    /// Whether the daemon asked the last one for no authentication.
+    /// Whether the daemon asked for no authentication in the last attempt.
     open_to_all: AtomicBool,
 }
 
@@ -178,9 +178,9 @@ impl Default for Opening {
 
 impl Opening {
     async fn open(&self, uri: &ConnectUri, host: Option<Uuid>, limit: Duration) -> Result<Connection, Error> {
-        // After a refusal one alone tries whether things are better.
+        // After a refusal, one attempt alone tries again.
         let turns = if self.refused().is_some() { OPENING } else { 1 };
-        // The semaphore is never closed, so this waits or succeeds; whoever is before it has a deadline.
+        // The semaphore is never closed, so this waits or succeeds. The attempts before it have deadlines.
         let _turn = self.turns.acquire_many(turns).await;
         if let Some((at, refusal)) = &*self.refused()
             && at.elapsed() < REFUSED_FOR
@@ -220,26 +220,25 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The open connection of this place; opened, or opened again, if need be.
+    /// The open connection of this place. Opens it, or opens it again, if needed.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Error> {
         let mut attempt = self.connections.attempt(self.index);
         let outcome = attempt.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         outcome.unwrap_or_else(|| Err(Error::Disconnected("connecting was cut short".to_owned())))
     }
 
-    /// The call of this place has stalled: its place is for others. `Err` if too many have stalled already; then it
-    /// keeps its place.
+    /// The call of this place has stalled, so other calls get the place. `Err` if too many have stalled already; then it keeps
+    /// its place.
     ///
-    /// No further call is sent on its connection, which may be dead: nothing but time tells. The next call opens another,
-    /// whose opening shows whether the daemon lives. Calls that are still waiting on this one keep it until they are
-    /// through.
+    /// No further call is sent on its connection, which may be dead: only time shows that. The next call opens another one, which
+    /// shows whether the daemon lives. Calls that still wait on this connection keep it until they have ended.
     pub(crate) fn stall(self, connection: &Arc<Connection>) -> Result<Stalled<'a>, Self> {
         let Ok(permit) = self.connections.stalled.try_acquire() else { return Err(self) };
         self.retire(connection);
         Ok(Stalled { _permit: permit })
     }
 
-    /// Sends no further call on a connection that left one unanswered.
+    /// Sends no further calls on a connection that left one unanswered.
     pub(crate) fn retire(&self, connection: &Arc<Connection>) {
         let slot = &mut self.connections.lock()[self.index];
         if slot.connection().is_some_and(|current| Arc::ptr_eq(&current, connection)) {

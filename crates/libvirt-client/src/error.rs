@@ -1,4 +1,4 @@
-//! What can go wrong, for people and for programs.
+//! The errors, for people and for programs.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,10 @@ use crate::xdr::{Decode, Decoder, XdrError};
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
 pub enum Error {
-    /// libvirt did what was asked for and says no.
+    /// libvirt received the call and refused it.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// No connection could be opened. Nothing was asked.
+    /// No connection could be opened. No call was sent.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection was lost while the call was on its way: whether it took effect is unknown.
@@ -33,8 +33,8 @@ pub enum Error {
     /// The peer sent something that is not libvirt's protocol, or a value is too large for it.
     #[error("libvirt's protocol was not followed: {0}; is the socket really libvirt's?")]
     Protocol(#[from] ProtocolError),
-    /// One side cannot or does not prove to the other who it is: libvirt wants an authentication that is not spoken
-    /// here or refused one, what proves it is missing, or the server is not the one that is known.
+    /// One side cannot or does not prove its identity to the other: libvirt wants an authentication that this client does not
+    /// support, or refused one; the proof is missing; or the server is not the known one.
     #[error("cannot authenticate with libvirt: {0}")]
     Auth(String),
     /// The address leads to another host than the one that is meant ([`Options::host`](crate::Options::host)). Nothing was
@@ -70,7 +70,7 @@ impl From<XdrError> for Error {
 }
 
 impl Error {
-    /// libvirt's code, if it was libvirt that said no.
+    /// libvirt's code, if libvirt itself refused the call.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Remote(error) => Some(error.code),
@@ -173,7 +173,7 @@ error_codes! {
     ConfigUnsupported = 67,
     /// Something inside libvirt took too long, a lock for instance.
     OperationTimeout = 68,
-    /// An argument or a flag is not known to this libvirt.
+    /// This libvirt does not know an argument or a flag.
     ArgumentUnsupported = 74,
     /// The operation was aborted.
     OperationAborted = 78,
@@ -181,13 +181,13 @@ error_codes! {
     AuthCancelled = 79,
     /// The driver or the host cannot do it.
     OperationUnsupported = 84,
-    /// Somebody else is using the object.
+    /// Another program is using the object.
     ResourceBusy = 87,
     /// An access rule forbids it.
     AccessDenied = 88,
     /// The storage volume exists already.
     StorageVolumeExist = 90,
-    /// Nobody is there to authenticate with.
+    /// There is no agent to authenticate with.
     AuthUnavailable = 94,
 }
 
@@ -218,7 +218,7 @@ pub enum ConnectFailure {
     /// The operating system refused.
     #[error(transparent)]
     Io(Arc<io::Error>),
-    /// Somebody may be there, but did not speak in time.
+    /// A daemon may be there, but it did not answer in time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
 }

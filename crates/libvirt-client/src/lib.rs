@@ -32,21 +32,21 @@
 //! # Guarantees
 //!
 //! - Every call ends within [`Options::call_timeout`], waiting for a connection included.
-//! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further
-//!   calls; the next one opens another, so a daemon that hangs is found when that is not answered within
-//!   [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure.
-//!   [`Error::Auth`] of an attempt answers for all calls of the next 10 seconds.
-//! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] nothing was
-//!   asked; after [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
-//! - A call whose future is dropped leaves nothing behind here. The daemon may still carry it out.
-//! - Whatever a peer sends, there is no panic, and no more memory is taken than bytes came in.
+//! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further calls; the next
+//!   call opens another. So a daemon that hangs is detected when it does not answer that within [`Options::connect_timeout`]. All
+//!   calls that wait for a connection share one attempt, and its failure. [`Error::Auth`] of an attempt answers for all calls of
+//!   the next 10 seconds.
+//! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] no call was sent; after
+//!   [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
+//! - Dropping a call's future leaves nothing behind here. The daemon may still carry the call out.
+//! - Whatever a peer sends, the client does not panic, and takes no more memory than bytes arrived.
 //!
 //! # Caveats
 //!
-//! - Of libvirt's authentications there are none and polkit's, not SASL. [`ConnectUri`] lists the transports.
-//! - The daemon's keepalive questions are answered, but not asked for: the system reports the end of a daemon on
-//!   this machine at once, and timeouts find one that hangs, or a host that is gone.
-//! - `test:///default` lives in the daemon while at least one connection to it is open.
+//! - The client supports daemons without authentication and with polkit's, not with SASL. [`ConnectUri`] lists the transports.
+//! - The client answers the daemon's keepalive messages, and sends none. The system reports the end of a daemon on this machine
+//!   at once, and timeouts detect a daemon that hangs, or a host that is gone.
+//! - `test:///default` exists in the daemon while at least one connection to it is open.
 
 mod client;
 mod connection;

@@ -1,4 +1,4 @@
-//! What libvirt manages, as it is named on the wire.
+//! What libvirt manages, as the protocol names it.
 
 use std::ops::BitOr;
 
@@ -11,7 +11,7 @@ use crate::xdr::{Decode, Decoder, Encode, XdrError};
 pub struct Domain {
     /// Unique on the host at any one time.
     pub name: String,
-    /// What identifies it for good; libvirt looks a domain up by this.
+    /// Identifies it for good. libvirt looks a domain up by this.
     pub uuid: Uuid,
     /// A number while it runs, -1 while it does not.
     pub id: i32,
@@ -63,7 +63,7 @@ pub struct Volume {
     pub pool: String,
     /// Unique in its pool.
     pub name: String,
-    /// Unique on the host; its path, where it is a file.
+    /// Unique on the host. For a file it is the path.
     pub key: String,
 }
 
@@ -122,7 +122,7 @@ impl From<i32> for DomainState {
     }
 }
 
-/// What goes together with a domain's definition: `virDomainUndefineFlagsValues`. Combined with `|`.
+/// What libvirt deletes with a domain's definition: `virDomainUndefineFlagsValues`. Combined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UndefineFlags(pub(crate) u32);
 
@@ -131,7 +131,7 @@ impl UndefineFlags {
     pub const MANAGED_SAVE: Self = Self(1);
     /// What libvirt knows of its snapshots.
     pub const SNAPSHOTS_METADATA: Self = Self(2);
-    /// Its UEFI variables. Without this or [`Self::KEEP_NVRAM`] a domain that has them is not undefined.
+    /// Its UEFI variables. Without this or [`Self::KEEP_NVRAM`], a domain with UEFI variables is not undefined.
     pub const NVRAM: Self = Self(4);
     /// Not its UEFI variables: they stay on disk.
     pub const KEEP_NVRAM: Self = Self(8);

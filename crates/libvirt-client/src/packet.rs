@@ -7,13 +7,13 @@ use crate::xdr::{Decode, Decoder, Encode, XdrError};
 
 /// The program of hypervisor calls.
 pub(crate) const REMOTE_PROGRAM: u32 = 0x2000_8086;
-/// The program that tells a silent peer from a dead one.
+/// The program for keepalive messages, which distinguish a silent peer from a dead one.
 pub(crate) const KEEPALIVE_PROGRAM: u32 = 0x6b65_6570;
 /// Keepalive's question.
 pub(crate) const KEEPALIVE_PING: i32 = 1;
 /// Keepalive's answer.
 pub(crate) const KEEPALIVE_PONG: i32 = 2;
-/// Both programs are at their first version, and have been since they exist.
+/// Both programs have always been at their first version.
 const PROGRAM_VERSION: u32 = 1;
 
 /// The largest packet that libvirt sends or accepts, its length field included.
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// How a call went.
+/// The status of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok,
@@ -75,7 +75,7 @@ impl Status {
     }
 }
 
-/// What stands in front of every payload.
+/// The header in front of every payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) program: u32,
@@ -114,7 +114,7 @@ impl Header {
     }
 }
 
-/// A call that is ready to be sent but for its serial.
+/// A call, complete except for its serial.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) procedure: i32,
@@ -144,7 +144,7 @@ pub(crate) fn pong() -> Result<Vec<u8>, Error> {
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) header: Header,
-    /// Header and payload as they came: the payload is not copied out.
+    /// Header and payload as they arrived: the payload is not copied out.
     bytes: Vec<u8>,
 }
 
@@ -160,7 +160,7 @@ impl Packet {
         &self.bytes[HEADER_SIZE..]
     }
 
-    /// Reads one packet. Memory is taken as bytes come in, never for what a length merely announces.
+    /// Reads one packet. It takes memory as bytes arrive, never for an announced length.
     pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> Result<Self, Error> {
         let mut length = [0; LENGTH_SIZE];
         reader.read_exact(&mut length).await?;

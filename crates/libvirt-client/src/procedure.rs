@@ -1,4 +1,4 @@
-//! The calls: their numbers, what goes in, what comes out.
+//! The calls: their numbers, arguments and results.
 
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ pub(crate) trait Procedure {
     const NUMBER: i32;
     /// Its name in the program, for messages.
     const NAME: &'static str;
-    /// What goes in, field by field.
+    /// The arguments, field by field.
     type Arguments<'a>: Encode;
     /// What comes out, field by field.
     type Result: Decode;

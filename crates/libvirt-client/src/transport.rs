@@ -9,10 +9,10 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::error::{ConnectError, Error};
 use crate::uri::{Endpoint, Server};
 
-/// Packets that gather go in one write of up to this many bytes.
+/// Packets that wait are sent in one write of up to this many bytes.
 const WRITE_BUFFER: usize = 4 * 1024;
 
-/// What a connection runs over. Each packet comes in a write of its own, and a flush when no more have gathered.
+/// The stream of a connection. Each packet is one write, and a flush follows when no more packets wait.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -27,7 +27,7 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Erro
         Endpoint::Tcp(server) => Ok(gathering(tcp(endpoint, server).await?)),
         Endpoint::Tls(tls) => {
             let stream = tcp(endpoint, &tls.server).await?;
-            // A record for each packet: libvirtd would leave a second one in a record unread until another comes.
+            // One record for each packet: libvirtd would leave a second packet in a record unread until another record arrives.
             Ok(Box::new(tls::connect(endpoint, tls, stream).await?))
         }
         Endpoint::Ssh(ssh) => {

@@ -38,8 +38,8 @@ const TLS_PORT: u16 = 16514;
 /// Parameters of every transport:
 ///
 /// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
-/// - A parameter that libvirt gives to other transports only is ignored, as libvirt does. One that no transport has
-///   libvirt passes on to the driver. Here it is an error: it is a typing error far more often than it is meant.
+/// - A parameter that libvirt gives to other transports only is ignored, as libvirt does. libvirt passes a parameter that no
+///   transport has on to the driver. Here it is an error, because it usually is a typing error.
 ///
 /// Parameters that say which socket:
 ///
@@ -50,7 +50,7 @@ const TLS_PORT: u16 = 16514;
 ///
 ///   With ssh they are looked for on the host, in `/var/run/libvirt`.
 ///
-/// Parameters of ssh. It is spoken by this client itself, without `ssh_config`, and all of its transports are the same.
+/// Parameters of ssh. The client implements ssh itself, without `ssh_config`, and all of its transports are the same.
 /// The user is the URI's, or the one who runs this process.
 ///
 /// - `keyfile=PATH` is the private key. Otherwise `id_ed25519`, `id_ecdsa` and `id_rsa` in `~/.ssh` are tried; for root
@@ -58,26 +58,26 @@ const TLS_PORT: u16 = 16514;
 ///   `privkey`; `no_tty` changes nothing; `command` is refused, as no ssh program is started.
 /// - `known_hosts=PATH` has the keys of hosts, otherwise `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. No file is
 ///   written to.
-/// - `no_verify=1` and `known_hosts_verify=auto` trust a host of which no key is known, each time; one that has another
-///   key than the known one is refused. `known_hosts_verify=ignore` trusts any host. The latter parameter wins.
-/// - The host's sshd connects to the socket, and where it does not, `virt-ssh-helper` or `nc -U` is started there.
-///   With `proxy=native` only the first is, with `proxy=netcat` or `netcat=PROGRAM` only the second.
+/// - `no_verify=1` and `known_hosts_verify=auto` trust a host without a known key, each time. They refuse a host whose key
+///   differs from the known one. `known_hosts_verify=ignore` trusts any host. The latter parameter wins.
+/// - The host's sshd connects to the socket. If it does not, `virt-ssh-helper` or `nc -U` is started there. With `proxy=native`
+///   only the first is started, with `proxy=netcat` or `netcat=PROGRAM` only the second.
 ///
 /// Parameters of TLS:
 ///
 /// - `pkipath=FOLDER` has the files `cacert.pem`, `clientcert.pem`, `clientkey.pem` and, if wanted, `cacrl.pem`.
 ///   Otherwise they are where libvirt documents them: in `~/.pki/libvirt`, and those that are not there in
 ///   `/etc/pki/CA` and `/etc/pki/libvirt`. They are read anew for each connection.
-/// - `no_verify=1` takes any server for the right one. Otherwise its certificate must come from the authority and
-///   have the URI's host in its subjectAltName.
-/// - `tls_priority` is refused: what it says is said to `GnuTLS`, and leaving it out may be less safe than what it asks.
+/// - `no_verify=1` trusts any server. Otherwise the authority must have signed its certificate, which must have the URI's host in
+///   its subjectAltName.
+/// - `tls_priority` is refused: it is in the language of `GnuTLS`, and ignoring it may be less safe than what it requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectUri {
-    /// As it was written. Nothing in it is secret: a URI with a password is not accepted.
+    /// As it was written. It contains no secret: a URI with a password is not accepted.
     text: String,
     /// The driver and the path in it.
     opened: (String, String),
-    /// What the daemon is asked to open; none leaves the choice to it.
+    /// The URI that the daemon opens; `None` lets the daemon choose.
     driver: Option<String>,
     endpoint: Endpoint,
 }
@@ -130,7 +130,7 @@ impl ConnectUri {
         self.driver.as_deref()
     }
 
-    /// The path of the socket on this machine, as of now; none for the other transports.
+    /// The path of the socket on this machine, as of now; `None` for the other transports.
     pub fn socket(&self) -> Option<PathBuf> {
         match &self.endpoint {
             Endpoint::Unix(socket) => Some(socket.path()),
@@ -138,13 +138,13 @@ impl ConnectUri {
         }
     }
 
-    /// Which daemon and driver is meant, as a URI: without user and credentials, and without how one gets in there. Two URIs
-    /// of one address lead to the same place. Two addresses that differ may do so, too, by two transports for instance.
+    /// The daemon and the driver as a URI, without user, credentials and how to log in there. Two URIs with the same address lead
+    /// to the same place. Two different addresses may do so, too, for instance by two transports.
     pub fn address(&self) -> String {
         let socket = |path: &Path| format!("?socket={}", parameters::escape(&path.to_string_lossy()));
         let (transport, server, socket) = match &self.endpoint {
             Endpoint::Unix(Socket::Path(path)) => ("unix", String::new(), socket(path)),
-            // Which one it is may change from one moment to the next.
+            // Which socket exists may change from one moment to the next.
             Endpoint::Unix(Socket::Default { .. }) => ("unix", String::new(), String::new()),
             Endpoint::Tcp(server) => ("tcp", server.to_string(), String::new()),
             Endpoint::Tls(tls) => ("tls", tls.server.to_string(), String::new()),
@@ -160,7 +160,7 @@ impl ConnectUri {
         format!("{text}{sign}name={}", parameters::escape(name))
     }
 
-    /// The same place, reached by the user, the keys and the trust of another URI where that has the same transport.
+    /// The same place, reached with the user, the keys and the trust of another URI, if that has the same transport.
     #[must_use]
     pub fn reached_as(mut self, other: &Self) -> Self {
         match (&mut self.endpoint, &other.endpoint) {
@@ -197,7 +197,7 @@ impl FromStr for ConnectUri {
         if !is_name(driver) || !transport.is_none_or(is_name) || text.contains('#') {
             return Err(UriError::Shape);
         }
-        // libvirt takes a host without a transport for TLS.
+        // For libvirt a host without a transport means TLS.
         let transport = transport.unwrap_or(if authority.is_empty() { "unix" } else { "tls" });
         let authority = Authority::parse(authority)?;
         let parameters = Parameters::parse(query)?;
@@ -280,7 +280,7 @@ impl Authority {
         Ok(Self { user, host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
 
-    /// The server; libvirt takes one without a name for this machine.
+    /// The server. For libvirt a server without a name is this machine.
     fn server(&self, port: u16) -> Server {
         let host = self.host.clone().unwrap_or_else(|| "localhost".to_owned());
         Server { host, port: self.port.unwrap_or(port) }

@@ -1,7 +1,7 @@
 //! External Data Representation (RFC 4506), the part of it that libvirt's protocol uses.
 //!
-//! Everything is big-endian and padded to four bytes. The decoder trusts nothing: a length is compared with the
-//! bytes that are there before anything is allocated for it.
+//! Everything is big-endian and padded to four bytes. The decoder trusts no input: it compares a length with the bytes that are
+//! there before it allocates anything for it.
 
 use thiserror::Error;
 use uuid::Uuid;
@@ -198,7 +198,7 @@ impl<T: Decode> Decode for Vec<T> {
         if needed > input.left() {
             return Err(XdrError::Truncated { needed, left: input.left() });
         }
-        // Grown as elements are found: one in memory is larger than the smallest one on the wire.
+        // Grown as elements are found, because an element in memory is larger than the smallest one in the protocol.
         let mut values = Vec::new();
         for _ in 0..count {
             values.push(T::decode(input)?);

@@ -76,7 +76,7 @@ fn client(uri: &str) -> Client {
     Client::new(uri.parse().unwrap(), Options::default())
 }
 
-/// Calls, and gives the authentication's failure.
+/// Makes a call, and returns the authentication's failure.
 async fn refusal(uri: &str) -> String {
     let error = client(uri).lib_version().await.unwrap_err();
     assert!(matches!(error, Error::Auth(_)), "{uri}: {error}");
@@ -86,7 +86,7 @@ async fn refusal(uri: &str) -> String {
 #[tokio::test]
 async fn a_domain_is_found_through_a_forwarded_socket() {
     let host = Host::start("MaxSessions 0").await;
-    // No session may be opened, so it is sshd that connects.
+    // No session may be opened, so sshd itself connects.
     host.works(&host.uri("")).await;
     host.works(&host.uri(&format!("&socket={}", host.socket().display()))).await;
     let error = client(&host.uri("&socket=/nowhere")).lib_version().await.unwrap_err();
@@ -134,7 +134,7 @@ async fn a_host_must_show_a_key_that_is_known() {
         let parameters = format!("keyfile={}&known_hosts={}{more}", key.display(), known.display());
         host.bare_uri("ssh", &parameters)
     };
-    // Whichever kind is known is the one that is asked for.
+    // The client asks for whichever kind of key is known.
     for kind in ["ed25519", "ecdsa", "rsa"] {
         client(&uri(&host.sshd.known_hosts(kind).unwrap(), "")).lib_version().await.unwrap();
     }

@@ -27,7 +27,7 @@ impl Host {
         Client::new(uri.parse().unwrap(), Options::default())
     }
 
-    /// Calls, and gives the authentication's failure.
+    /// Makes a call, and returns the authentication's failure.
     async fn refusal(&self, pki: &Path, parameters: &str) -> String {
         let error = self.client(pki, parameters).lib_version().await.unwrap_err();
         assert!(matches!(error, Error::Auth(_)), "{error}");
@@ -92,7 +92,7 @@ async fn a_server_whose_certificate_was_revoked_is_refused() {
 async fn a_server_under_another_name_is_refused_unless_nothing_is_verified() {
     let host = Host::start().await;
     let pki = host.listener.pki.display();
-    // A relay at an address that the certificate is not made out to.
+    // A relay at an address that is not in the certificate.
     let relay = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let uri = format!("test+tls://{}/default?pkipath={pki}", relay.local_addr().unwrap());
     let server = (host.listener.address, 16514);

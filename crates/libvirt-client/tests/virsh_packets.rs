@@ -1,6 +1,6 @@
 //! Every packet of the client is one that virsh sends for the same work, byte by byte.
 //!
-//! Both do the same to a fresh daemon each, through a relay that keeps what the client sends. What differs by nature:
+//! Both do the same to a fresh daemon each, through a relay that records what the client sends. The known differences:
 //!
 //! - the serials; and that virsh looks objects up before each command, asks for features and registers for events;
 //! - `CONNECT_LIST_ALL_DOMAINS`: virsh asks for active and inactive ones (flags 3), the client sets no filter (flags
@@ -117,7 +117,7 @@ async fn the_clients_packets_are_virshs() {
     }
     procedures.sort_unstable();
     procedures.dedup();
-    // Every procedure that the client has, save polkit's, which this daemon does not ask for.
+    // Every procedure of the client, except polkit's, which this daemon does not ask for.
     assert_eq!(
         procedures,
         [1, 2, 3, 4, 7, 9, 11, 12, 14, 24, 35, 66, 76, 84, 88, 93, 94, 95, 97, 151, 157, 212, 231, 273, 282]
@@ -161,7 +161,7 @@ impl std::fmt::Debug for Packet {
     }
 }
 
-/// A fresh daemon, and a socket in front of it that keeps what clients send.
+/// A fresh daemon, and a socket in front of it that records what clients send.
 struct Relay {
     _libvirtd: Libvirtd,
     dir: TempDir,

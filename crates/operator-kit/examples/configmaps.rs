@@ -1,4 +1,4 @@
-//! Labels each ConfigMap that has the label `example.com/count` with the number of its keys. Of several replicas one acts.
+//! Labels each ConfigMap that has the label `example.com/count` with the number of its keys. Of several replicas, one acts.
 
 use std::{collections::BTreeMap, convert::Infallible, error::Error, future::ready, sync::Arc};
 

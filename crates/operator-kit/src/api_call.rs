@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Message;
 
-/// The client itself retries for minutes where an API server is overloaded; a reconcile does not wait for that.
+/// The client itself retries for minutes if an API server is overloaded. A reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Why a call to the API server failed.
@@ -28,7 +28,7 @@ pub enum ApiError {
     TimedOut,
 }
 
-/// What it answered, without all that comes with it.
+/// Its answer, as a short text.
 fn text(problem: &kube::Error) -> String {
     match problem {
         kube::Error::Api(status) if is_unknown_kind(status) => {
@@ -39,14 +39,14 @@ fn text(problem: &kube::Error) -> String {
     }
 }
 
-/// Whether an answer means that the API server serves no such kind. That of an object or a namespace that is absent is a
+/// Whether an answer means that the API server does not serve this kind. The answer about an absent object or namespace is a
 /// `Status` with a reason, and that of a proxy has another text.
 pub(crate) fn is_unknown_kind(status: &Status) -> bool {
     status.code == 404 && status.reason != "NotFound" && status.message == "404 page not found"
 }
 
 impl ApiError {
-    /// The text in both versions. What the API server says names objects of other namespaces, and its own address.
+    /// The text in both versions. The API server's texts name objects of other namespaces, and its own address.
     pub fn message(&self) -> Message {
         let public = match self {
             Self::Failed(kube::Error::Api(status)) => {
@@ -60,7 +60,7 @@ impl ApiError {
         Message::new(public, self.to_string())
     }
 
-    /// The call's own error, where it ended.
+    /// The call's own error, if it ended.
     pub fn cause(&self) -> Option<&kube::Error> {
         match self {
             Self::Failed(problem) => Some(problem),
@@ -68,23 +68,23 @@ impl ApiError {
         }
     }
 
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if there was an answer.
     pub fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 
-    /// Whether the API server says that the object of this name does not exist. A 404 alone does not: it may be a proxy's, or
-    /// that of an API server without the definition.
+    /// Whether the API server says that the object of this name does not exist. A 404 alone does not say so: it may come from a
+    /// proxy, or from an API server without the CRD.
     pub fn is_absence_of(&self, name: &str) -> bool {
         self.status().is_some_and(|status| is_absence(status, name))
     }
 
-    /// Whether the API server says that the object of this name does not exist, or is not as the request has it.
+    /// Whether the API server says that the object of this name does not exist, or differs from the precondition of the request.
     pub fn is_gone_or_changed(&self, name: &str) -> bool {
         self.is_absence_of(name) || self.code() == Some(409)
     }
 
-    /// Whether nothing can be made in the namespace because it is being deleted.
+    /// Whether nothing can be created in the namespace because it is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
         self.causes().iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
@@ -95,7 +95,7 @@ impl ApiError {
         self.code() == Some(422) && self.causes().is_empty()
     }
 
-    /// What the API server says of an object that it takes for invalid.
+    /// The API server's text about an object that it rejects as invalid.
     pub fn invalid(&self) -> Option<&str> {
         self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
     }
@@ -123,7 +123,7 @@ pub fn is_absence(status: &Status, name: &str) -> bool {
     status.reason == NOT_FOUND && status.details.as_ref().is_some_and(|details| details.name == name)
 }
 
-/// The object of this name, `None` where it does not exist. `Api::get_opt` takes any 404 for that.
+/// The object of this name; `None` if it does not exist. `Api::get_opt` takes any 404 for that.
 pub async fn get_opt<K>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,
@@ -135,7 +135,8 @@ where
     }
 }
 
-/// Whether API servers have objects of this kind: by what they say that they serve, as their 404 to a list is a proxy's, too.
+/// Whether API servers have objects of this kind. It asks for the served resources, because a 404 to a list may come from a
+/// proxy.
 pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
     let (group, version) = (K::group(&()), K::api_version(&()));
     let groups = client.list_api_groups().await?.groups;
@@ -147,15 +148,15 @@ pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::
     Ok(resources.iter().any(|it| it.name == K::plural(&())))
 }
 
-/// Waits for a call no longer than the deadline.
+/// Waits for a call until the deadline at most.
 pub async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
 }
 
-/// How many objects one page of a list brings, unless the parameters have another limit.
+/// The number of objects on one page of a list, unless the parameters have another limit.
 const PAGE: u32 = 100;
 
-/// Takes every object of a list that may be long, page by page: there are never more in memory than those of one.
+/// Yields every object of a list that may be long, page by page. It never holds more than one page in memory.
 pub async fn for_each<K>(api: &Api<K>, params: &ListParams, mut take: impl FnMut(K)) -> Result<(), ApiError>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,

@@ -1,4 +1,5 @@
-//! Makes an object as wanted *(client required)*: by one server-side apply if that would change it, and else by no write.
+//! Makes an object as wanted *(client required)*: by one server-side apply if that would change it, and otherwise without a
+//! write.
 
 use std::fmt::Debug;
 
@@ -22,12 +23,12 @@ pub enum Applied {
     AsWanted,
     /// It was written.
     Written,
-    /// Another program made an object of this name. It stays as it is.
+    /// Another program created an object of this name. It stays unchanged.
     Foreign,
 }
 
-/// Makes an object as wanted, whoever changed it since. `manager` is the field manager: an object that it never wrote is another
-/// program's.
+/// Makes an object as wanted, whatever program changed it since. `manager` is the field manager. An object that it never wrote
+/// belongs to another program.
 pub async fn apply<K>(api: &Api<K>, wanted: &K, manager: &str) -> Result<Applied, ApiError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,

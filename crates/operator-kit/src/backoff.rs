@@ -1,4 +1,4 @@
-//! Exponential backoff with jitter, for each object on its own.
+//! Exponential backoff with jitter, for each object separately.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,9 +13,9 @@ pub const CAP: Duration = Duration::from_secs(300);
 
 /// How long to wait after the `failures`th failure in a row, counted from 1.
 ///
-/// The longest delay doubles with every failure from `base` to `cap`. The delay is drawn evenly between half of `base`
-/// and that ("full jitter") by `draw`, a random number from 0 to 1: what failed together, as in an outage, comes back spread
-/// out, and never at once.
+/// The longest delay doubles with every failure from `base` to `cap`. `draw`, a random number from 0 to 1, chooses the delay
+/// evenly between half of `base` and the longest delay ("full jitter"). So objects that failed together, as in an outage, are
+/// retried at different times, and never at once.
 pub fn delay(base: Duration, cap: Duration, failures: u32, draw: f64) -> Duration {
     let doublings = 2_u32.saturating_pow(failures.saturating_sub(1));
     let longest = base.saturating_mul(doublings).min(cap);
@@ -61,7 +61,7 @@ impl<K> Backoff<K> {
         self
     }
 
-    /// A random time of at most `longest`, to spread out what has to wait for the same time.
+    /// A random time of at most `longest`, to spread out what waits for the same time.
     pub fn jitter(&self, longest: Duration) -> Duration {
         longest.mul_f64(self.table().random.f64())
     }
@@ -90,12 +90,12 @@ impl<K: Eq + Hash + Clone> Backoff<K> {
     pub fn succeeded(&self, key: &K) {
         let mut table = self.table();
         if table.failures.remove(key).is_some() && table.failures.is_empty() {
-            // After an outage the room that thousands of failing objects took is given back.
+            // After an outage, give back the memory that thousands of failing objects took.
             table.failures = HashMap::new();
         }
     }
 
-    /// Forgets all objects but these, which are still there.
+    /// Forgets all objects except these, which still exist.
     pub fn retain(&self, exists: impl Fn(&K) -> bool) {
         self.table().failures.retain(|key, _| exists(key));
     }

@@ -1,4 +1,4 @@
-//! A client of the API server that suits a controller.
+//! A client of the API server for a controller.
 
 use std::{path::Path, time::Duration};
 
@@ -18,14 +18,14 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How soon a machine that has vanished from the network is noticed, to begin with.
+/// How long until the client first probes an idle connection, to notice a machine that has vanished from the network.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// How long a connection may say nothing: longer than a watch, which the API server ends after five minutes at most.
+/// How long a connection may be silent: longer than a watch, which the API server ends after five minutes at most.
 const SILENCE: Duration = Duration::from_secs(320);
 
-/// How much of an answer a connection may hold before it is read. By itself it would grow to 400 KiB for each of
-/// hundreds of connections.
+/// How much of an answer a connection may hold before it is read. The default would grow to 400 KiB for each of hundreds of
+/// connections.
 const READ_BUFFER: usize = 16 << 10;
 
 /// Why there is no client.
@@ -34,7 +34,7 @@ pub enum ClientError {
     /// No configuration was found.
     #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
     NoAccess(#[source] InferConfigError),
-    /// The kubeconfig or the context that was asked for cannot be used.
+    /// The requested kubeconfig or context cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Kubeconfig(#[from] KubeconfigError),
     /// The kubeconfig has a proxy on this host.
@@ -47,13 +47,13 @@ pub enum ClientError {
 
 /// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
 ///
-/// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms; and it retries by
-/// itself, which the controllers do with their own backoff. Deadlines are the callers'.
+/// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
+/// but the controllers have their own backoff. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
     connect(Config::infer().await.map_err(ClientError::NoAccess)?)
 }
 
-/// Like [`infer`], but by this kubeconfig and for this context, where they are given.
+/// Like [`infer`], but with this kubeconfig and this context, if they are given.
 pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ClientError> {
     if kubeconfig.is_none() && context.is_none() {
         return infer().await;
@@ -64,8 +64,8 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
 }
 
-/// A client like this one that has at most this many requests in flight; further ones wait, and their deadlines run. Each request
-/// in flight has a connection of its own, which takes 40 KiB of memory: hundreds of reconciles at a time need not have one each.
+/// A client like this one with at most this many requests in flight. Further ones wait, and their deadlines run. Each request in
+/// flight has a connection of its own, which takes 40 KiB of memory: hundreds of concurrent reconciles need not have one each.
 ///
 /// A request counts until its answer begins, so a watch does not count while it lasts.
 pub fn limited(client: &Client, most: usize) -> Client {

@@ -1,4 +1,4 @@
-//! Conditions of a status, and the reasons that they give *(no client)*.
+//! Conditions of a status, and their reasons *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

@@ -1,4 +1,4 @@
-//! A server's connections: a bounded number of them, of which the last one always finds a place.
+//! A server's connections: a bounded number of them. A new connection always finds a place.
 
 use std::{
     collections::HashMap,
@@ -54,7 +54,7 @@ impl ConnectionLimit {
         Some(())
     }
 
-    /// Waits for the end of all, and cuts those that take longer. Gives whether all ended by themselves.
+    /// Waits for the end of all, and cuts those that take longer. Returns whether all ended by themselves.
     pub async fn all_ended(mut self, within: Duration) -> bool {
         timeout(within, async { while self.one_ended().await.is_some() {} }).await.is_ok()
     }

@@ -45,7 +45,7 @@ use tracing::warn;
 
 use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata, watch};
 
-/// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit, and each takes
+/// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit. Each takes
 /// connections and memory.
 const CONCURRENCY: u16 = 8;
 
@@ -59,16 +59,15 @@ pub struct Host {
     pub client: Client,
     /// Whether the controller may act.
     pub leadership: Leadership,
-    /// What must have been listed before the process is ready.
+    /// What must be listed before the process is ready.
     pub readiness: Readiness,
     /// When the controller ends.
     pub shutdown: CancellationToken,
 }
 
 impl Host {
-    /// A cache of these objects, and those of them of which `part` changes, as
-    /// [`changed_objects`](watch::changed_objects) gives them. The process is not ready before they are listed. The cache is kept
-    /// up to date while the changes are read.
+    /// A cache of these objects. Yields those of which `part` changes, as [`changed_objects`](watch::changed_objects) does. The
+    /// process is not ready before they are listed. The cache is kept up to date while the changes are read.
     pub fn cached<K, H: Hash + 'static>(
         &self,
         crds: Crds,
@@ -90,8 +89,9 @@ impl Host {
         (store, watch::changed_objects(events, part).boxed())
     }
 
-    /// A cache of the metadata of these objects, and those of them whose spec, labels or owners change, or that begin to be deleted.
-    /// (A change of the spec shows as another generation.) It is enough to notice what others change of an operator's objects.
+    /// A cache of the metadata of these objects. Yields those whose spec, labels or owners change, and those whose deletion
+    /// begins. (A change of the spec shows as another generation.) It suffices to notice changes that others make to an
+    /// operator's objects.
     pub fn cached_metadata<K>(
         &self,
         crds: Crds,
@@ -150,7 +150,7 @@ impl Host {
 /// The attempts to reconcile the objects of one controller.
 struct Attempts<K: Resource<DynamicType = ()>> {
     host: Host,
-    /// Whether everything was listed: what the process lacks later, as during an outage, does not hold up reconciles.
+    /// Whether everything was listed. What the process lacks later, as during an outage, does not delay reconciles.
     listed: OnceCell<()>,
     backoff: Backoff<ObjectRef<K>>,
 }
@@ -166,7 +166,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
             self.listed.get_or_init(|| self.host.readiness.ready()).await;
             work.await
         };
-        // Without leadership there is nothing to do: its begin requests a reconcile of everything.
+        // Without leadership there is nothing to do. When it begins, everything is reconciled.
         match self.host.leadership.while_leading(work).await {
             None => Ok(Action::await_change()),
             Some(Ok(action)) => {

@@ -15,8 +15,8 @@ pub struct Crds {
 }
 
 impl Crds {
-    /// What to do where a watch, a list or a write of `K` failed because its definition is not installed. `None`: it failed
-    /// otherwise, or `K` is not one of these kinds.
+    /// The advice if a watch, a list or a write of `K` failed because its definition is not installed. `None`: it failed for
+    /// another reason, or `K` is not one of these kinds.
     pub fn missing<K: Resource<DynamicType = ()>>(&self, problem: &kube::Error) -> Option<String> {
         let kube::Error::Api(status) = problem else { return None };
         let missing = K::group(&()) == self.group && is_unknown_kind(status);
@@ -31,16 +31,16 @@ pub fn crd_name<K: Resource<DynamicType = ()>>() -> String {
 
 /// The definition of a kind as it is installed.
 ///
-/// A schema that is derived from Rust types has formats such as `uint32`, which API servers warn of, lets what is optional be null,
-/// and has descriptions with the line breaks of their comments. This one has none of these.
+/// A schema that is derived from Rust types has formats such as `uint32`, about which API servers warn. It also lets optional
+/// fields be null, and has descriptions with the line breaks of their comments. This one has none of these.
 pub fn definition<K: CustomResourceExt>() -> serde_json::Result<Value> {
     let mut definition = serde_json::to_value(K::crd())?;
     adapt(&mut definition);
     Ok(definition)
 }
 
-/// The fields that the installed definition lacks of the wanted one, such as `status.size`. An API server drops them silently from what is
-/// written, or refuses to apply them: the definition is older than the program.
+/// The fields of the wanted definition that the installed one lacks, such as `status.size`: it is older than the program. An API
+/// server silently drops these fields from what is written, or refuses to apply them.
 pub fn lacking(installed: &Value, wanted: &Value) -> Vec<String> {
     let versions =
         |definition: &Value| definition["spec"]["versions"].as_array().cloned().unwrap_or_default();

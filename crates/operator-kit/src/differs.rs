@@ -7,7 +7,7 @@ use crate::quantity::Amount;
 /// The field that others may add to.
 const NAMESPACE_SELECTOR: &str = "namespaceSelector";
 
-/// What API servers take a missing part of a list's key for.
+/// The API server's defaults for missing parts of a list's key.
 const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 
 /// Whether a server-side apply of `desired` by `manager`, forced, would change anything that people see in `current`.

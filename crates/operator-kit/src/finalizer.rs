@@ -19,7 +19,7 @@ use crate::{
 pub enum Written {
     /// It took place.
     Done,
-    /// The object was gone already, which is as good.
+    /// The object was gone already, which is a success, too.
     Gone,
     /// The object is no longer as it was read.
     Outdated,
@@ -38,8 +38,8 @@ impl Written {
     }
 }
 
-/// Takes the finalizer away, if the object still is the one that was read and its finalizers are those that were
-/// read. Who set it, and by which field manager, does not matter.
+/// Removes the finalizer, if the object is still the one that was read and its finalizers are unchanged since. It does not matter
+/// which program set the finalizer, and by which field manager.
 pub async fn release<K: Resource>(
     api: &Api<Metadata<K>>,
     object: &K,

@@ -14,7 +14,7 @@ pub type Files = BTreeMap<PathBuf, String>;
 pub struct Generated<'a> {
     /// The top folder of the repository.
     pub root: &'a Path,
-    /// The folders below it in which everything is generated: other files in them go.
+    /// The folders below it in which everything is generated: other files in them are removed.
     pub folders: &'a [&'a str],
     /// The command that writes the files, for errors.
     pub command: &'a str,
@@ -61,7 +61,7 @@ pub enum GeneratedError {
 }
 
 impl Generated<'_> {
-    /// Makes the files be these, and removes others.
+    /// Writes these files, and removes others.
     pub fn write(&self, files: &Files) -> Result<Changed, GeneratedError> {
         let mut changed = Changed::default();
         for (path, text) in files {

@@ -1,4 +1,4 @@
-//! What installs an operator *(no client)*: typed objects, and the files of a kustomize base that has them.
+//! The installation of an operator *(no client)*: typed objects, and the files of a kustomize base with them.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -28,7 +28,7 @@ use crate::{
 pub struct Operator {
     /// Its name, as of its Lease, its ServiceAccount and its Deployment.
     pub name: &'static str,
-    /// The name of its program's crate, with which its log lines begin.
+    /// The name of its program's crate, which is the prefix of its log targets.
     pub program: &'static str,
     /// What it does, in a line for the help.
     pub about: &'static str,
@@ -40,7 +40,7 @@ pub struct Operator {
     pub definitions: Vec<Value>,
     /// What its controllers may do.
     pub permissions: &'static [Permission],
-    /// What its election may do: [`lease::permissions`](crate::lease::permissions) of its name.
+    /// The permissions of its election: [`lease::permissions`](crate::lease::permissions) of its name.
     pub election: [Permission; 2],
     /// An object to try it with.
     pub sample: Value,
@@ -141,7 +141,7 @@ impl Operator {
         ])
     }
 
-    /// Two Pods, of which one acts and the other one is ready to take over.
+    /// Two Pods: one acts and the other one is ready to take over.
     fn deployment(&self) -> Deployment {
         let security_context = PodSecurityContext {
             run_as_non_root: Some(true),

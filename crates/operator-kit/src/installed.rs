@@ -1,4 +1,5 @@
-//! Definitions of custom resources as they are installed *(client required)*: one may be older than the program, or come later.
+//! Definitions of custom resources as they are installed *(client required)*: one may be older than the program, or be installed
+//! later.
 
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -16,7 +17,7 @@ use crate::{
     watch,
 };
 
-/// The schemas and the conditions. Definitions are large, but no API server takes one that is larger than this.
+/// The schemas and the conditions. Definitions are large, but no API server accepts a larger one.
 static DEFINITION: Projection = Projection {
     metadata: &[],
     rest: &[("spec", Part::All), ("status", Part::Only(&[("conditions", Part::All)]))],

@@ -1,4 +1,4 @@
-//! Whether this process may act, asked before each step of what it does.
+//! Whether this process may act. It is asked before each step.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
@@ -9,8 +9,8 @@ use crate::changes::changes;
 
 /// Whether this process may act. Cheap to clone.
 ///
-/// It may until a moment that the election moves ahead again and again. When that moment has passed it may not, also if no
-/// code noticed: a process that stood still for a while does nothing it may not do when it goes on.
+/// It may until a moment that the election moves ahead again and again. When that moment has passed it may not, even if no code
+/// noticed. So a process that stood still for a while does nothing wrong when it continues.
 #[derive(Clone, Debug)]
 pub struct Leadership(Arc<watch::Sender<State>>);
 
@@ -39,7 +39,7 @@ impl State {
 }
 
 impl Leadership {
-    /// For a process that is alone, or whose host runs controllers only while it leads: it always may.
+    /// For a process that is alone, or whose host runs controllers only while it leads: it may always act.
     pub fn unlimited() -> Self {
         Self::new(State { term: 1, mandate: Mandate::Unlimited })
     }
@@ -63,8 +63,8 @@ impl Leadership {
         self.0.borrow().term
     }
 
-    /// Does `work` as long as this process leads without a break. `None` if it does not lead, or no longer: then `work`
-    /// was dropped where it waited. Before each step that `work` takes it is made sure that the time is not over.
+    /// Does `work` as long as this process leads without a break. `None` if it does not lead, or no longer: then `work` was
+    /// dropped where it waited. Before each step of `work`, checks that the time is not over.
     pub async fn while_leading<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut states = self.0.subscribe();
         let term = states.borrow_and_update().term;
@@ -85,7 +85,7 @@ impl Leadership {
         state.term == term && state.leads()
     }
 
-    /// Yields whenever this process begins to lead, or ceases to.
+    /// Yields when this process begins or ceases to lead.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         changes(self.0.subscribe())
     }
@@ -95,8 +95,8 @@ impl Leadership {
         self.0.send_modify(|state| *state = State { term: state.term + 1, mandate: Mandate::Until(until) });
     }
 
-    /// It goes on to lead. No task needs to know, so none is woken. A time that is over already stays over: gives whether
-    /// it was not.
+    /// This process continues to lead. No task needs to know, so none is woken. If the time is already over, it stays over.
+    /// Returns whether it was not over.
     #[must_use]
     pub(super) fn extend(&self, until: Instant) -> bool {
         let mut in_time = false;
@@ -136,7 +136,7 @@ mod tests {
         leadership
     }
 
-    /// Steps a second apart, counted as they start.
+    /// Steps a second apart, counted when they start.
     async fn steps(taken: &AtomicUsize) {
         for _ in 0..5 {
             taken.fetch_add(1, Ordering::SeqCst);
@@ -165,7 +165,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_step_is_taken_after_the_deadline_though_no_code_noticed_that_it_passed() {
         let taken = AtomicUsize::new(0);
-        // Like a process that was stopped: the clock went on, and the step's own timer is due with everything else.
+        // Like a process that was stopped: the clock went on, and the step's own timer is due together with everything else.
         assert_eq!(leading_for(2 * SECOND).while_leading(steps(&taken)).await, None);
         assert_eq!(taken.load(Ordering::SeqCst), 2);
     }

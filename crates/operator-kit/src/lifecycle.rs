@@ -9,7 +9,7 @@ use tracing::info;
 
 use crate::lease::Election;
 
-/// How long work under way may take to end after `shutdown`. Then a leader drops it, to let another process lead.
+/// How long running work may take to end after `shutdown`. Then a leader drops it, so that another process can lead.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long all of it may take after `shutdown`. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
@@ -17,10 +17,10 @@ pub const GRACE: Duration = Duration::from_secs(15);
 
 /// Runs the work of an operator and, if there is one, the election beside it.
 ///
-/// The process takes part in the election from the moment that `ready` ends: a process that has not seen its objects yet would
-/// not make a good leader. The work listens to `shutdown` itself and ends after it. Work that takes longer than [`PATIENCE`] is
-/// no longer done as the leader ([`Leadership::while_leading`](crate::Leadership::while_leading)). After [`GRACE`] this returns
-/// in any case, and keeps the lease: something of this process may still act.
+/// The process takes part in the election when `ready` ends: a process that has not seen its objects yet would not be a good
+/// leader. The work itself listens to `shutdown` and ends after it. Work that takes longer than [`PATIENCE`] is no longer done as
+/// the leader ([`Leadership::while_leading`](crate::Leadership::while_leading)). After [`GRACE`] this returns in any case, and
+/// keeps the lease: a part of this process may still act.
 pub async fn run(
     work: impl Future<Output = ()>,
     election: Option<Election>,
@@ -28,7 +28,7 @@ pub async fn run(
     shutdown: &CancellationToken,
 ) {
     let work_ended = CancellationToken::new();
-    // It comes with the end of the work at the latest.
+    // At the latest it comes with the end of the work.
     let stand_down = work_ended.child_token();
     let work = async {
         work.await;

@@ -14,7 +14,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-/// How long to leave the listener alone after it failed, as it does while descriptors are short.
+/// How long to pause after the listener failed, as it does while file descriptors are short.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Connections that wait to be accepted: as many as Linux lets. One that finds no room is tried again after a second, when a
@@ -103,7 +103,7 @@ impl Listener {
         self.address
     }
 
-    /// The next connection. Nothing is lost if this is not waited for to its end.
+    /// The next connection. A caller that stops waiting loses nothing.
     pub async fn accept(&self) -> TcpStream {
         loop {
             match self.listener.accept().await {
@@ -117,8 +117,8 @@ impl Listener {
     }
 }
 
-/// Opens every address of the machine by IPv6 and IPv4, or by IPv4 alone where that fails otherwise than by a port in use:
-/// there is no IPv6 then, and if it was something else, IPv4 fails, too.
+/// Opens every address of the machine by IPv6 and IPv4. If that fails for another reason than a port in use, opens it by IPv4
+/// alone: then there is no IPv6, and for any other reason IPv4 fails, too.
 fn everywhere<T>(port: u16, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     open((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|problem| {
         if problem.kind() == io::ErrorKind::AddrInUse {
@@ -129,13 +129,13 @@ fn everywhere<T>(port: u16, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::R
     })
 }
 
-/// An IPv6 address takes connections by IPv4, too, whatever the system's default is.
+/// An IPv6 address accepts connections by IPv4, too, whatever the system's default is.
 fn open(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    // Connections of a program that has ended keep no port from the next one.
+    // Connections of a program that has ended do not block the port for the next one.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

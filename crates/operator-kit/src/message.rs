@@ -39,7 +39,7 @@ impl Message {
     }
 }
 
-/// A constant text holds nothing that only some may read. A text that is put together needs a decision.
+/// A constant text contains nothing private. For a text that is composed, the author must decide.
 impl From<&'static str> for Message {
     fn from(text: &'static str) -> Self {
         Self::public(text)

@@ -1,9 +1,9 @@
-//! Objects' metadata as it is read from an API server *(no client)*.
+//! Metadata of objects as the API server sends it *(no client)*.
 //!
-//! Any writer of an object may also write its `managedFields`, with times that an API server keeps and that a
-//! [`Timestamp`] cannot hold, as the last day of the year 9999. One object that cannot be read keeps all others of a list from
-//! being read, so in [`Stored`] such a time is left out, and the fields themselves, which are large and not needed,
-//! are not even decoded. All other times are the API server's own.
+//! A user with the right to write an object may also write its `managedFields`, with times that an API server keeps and that a
+//! [`Timestamp`] cannot hold, such as the last day of the year 9999. One unreadable object would keep all others of a list from
+//! being read. So [`Stored`] leaves such a time out, and does not even decode the fields themselves, which are large and not
+//! needed. All other times are the API server's own.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -35,7 +35,7 @@ pub struct Stored {
     uid: Option<String>,
 }
 
-/// Who wrote what part of an object when, without what it was.
+/// Which manager wrote to an object, and when, without the written fields.
 fn writers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ManagedFieldsEntry>>, D::Error> {
     #[derive(Deserialize)]
     struct Writer {
@@ -56,14 +56,13 @@ fn writers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Mana
     Ok(writers.map(|writers| writers.into_iter().map(entry).collect()))
 }
 
-/// Reads a time; one that cannot be held is none. For `#[serde(default, deserialize_with = …)]`.
+/// Reads a time; `None` if a `Timestamp` cannot hold it. For `#[serde(default, deserialize_with = …)]`.
 pub fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     let text = Option::<Cow<str>>::deserialize(deserializer)?;
     Ok(text.and_then(|text| text.parse::<Timestamp>().ok()).map(Time))
 }
 
-/// Reads what others wrote in any form; what cannot be read is none. For
-/// `#[serde(default, deserialize_with = …)]`.
+/// Reads what others wrote in any form; `None` if it is unreadable. For `#[serde(default, deserialize_with = …)]`.
 pub fn if_readable<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: DeserializeOwned,
@@ -73,7 +72,7 @@ where
     Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
 
-/// An object of which nothing but the metadata is asked for.
+/// An object of which only the metadata is requested.
 #[derive(Deserialize)]
 #[serde(bound = "")]
 pub struct Metadata<K> {

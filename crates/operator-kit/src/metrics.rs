@@ -1,7 +1,7 @@
-//! What an operator's metrics are made of: families whose labels have fixed names, declared in one table by [`families!`].
+//! The parts of an operator's metrics: families whose labels have fixed names, declared in one table by [`families!`].
 //!
 //! Every label's value comes from a fixed set (`&'static str`), so that no object in the cluster can make the series grow.
-//! Recording takes a lock for reading and allocates nothing, but for the first time that a value is seen.
+//! Recording takes a lock for reading, and allocates only when a value is seen for the first time.
 //!
 //! ```
 //! use operator_kit::metrics::{Counter, Gauge, Histogram};
@@ -44,7 +44,7 @@ pub use prometheus_client::{
 #[doc(inline)]
 pub use crate::families;
 
-/// Upper bounds of the histograms' buckets in seconds: from an answer out of a cache to what takes an hour.
+/// Upper bounds of the histograms' buckets in seconds: from an answer out of a cache to an hour.
 const BUCKETS: [f64; 17] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
 
@@ -251,7 +251,7 @@ impl Drop for Counted {
     }
 }
 
-/// The time now. A clock before 1970 shows as that year's beginning.
+/// The time now. A clock before 1970 counts as the beginning of 1970.
 pub fn seconds_since_1970() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

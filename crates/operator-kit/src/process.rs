@@ -42,7 +42,7 @@ pub const DESCRIPTIONS: [Description; 4] = [CPU, MEMORY, DESCRIPTORS, START];
 /// Adds `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and
 /// `process_start_time_seconds`. What the system does not have is left out.
 ///
-/// It belongs at the registry's root; a host that has these metrics already leaves it.
+/// It belongs at the registry's root. A host that has these metrics already must not add it.
 pub fn register(registry: &mut Registry) {
     registry.register_collector(Box::new(Process { start_time: start_time() }));
 }
@@ -78,7 +78,7 @@ impl Collector for Process {
     }
 }
 
-/// What people know this process by: its Pod's name from the variable `POD_NAME`, else the host's name.
+/// The name of this process for people: its Pod's name from the variable `POD_NAME`, else the host's name.
 pub fn name() -> String {
     let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
     let host = || fs::read_to_string("/proc/sys/kernel/hostname").ok();

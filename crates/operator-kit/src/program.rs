@@ -119,7 +119,7 @@ async fn dispatch<M, F: Future<Output = ()>>(
     }
 }
 
-/// Runs an operator until it is told to stop: health and metrics, leader election by the Lease `name`, and its controllers. A host
+/// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. A host
 /// with a command line of its own calls this instead of [`main`].
 pub async fn run<M, F: Future<Output = ()>>(
     name: &str,

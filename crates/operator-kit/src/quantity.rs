@@ -2,7 +2,7 @@
 
 use std::{fmt, iter::Sum, ops::Add, str::FromStr};
 
-/// The most that Kubernetes lets a quantity be; it takes larger ones for this.
+/// Kubernetes' largest quantity; it cuts larger ones to this.
 const MOST: u128 = i64::MAX as u128;
 
 /// Thousandths in one.
@@ -16,7 +16,7 @@ const MOST_EXPONENT: i32 = 60;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(u128);
 
-/// Why a text is no quantity that a container can ask for.
+/// Why a text is no quantity that a container can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidQuantity {
     /// It is none.
@@ -28,14 +28,14 @@ pub enum InvalidQuantity {
 }
 
 impl Amount {
-    /// How many whole `units` it takes to hold this amount; as many as 64 bits with a sign can say, at most.
+    /// How many whole `units` hold this amount; at most the largest signed number of 64 bits.
     pub fn in_units_of(self, units: u64) -> u64 {
         let whole = self.0.div_ceil(u128::from(units) * MILLI);
         // Below 2^63.
         u64::try_from(whole.min(MOST)).unwrap_or(u64::MAX)
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }

@@ -1,4 +1,4 @@
-//! How the process ends: on a signal, where the first one asks and the second one does not, and at a panic.
+//! How the process ends: at a panic, and on signals, of which the first one requests the end and the second one forces it.
 
 use std::io;
 use std::panic;
@@ -59,7 +59,7 @@ mod tests {
 
     const CHILD: &str = "OPERATOR_KIT_TEST_SHUTDOWN_CHILD";
 
-    /// Not a test by itself: the process that the tests below send signals to, since a signal meets all tests at once.
+    /// Not a test by itself: the process to which the tests below send signals, because a signal reaches all tests at once.
     #[tokio::test]
     async fn child() {
         if std::env::var_os(CHILD).is_none() {

@@ -18,7 +18,7 @@ use crate::{
     text::cut,
 };
 
-/// Room in an event's note, in bytes, as the API server has it.
+/// The API server's limit for an event's note, in bytes.
 const NOTE_LIMIT: usize = 1024;
 
 /// Writes the status and the events of a controller's objects.
@@ -54,7 +54,7 @@ impl Publisher {
     {
         let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
         let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
-        // The uid keeps the status of one object off a later one of the same name.
+        // The uid ensures that the status is not written to a later object of the same name.
         let patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -74,7 +74,7 @@ impl Publisher {
         if json!(applied.status()) == status {
             return Ok(());
         }
-        // A condition that another field manager has, too, as one that restored a backup, an apply alone does not take away.
+        // A condition that has another field manager, too, such as a program that restored a backup, stays after an apply alone.
         let pinned = applied.resource_version().map_or(Value::Null, Value::from);
         let replaced = Patch::<()>::Json(JsonPatch(vec![
             PatchOperation::Test(TestOperation {
@@ -102,7 +102,7 @@ impl Publisher {
         if object.status() == Some(status) { Ok(()) } else { self.status(object, status).await }
     }
 
-    /// Publishes an event. One that cannot be published is logged; a terminating namespace takes none.
+    /// Publishes an event. An event that cannot be published is logged; a terminating namespace accepts none.
     pub async fn event(
         &self,
         object: &impl Resource<DynamicType = ()>,
@@ -141,7 +141,7 @@ mod tests {
 
     const STATUS: &str = "/apis/example.com/v1/namespaces/shop/widgets/a/status";
 
-    /// What comes of writing a status of the size 2.
+    /// The result of writing a status of the size 2.
     async fn written(calls: impl IntoIterator<Item = Call>) -> Result<(), ApiError> {
         written_to(None, calls).await
     }

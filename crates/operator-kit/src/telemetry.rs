@@ -26,11 +26,11 @@ pub fn filter_variables(program: &str) -> [String; 2] {
     [format!("{}_LOG", program.to_uppercase()), "RUST_LOG".to_owned()]
 }
 
-/// What is logged where no variable says otherwise.
+/// The default directives.
 pub const DEFAULT_FILTER: LevelFilter = LevelFilter::INFO;
 
-/// Goes before whatever is asked for. What cannot be decoded this client warns of with the whole answer, which may be all
-/// Secrets of a namespace; the error that it gives says what was wrong with it. To see it, name this very target.
+/// Applies before the chosen directives. This client warns of an undecodable answer with the whole answer, which may be all
+/// Secrets of a namespace; the error that it returns says what was wrong with it. To see the warning, name this very target.
 const NO_ANSWERS: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
 
 /// Starts logging to standard error. `program` is the name of the program's crate, for [`filter_variables`]. A host that has
@@ -38,15 +38,14 @@ const NO_ANSWERS: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERR
 pub fn init(program: &str, format: LogFormat) {
     let (filter, problem) = filter(program, |name| std::env::var(name).ok());
     let ansi = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // The only failure is that a subscriber is there, and then it is the host's.
+    // The only failure is that there is a subscriber already, which is the host's.
     let _ = tracing::subscriber::set_global_default(subscriber(format, filter, ansi, stderr));
     if let Some(problem) = problem {
         warn!("{problem}");
     }
 }
 
-/// What to log, and what was wrong with the variable that should have said it: a typing error there must not keep an
-/// operator from starting.
+/// What to log, and the problem with the variable for it: a typing error there must not keep an operator from starting.
 fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
     let variables = filter_variables(program);
     let mut given = variables.iter().filter_map(|name| variable(name).map(|text| (name, text)));

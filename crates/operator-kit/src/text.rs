@@ -1,4 +1,4 @@
-//! Texts for people, within the room that there is for them.
+//! Texts for people, cut to a limit.
 
 /// The beginning of a text, of at most `limit` bytes.
 pub fn cut(text: &str, limit: usize) -> String {

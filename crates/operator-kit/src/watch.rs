@@ -1,7 +1,7 @@
-//! Watches that go on, whatever happens to one of them.
+//! Watches that continue after failures.
 //!
-//! A `Controller` has one pause for all that it watches: whatever fails of it, it stops hearing of everything, and for ever
-//! longer while others fail too. After an outage of seconds that makes minutes. So errors are dealt with where they happen.
+//! A `Controller` has one pause for all that it watches. After any failure it hears of nothing for a while, and for ever longer
+//! while other watches fail, too. After an outage of seconds that can be minutes. So errors are handled where they occur.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use tracing::warn;
 
 use crate::crd::Crds;
 
-/// How many objects one page of the first list brings: enough for few round trips, little enough to stay small.
+/// How many objects one page of the first list has: enough for few round trips, few enough for little memory.
 const PAGE: u32 = 100;
 
 /// A watch whose first list comes page by page.
@@ -27,8 +27,8 @@ pub fn paged() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// A watch without its errors: they are logged, and this watch alone waits for a moment before it goes on. The items are
-/// `Result`s all the same, as combinators and controllers expect. `what`: of which objects, for the log.
+/// A watch without its errors: they are logged, and only this watch pauses before it continues. The items are `Result`s anyway,
+/// as combinators and controllers expect. `what`: the kind of objects, for the log.
 pub fn retry_watch<T: Send>(
     what: impl Display + Send,
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,

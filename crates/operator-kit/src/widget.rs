@@ -1,4 +1,4 @@
-//! Kinds of their own for the tests of this crate.
+//! The kinds for this crate's own tests.
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PublicKey};
 
 pub use tether::{Tether, Tethered, tie};
 
-/// A private key; none if there is no such file.
+/// A private key; `None` if there is no such file.
 pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
     let text = match tokio::fs::read_to_string(file).await {
         Ok(text) => text,
@@ -31,7 +31,7 @@ pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
     }
 }
 
-/// The hash for signatures by this key: the best one that sshd knows. SHA-1 only where it says that it knows no other.
+/// The hash for signatures by this key: the best one that sshd knows. SHA-1 only if sshd says that it knows no other.
 pub async fn signature_hash<H: Handler>(
     handle: &Handle<H>,
     key: &PrivateKey,
@@ -42,7 +42,7 @@ pub async fn signature_hash<H: Handler>(
     Ok(handle.best_supported_rsa_hash().await?.unwrap_or(Some(HashAlg::Sha256)))
 }
 
-/// What is negotiated: host keys of a kind that is known come first, so that the host shows one of them.
+/// The algorithms to negotiate. Host keys of a known kind come first, so that the host shows one of them.
 pub fn preferring(known: &[PublicKey]) -> Preferred {
     let mut preferred = Preferred::DEFAULT;
     let mut algorithms = preferred.key.into_owned();
@@ -56,7 +56,7 @@ pub fn preferring(known: &[PublicKey]) -> Preferred {
     preferred
 }
 
-/// Whether the far side has hung up; the last two are how the ssh library's task says that it has ended.
+/// Whether the far side has hung up. The last two are the errors with which the ssh library's task says that it has ended.
 pub fn has_hung_up(error: &russh::Error) -> bool {
     use russh::Error::{Disconnect, HUP, RecvError, SendError};
     matches!(error, Disconnect | HUP | SendError | RecvError)

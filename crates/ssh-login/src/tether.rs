@@ -1,7 +1,7 @@
 //! A stream that ends when its owner is gone.
 //!
-//! The ssh library serves a connection in a task of its own, which notices only in quiet moments that nobody wants the
-//! connection any longer: not while it waits for a host that is gone. With its stream cut, it ends.
+//! The ssh library serves a connection in a task of its own. The task notices only in quiet moments that the connection is no
+//! longer used, and not while it waits for a host that is gone. Cutting its stream ends it.
 
 use std::io;
 use std::pin::Pin;

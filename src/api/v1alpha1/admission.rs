@@ -6,10 +6,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The runtime class of peer pods, unless told otherwise.
+/// The default runtime class of peer pods.
 pub const RUNTIME_CLASS: &str = "kata-remote";
 
-/// The extended resource that stands for one VM, unless told otherwise.
+/// The default extended resource, of which one unit is one VM.
 pub const EXTENDED_RESOURCE: &str = "kata.peerpods.io/vm";
 
 /// How Pods become peer pods.
@@ -76,7 +76,7 @@ impl Default for Admission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AdmissionMode {
     /// A mutating webhook that the operator deploys.
-    // Objects that were stored while there was a mode `Auto` must not keep all others from being read.
+    // Objects that were stored when a mode `Auto` existed must not keep all others from being read.
     #[default]
     #[serde(alias = "Auto")]
     Webhook,

@@ -16,21 +16,21 @@ pub use peerpodconfig::{
 pub const CRDS: Crds =
     Crds { group: "confidentialcontainers.org", install: "kubectl apply -f manifests/crd" };
 
-/// The finalizer that cloud-api-adaptor puts on every [`PeerPod`]: while it is there, the VM may be.
+/// The finalizer that cloud-api-adaptor sets on every [`PeerPod`]. While it is there, the VM may exist.
 pub const FINALIZER: &str = "peer.pod/finalizer";
 
-/// An administrator's annotation on a [`PeerPod`]; with the value [`RELEASE_ABANDON`] the finalizer of a PeerPod
-/// that is being deleted is released without any call to the cloud. The VM, if there is one, is left alone.
+/// An administrator's annotation on a [`PeerPod`]. With the value [`RELEASE_ABANDON`], the operator makes no call to the cloud: it
+/// releases the finalizer of a PeerPod that is being deleted, and leaves the VM, if there is one, alone.
 pub const RELEASE_ANNOTATION: &str = "peerpods.confidentialcontainers.org/release";
 
 /// The one value of [`RELEASE_ANNOTATION`] that has an effect.
 pub const RELEASE_ABANDON: &str = "abandon";
 
-/// The right to create a [`PeerPod`] and to change its spec or its owner: a verb on `peerpods` that the API server itself
-/// knows nothing of, and that the guard (a validating admission policy of the installation) asks for.
+/// The right to create a [`PeerPod`] and to change its spec or its owner. It is a verb on `peerpods` that means nothing to the
+/// API server itself. The guard (a validating admission policy of the installation) requires it.
 pub const RECORD_VERB: &str = "record";
 
-/// The right to take [`FINALIZER`] away; see [`RECORD_VERB`].
+/// The right to remove [`FINALIZER`]; see [`RECORD_VERB`].
 pub const RELEASE_VERB: &str = "release";
 
 /// The right to set [`RELEASE_ABANDON`]; see [`RECORD_VERB`].

@@ -63,14 +63,14 @@ impl<'de> Deserialize<'de> for PeerPodSpec {
             #[serde(rename = "instanceID")]
             instance_id: Option<String>,
         }
-        // An optional value is what serde takes a missing field for.
+        // serde reads a missing field as `None`.
         let Fields { cloud_provider, instance_id } =
             Option::<Fields>::deserialize(deserializer)?.unwrap_or_default();
         Ok(Self { cloud_provider, instance_id })
     }
 }
 
-/// One that somebody wrote in an unusual way must not keep all others from being read: of what cannot be read nothing is there.
+/// An object with malformed parts must not keep all others from being read: unreadable parts count as absent.
 #[derive(Deserialize)]
 struct StoredPeerPod {
     #[serde(default, with = "metadata::Stored")]
@@ -103,12 +103,12 @@ pub struct PeerPodStatus {
 }
 
 impl PeerPod {
-    /// The cloud's name as recorded, empty where none is.
+    /// The cloud's name as recorded; empty if there is none.
     pub fn cloud_provider(&self) -> &str {
         self.spec.cloud_provider.as_deref().unwrap_or_default()
     }
 
-    /// The machine's identifier as recorded, empty where none is.
+    /// The machine's identifier as recorded; empty if there is none.
     pub fn instance_id(&self) -> &str {
         self.spec.instance_id.as_deref().unwrap_or_default()
     }

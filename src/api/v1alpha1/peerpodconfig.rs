@@ -149,13 +149,13 @@ impl<'de> Deserialize<'de> for PeerPodConfigSpec {
         #[derive(Deserialize)]
         struct Present(#[serde(with = "Fields")] PeerPodConfigSpec);
 
-        // An optional value is what serde takes a missing field for.
+        // serde reads a missing field as `None`.
         let present = Option::<Present>::deserialize(deserializer)?;
         Ok(present.map_or_else(Self::default, |Present(spec)| spec))
     }
 }
 
-/// One that somebody wrote in an unusual way must not keep all others from being read: of what cannot be read nothing is there.
+/// An object with malformed parts must not keep all others from being read: unreadable parts count as absent.
 #[derive(Deserialize)]
 struct StoredPeerPodConfig {
     #[serde(default, with = "metadata::Stored")]

@@ -1,4 +1,4 @@
-//! What was found out, as it is printed. Fields and their values are added, never renamed, while `version` is 1.
+//! The findings, as they are printed. Fields and their values are added, never renamed, while `version` is 1.
 
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 /// A pair of folders and what they describe.
 #[derive(Debug, Serialize)]
 pub(super) struct Provider {
-    /// Its name as in `CLOUD_PROVIDER`; null where that cannot be told.
+    /// Its name as in `CLOUD_PROVIDER`; null if it cannot be determined.
     pub(super) name: Option<&'static str>,
     pub(super) settings_dir: String,
     pub(super) credentials_dir: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Setting {
     pub(super) key: String,
     /// `config_map`, `secret` or `default`.
     pub(super) source: &'static str,
-    /// Null where there is none, or where it is hidden.
+    /// Null if there is none, or if it is hidden.
     pub(super) value: Option<String>,
     /// Whether there is a value that is not shown.
     pub(super) hidden: bool,
@@ -73,7 +73,7 @@ pub(super) struct Remark {
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub(super) enum Cloud {
-    /// The settings are wrong, so nobody was asked.
+    /// The settings are wrong, so the cloud was not asked.
     NotTried,
     /// It was not reached.
     Unreached {

@@ -80,7 +80,7 @@ pub(super) fn check(args: CheckArgs) -> ExitCode {
         Ok(Outcome::Settings) => ExitCode::from(1),
         Ok(Outcome::Cloud) => ExitCode::from(3),
         Err(problem) => {
-            // Where even this cannot be written, the exit code has to do.
+            // If even this cannot be written, the exit code must do.
             let _ = writeln!(io::stderr(), "peerpod-operator check: {problem}");
             ExitCode::from(4)
         }
@@ -93,7 +93,7 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
         Some(snapshot) if inspection.is_right() => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let answer = runtime.block_on(ask(snapshot, namespace));
-            // A name that is still being looked up must not keep the program.
+            // A pending lookup of a host name must not delay the exit.
             runtime.shutdown_background();
             Cloud::new(answer, &Redaction::of(&inspection.hidden))
         }
@@ -103,7 +103,7 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Finding>, Error> {
-    // Few clouds need the cluster, and the others are checked without.
+    // Few clouds need the cluster. The others are checked without it.
     let openers = client::infer()
         .await
         .map_or_else(|_| Openers::default(), |client| Openers::default().in_cluster(client, namespace));
@@ -116,7 +116,7 @@ async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Findi
     })
 }
 
-/// Writes the report at once. Whoever reads no further has seen enough.
+/// Writes the report at once. A reader that closes the pipe has seen enough.
 fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
     let written = match format {
         OutputFormat::Text => anstream::stdout().write_all(text::render(document).as_bytes()),

@@ -1,15 +1,15 @@
-//! Keeps values that must not be shown out of what others say: a cloud's errors name what they are about.
+//! Removes values that must not be shown from the texts of others: a cloud's errors quote what they are about.
 
 use std::collections::BTreeMap;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// What must not be shown, and of which setting it is.
+/// Values that must not be shown, each with its setting's name.
 #[derive(Default)]
 pub(super) struct Redaction(BTreeMap<String, &'static str>);
 
 impl Redaction {
-    /// For these settings' values, and what of them may stand by itself: a URI's host, user and paths.
+    /// For these settings' values, and for those parts of a URI that may occur alone: host, user and paths.
     pub(super) fn of(hidden: &[(&'static str, SecretString)]) -> Self {
         let pieces = hidden.iter().flat_map(|(key, value)| {
             let value = value.expose_secret().trim();
@@ -19,7 +19,7 @@ impl Redaction {
         Self(pieces.filter(|(piece, _)| !piece.is_empty()).collect())
     }
 
-    /// The text with the setting's name in place of each of its values that stands there as a word.
+    /// The text, in which the setting's name replaces each of its values that occurs as a word.
     pub(super) fn apply(&self, text: &str) -> String {
         let mut shown = String::with_capacity(text.len());
         let mut rest = text;
@@ -54,7 +54,7 @@ impl Redaction {
     }
 }
 
-/// What of a URI is told by itself; nothing of another value.
+/// The parts of a URI that may occur alone; none for another value.
 fn pieces(value: &str) -> Vec<&str> {
     let Some((scheme, rest)) = value.split_once("://") else { return Vec::new() };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -71,7 +71,7 @@ fn pieces(value: &str) -> Vec<&str> {
     [address, authority, user, server, host].into_iter().chain(paths).collect()
 }
 
-/// How a value is written in a text: as it is, between quotes, and without a URI's escapes.
+/// The forms of a value in a text: unchanged, between quotes, and without a URI's escapes.
 fn spellings(piece: &str) -> [String; 3] {
     [piece.to_owned(), piece.escape_debug().to_string(), unescaped(piece)]
 }

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use super::document::{Cloud, Document, Finding, Outcome, Provider, Setting};
 use crate::cli::terminal::{BAD, BOLD, DIM, GOOD, ODD, clean};
 
-/// Settings that are shown; a folder that has more is probably the wrong one.
+/// The most settings that are shown. A folder with more is probably the wrong one.
 const ROWS: usize = 100;
 
-/// Characters that are shown of a value which counts here, such as a URI, and of any other.
+/// The most characters that are shown of a value that matters here, such as a URI, and of any other.
 const USED_VALUE: usize = 250;
 const VALUE: usize = 60;
 
@@ -53,7 +53,7 @@ fn section(out: &mut String, provider: &Provider) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// What the operator uses, what was given, and what there is something to say of.
+/// The settings that the operator uses, that are set, or that have remarks.
 fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
     let matters = |it: &&Setting| it.used || it.source != "default" || !it.remarks.is_empty();
     let shown: Vec<_> = settings.iter().filter(matters).collect();

@@ -1,4 +1,4 @@
-//! What `run` is told.
+//! The arguments of `run`.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -190,7 +190,7 @@ impl RunArgs {
         told.unwrap_or(peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE).to_owned()
     }
 
-    /// The settings with which this operator deletes machines, if it does.
+    /// The settings with which this operator deletes machines, if it deletes any.
     pub(crate) fn mounted(&self) -> Option<peerpodconfig::Mounted> {
         self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
             config_map: self.settings_config_map.clone(),

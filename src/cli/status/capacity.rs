@@ -26,13 +26,13 @@ use crate::{
 pub(super) struct Usage {
     /// The node of each Pod, by the Pod's uid.
     pub(super) nodes: HashMap<Uuid, Arc<str>>,
-    /// How much of each resource is taken on each node; `None`: not all Pods may be read.
+    /// How much of each resource is taken on each node; `None`: the caller may not read all Pods.
     pub(super) taken: Option<HashMap<Arc<str>, HashMap<String, u32>>>,
     names: BTreeSet<Arc<str>>,
 }
 
 impl Usage {
-    /// No Pod yet, of a part of the cluster or of all of it.
+    /// No Pod yet, for a part of the cluster or for all of it.
     pub(super) fn new(of_all: bool) -> Self {
         Self { taken: of_all.then(HashMap::new), ..Self::default() }
     }
@@ -78,7 +78,7 @@ pub(super) struct ConfigRow {
     pub(super) ready: String,
     pub(super) reason: String,
     pub(super) message: String,
-    /// The resource that stands for one VM.
+    /// The resource of which one unit is one VM.
     pub(super) resource: String,
     /// How many nodes are its own.
     pub(super) nodes: usize,
@@ -87,7 +87,7 @@ pub(super) struct ConfigRow {
     pub(super) distribution: Distribution,
     /// How many VMs its nodes advertise.
     pub(super) advertised: u64,
-    /// How many of them Pods take; null where not all Pods may be read.
+    /// How many of them Pods take; null if the caller may not read all Pods.
     pub(super) used: Option<u64>,
     pub(super) free: Option<u64>,
     pub(super) created: Option<Timestamp>,
@@ -102,11 +102,11 @@ pub(super) struct NodeRow {
     /// The PeerPodConfig that it belongs to.
     pub(super) config: Option<String>,
     pub(super) resource: String,
-    /// How many VMs the scheduler may place there; null where the node advertises none.
+    /// How many VMs the scheduler may place there; null if the node advertises none.
     pub(super) advertised: Option<u32>,
     pub(super) used: Option<u32>,
     pub(super) free: Option<u32>,
-    /// The most that its PeerPodConfig lets one node run, if it says so.
+    /// The most that its PeerPodConfig allows on one node, if it says so.
     pub(super) limit: Option<u32>,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn nodes(
     rows
 }
 
-/// Those that are not ready, then those that run more than they may, then the others by what is free.
+/// First those that are not ready, then those that run more than they may, then the others by their free VMs.
 fn key(row: &NodeRow) -> (bool, bool, u32) {
     (row.ready, !is_overfull(row), row.free.unwrap_or(u32::MAX))
 }
@@ -165,7 +165,7 @@ fn node(node: &Node, honoured: &[(&PeerPodConfig, NodeRequest)], usage: &Usage) 
     })
 }
 
-/// The configurations, those first that are not ready.
+/// The configurations, first those that are not ready.
 pub(super) fn configs(configs: &[PeerPodConfig], nodes: &[NodeRow], namespace: &str) -> Vec<ConfigRow> {
     let mut rows: Vec<_> = configs.iter().map(|it| config(it, nodes, namespace)).collect();
     rows.sort_by(|a, b| {
@@ -200,10 +200,10 @@ fn config(config: &PeerPodConfig, nodes: &[NodeRow], namespace: &str) -> ConfigR
     }
 }
 
-/// What a PeerPodConfig says of itself that is not as it should be.
+/// The problems that a PeerPodConfig reports about itself.
 pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
     let is_ready = |it: &Condition| it.type_ == ConditionType::Ready.as_str();
-    // It is not ready because of one of its parts, unless none of them says the same.
+    // `Ready` repeats the reason of one of its parts, unless no part has it.
     let is_said = |ready: &Condition| conditions(config).any(|it| !is_ready(it) && it.reason == ready.reason);
     let told = conditions(config).filter(|it| !(is_ready(it) && is_said(it))).filter_map(severity);
     let subject = format!("PeerPodConfig {}/{}", config.namespace().unwrap_or_default(), config.name_any());
@@ -214,7 +214,7 @@ pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
     told.map(problem).collect()
 }
 
-/// How bad it is what a condition says, if it is.
+/// The severity of the problem that a condition reports, if it reports one.
 fn severity(condition: &Condition) -> Option<(Severity, &Condition)> {
     let positive = [
         ConditionType::Ready,

@@ -1,4 +1,4 @@
-//! Asks the operator that leads what it has seen of the clouds *(client required)*.
+//! Asks the leading operator what it has seen of the clouds *(client required)*.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// What is made of this answer, and what was asked.
+    /// The result for this answer, and the request.
     async fn asked(answer: &str) -> (Result<Snapshot, String>, String) {
         let (near, mut far) = duplex(1 << 16);
         let serve = async {

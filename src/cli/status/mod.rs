@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `observe.rs`, `leader.rs` | read the cluster, and what the operator that leads has seen of the clouds |
+//! | `observe.rs`, `leader.rs` | read the cluster, and what the leading operator has seen of the clouds |
 //! | `report.rs`, `peer_pods.rs`, `capacity.rs` | what that means (pure) |
 //! | `text.rs`, `output.rs` | print it |
 
@@ -42,7 +42,7 @@ Exit codes:
 /// The time between two reports of `--watch`, at least.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A report of a large cluster is made less often, so that the API server has this many times as long for others.
+/// In a large cluster reports are less frequent, so that the API server has this many times as long for other clients.
 const SHARE: u32 = 10;
 
 /// The name by which kubectl finds its plugin for `kubectl peerpods`.
@@ -134,7 +134,7 @@ impl InstallationArgs {
 
 pub(super) fn status(args: &StatusArgs) -> ExitCode {
     block_on(show(args), |problem| {
-        // Where even this cannot be written, the exit code has to do.
+        // If even this cannot be written, the exit code must do.
         let _ = writeln!(io::stderr(), "peerpod-operator status: {problem}");
     })
 }
@@ -149,7 +149,7 @@ async fn show(args: &StatusArgs) -> Result<(), String> {
         let (report, problem) = Box::pin(report(&client, args, namespace)).await;
         let print = if args.watch { output::redraw } else { output::print };
         match print(&report, args.output, namespace) {
-            // Whoever reads no further has seen enough.
+            // A reader that closes the pipe has seen enough.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(format!("writing the report failed: {error}")),
             Ok(()) => {}
@@ -164,7 +164,7 @@ async fn show(args: &StatusArgs) -> Result<(), String> {
     }
 }
 
-/// The report, and why the PeerPods are not in it.
+/// The report, and why it lacks the PeerPods.
 async fn report(client: &Client, args: &StatusArgs, namespace: Option<&str>) -> (Report, Option<String>) {
     let observed = Box::pin(observe(client, &args.installation, namespace)).await;
     let problem = observed.peer_pods.as_ref().err().cloned();

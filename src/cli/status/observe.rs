@@ -30,14 +30,14 @@ use crate::{
     sweep::Snapshot,
 };
 
-/// How many objects one page of a list brings: few enough for little memory, and enough that the pages of 20,000 objects take no time
-/// by themselves.
+/// The number of objects on one page of a list: few enough for little memory, and enough that the pages of 20,000 objects take
+/// little time.
 const PAGE: u32 = 500;
 
 /// The setting that names the cloud.
 const CLOUD_PROVIDER: &str = "CLOUD_PROVIDER";
 
-/// Of the settings, no value but this one is read.
+/// The only value that is read of the settings.
 static SETTINGS: Projection = Projection {
     metadata: &[("managedFields", Part::Only(&[("time", Part::All)]))],
     rest: &[("data", Part::Only(&[(CLOUD_PROVIDER, Part::All)]))],
@@ -52,7 +52,7 @@ struct SettingsView {
     data: Option<BTreeMap<String, String>>,
 }
 
-/// Reads all there is to report, of the PeerPods those in this namespace. Nothing that fails keeps the rest from being read.
+/// Reads everything for the report, PeerPods only in this namespace. A failure does not keep the rest from being read.
 pub(super) async fn observe(
     client: &Client,
     installation: &InstallationArgs,
@@ -111,7 +111,8 @@ async fn configs(client: &Client) -> Result<Vec<PeerPodConfig>, String> {
     Ok(configs)
 }
 
-/// What Pods take. Who may not list all Pods learns at least the nodes of those in the namespace. Also what could not be read.
+/// What Pods take, and what could not be read. A caller that may not list all Pods still learns the nodes of those in the
+/// namespace.
 async fn pods(
     client: &Client,
     resources: &BTreeSet<String>,
@@ -134,7 +135,7 @@ async fn pods(
     (usage, Some(unread))
 }
 
-/// Who leads, if anybody does.
+/// The leader, if there is one.
 async fn leader(client: &Client, installation: &InstallationArgs) -> Result<Option<Leader>, String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), installation.lease_namespace());
     let lease =
@@ -148,7 +149,7 @@ async fn leader(client: &Client, installation: &InstallationArgs) -> Result<Opti
     }))
 }
 
-/// What the operator that leads has seen of the clouds.
+/// What the leading operator has seen of the clouds.
 async fn sweep(
     client: &Client,
     installation: &InstallationArgs,

@@ -1,4 +1,4 @@
-//! Prints reports in the format that was asked for.
+//! Prints reports in the requested format.
 
 use std::{
     fmt::Write as _,
@@ -42,7 +42,7 @@ pub(super) fn print(report: &Report, format: StatusFormat, namespace: Option<&st
     out.flush()
 }
 
-/// Writes one of several reports, on a terminal in the place of the one before: as many lines as there is room for.
+/// Writes one of several reports. On a terminal it replaces the one before, with as many lines as fit.
 pub(super) fn redraw(report: &Report, format: StatusFormat, namespace: Option<&str>) -> io::Result<()> {
     match (format, terminal_size().filter(|_| io::stdout().is_terminal())) {
         (StatusFormat::Table | StatusFormat::Wide, Some((_, Height(height)))) => {
@@ -68,7 +68,7 @@ fn drawn(
     String::from_utf8(drawn.into_inner()).map_err(io::Error::other)
 }
 
-/// The beginning of a text, over what a screen of this height shows.
+/// The beginning of a text, as much as a screen of this height shows.
 fn screen(text: &str, height: usize) -> String {
     let room = height.max(2) - 1;
     let mut screen = BEGIN.to_owned();

@@ -26,7 +26,7 @@ pub(super) struct Row {
     pub(super) pod: Option<String>,
     #[serde(skip)]
     pub(super) pod_uid: Option<Uuid>,
-    /// The node of this Pod; null where the Pod is gone, or nobody may read it.
+    /// The node of this Pod; null if the Pod is gone, or if the caller may not read it.
     pub(super) node: Option<String>,
     pub(super) cloud: String,
     /// The VM's identifier.
@@ -44,13 +44,13 @@ pub(super) struct Row {
 pub(super) enum State {
     /// A person must act.
     Stalled,
-    /// Something is not as usual; the operator tries again.
+    /// Something is unusual; the operator tries again.
     Delayed,
-    /// The operator waits for something that ends without help.
+    /// The operator waits for something that ends without a person's help.
     Waiting,
     /// It is being deleted.
     Deleting,
-    /// Nothing is to be done.
+    /// There is nothing to do.
     Active,
 }
 
@@ -105,13 +105,13 @@ impl Row {
     }
 }
 
-/// Whether a reason is one to worry about. One that this program does not know is.
+/// Whether a reason is a problem. A reason that this program does not know is one.
 fn is_warning(reason: &str) -> bool {
     let known = Reason::ALL.iter().find(|it| it.as_str() == reason);
     known.is_none_or(|reason| reason.event() == EventType::Warning)
 }
 
-/// Adds the nodes of Pods by their uids, and sorts: the worst state first, in each the longest one.
+/// Adds the nodes of Pods by their uids, and sorts: the worst state first, within a state the longest one.
 pub(super) fn complete(rows: &mut [Row], nodes: &HashMap<Uuid, Arc<str>>) {
     for row in rows.iter_mut() {
         row.node = row.pod_uid.and_then(|uid| nodes.get(&uid)).map(|node| node.as_ref().to_owned());

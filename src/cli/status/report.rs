@@ -1,4 +1,4 @@
-//! What `status` found out, as it is printed. Fields and their values are added, never renamed, while `version` is 1 *(no client)*.
+//! The printed findings of `status`. Fields and their values are added, never renamed, while `version` is 1 *(no client)*.
 
 use std::{collections::HashMap, fmt};
 
@@ -15,7 +15,7 @@ use crate::{
     sweep::{CloudSnapshot, LostVm, Snapshot},
 };
 
-/// A leader that has not renewed its lease for so long is gone, even if the clocks of two machines differ.
+/// A leader that has not renewed its lease for this long is gone, even if the clocks of two machines differ.
 const STALE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The report as a whole.
@@ -28,15 +28,15 @@ pub(super) struct Report {
     pub(super) time: Timestamp,
     /// What fails and what could not be read, the worst first.
     pub(super) problems: Vec<Problem>,
-    /// Who leads; null where nobody does, or where that cannot be read.
+    /// The leader; null if there is none, or if the lease cannot be read.
     pub(super) leader: Option<Leader>,
     /// Each `ConfigMap` with settings.
     pub(super) settings: Vec<Settings>,
-    /// What the operator last saw of each cloud; null where that is not known.
+    /// What the operator last saw of each cloud; null if that is not known.
     pub(super) clouds: Option<Vec<CloudSnapshot>>,
     pub(super) peer_pod_configs: Vec<ConfigRow>,
     pub(super) nodes: Vec<NodeRow>,
-    /// PeerPods, the worst first; null where they cannot be read.
+    /// PeerPods, the worst first; null if they cannot be read.
     pub(super) peer_pods: Option<Vec<Row>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Problem {
 pub(super) enum Severity {
     /// It does not work.
     Error,
-    /// It works, or it is this report that lacks something.
+    /// It works; or only this report lacks something.
     Warning,
 }
 
@@ -83,11 +83,11 @@ pub(super) struct Settings {
     pub(super) name: String,
     /// `CLOUD_PROVIDER`.
     pub(super) provider: Option<String>,
-    /// When anybody last changed it.
+    /// When it was last changed.
     pub(super) changed: Option<Timestamp>,
 }
 
-/// All that was read. What could not be is the reason why.
+/// All that was read, or the reason why it could not be read.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) peer_pods: Result<Vec<Row>, String>,
@@ -100,7 +100,7 @@ pub(super) struct Observed {
 }
 
 impl Report {
-    /// The report of this, where the operator is in this namespace. Of lost VMs it has those of the PeerPods' namespace.
+    /// The report of this, for the operator in this namespace. It has only those lost VMs that are in the PeerPods' namespace.
     pub(super) fn new(observed: Observed, operator: &str, namespace: Option<&str>, now: Timestamp) -> Self {
         let Observed { peer_pods, configs, nodes, pods: (usage, unread), leader, settings, sweep } = observed;
         let mut problems = Problems(Vec::new());
@@ -135,7 +135,7 @@ impl Report {
         Age(self.time.duration_since(time))
     }
 
-    /// How many PeerPods are in each state that one is in, the worst first.
+    /// How many PeerPods are in each state, the worst first. States without PeerPods are left out.
     pub(super) fn states(&self) -> Vec<(peer_pods::State, usize)> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         self.peer_pods.iter().flatten().for_each(|row| *counts.entry(row.state.as_str()).or_default() += 1);
@@ -151,7 +151,7 @@ fn unknown(subject: &str, text: String) -> Problem {
 }
 
 impl Problems {
-    /// What was read; if it could not be, that is a problem.
+    /// What was read. If it could not be read, adds that as a problem.
     fn unless<T>(&mut self, read: Result<T, String>, subject: &str) -> Option<T> {
         read.map_err(|text| self.0.push(unknown(subject, text))).ok()
     }

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 /// The label by which Grafana's sidecar finds dashboards, as Grafana's own chart and kube-prometheus-stack have it.
 pub const DASHBOARD_LABEL: (&str, &str) = ("grafana_dashboard", "1");
 
-/// The rows, each with how the names of its metrics begin. The first one that fits gets a metric.
+/// The rows, each with the prefixes of the names of its metrics. A metric belongs to the first row that fits.
 const ROWS: [(&str, &[&str]); 8] = [
     ("Capacity", &["capacity_"]),
     ("Deletions", &["pending_", "oldest_pending_", "deletion"]),
@@ -51,7 +51,7 @@ pub struct Dashboard {
 pub struct Panel {
     /// Its definition.
     pub family: &'static Description,
-    /// What it shows, in `PromQL` with the dashboard's variables, each with what its series are named.
+    /// What it shows, in `PromQL` with the dashboard's variables, each with the name of its series.
     pub queries: Vec<(String, String)>,
     /// Grafana's name of the unit.
     pub unit: &'static str,
@@ -124,7 +124,7 @@ impl Default for Dashboard {
 impl Panel {
     fn of(family: &'static Description) -> Self {
         let Description { name, kind, labels, .. } = *family;
-        // The processes differ in what has no label.
+        // Series without labels differ by process.
         let labels = if labels.is_empty() && kind != "histogram" { &["pod"] } else { labels };
         let (by, legend) = (labels.join(", "), legend(labels));
         let rate = |suffix: &str| format!("rate({name}{suffix}{JOBS}[$__rate_interval])");
@@ -140,7 +140,7 @@ impl Panel {
                     (format!("histogram_quantile({quantile}, {buckets})"), legend)
                 })
                 .into(),
-            // Grafana counts in milliseconds. 0 is no moment.
+            // Grafana counts in milliseconds. 0 means that there is no such moment.
             _ if is_moment => vec![(format!("max by ({by}) ({name}{JOBS} > 0) * 1000"), legend)],
             // Both replicas may show the same.
             _ => vec![(format!("max by ({by}) ({name}{JOBS})"), legend)],
@@ -156,7 +156,7 @@ impl Panel {
         Self { family, queries, unit, is_stat: is_moment || kind == "info" }
     }
 
-    /// What the metric is called, without what the unit and the kind say.
+    /// The metric's title, without the unit and the kind.
     fn title(&self) -> String {
         let name = self.family.name;
         let name = name.strip_prefix(PREFIX).unwrap_or(name);

@@ -59,8 +59,8 @@ pub enum Owner {
     Gone,
     /// Its containers have ended: Succeeded or Failed.
     Finished,
-    /// It is being deleted, and its containers have their grace period to end. Only this process' own clock counts: the clock
-    /// of the deletionTimestamp may be ahead of it or behind it.
+    /// It is being deleted, and its containers have their grace period to end. Only this process' own clock counts, because the
+    /// clock of the deletionTimestamp may be ahead or behind.
     Terminating {
         /// The grace period.
         grace: Duration,
@@ -78,8 +78,8 @@ pub enum InSandbox {
     Unknown,
     /// Since this time, by the earliest evidence.
     By(Timestamp),
-    /// Since before every newer sibling: the evidence once [`contradicted`](super::contradicted) a move of the Pod. Later evidence does not count: a
-    /// container runtime that loses sight of a sandbox for a moment makes it look newer.
+    /// Since before every newer sibling: evidence once [`contradicted`](super::contradicted) a move of the Pod. Later evidence
+    /// does not count, because a sandbox looks newer after the container runtime has lost sight of it for a moment.
     Doubted,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Totals {
     queued: usize,
     pub(super) pending: usize,
     pub(super) ambiguous: usize,
-    /// How many of the pending ones that do not wait for their Pods were deleted in each second.
+    /// How many pending PeerPods that do not wait for their Pods were deleted in each second.
     deleted: BTreeMap<i64, usize>,
 }
 
@@ -53,10 +53,10 @@ pub(super) struct Entry {
     pub(super) cloud: &'static str,
     /// Whether no reconcile has started since it changed.
     pub(super) queued: bool,
-    /// The second in which it was deleted, where its finalizer is still there.
+    /// The second in which it was deleted, if its finalizer is still there.
     pub(super) deleted: Option<i64>,
     pub(super) said: Said,
-    /// Of all that decisions read of the object itself, status aside.
+    /// A hash of all that decisions read from the object itself, except its status.
     pub(super) content: u64,
     /// Whether it is being deleted, or its status has a condition that may be outdated. Any other PeerPod needs a reconcile only
     /// if it has newer siblings.
@@ -77,12 +77,12 @@ impl Links {
     /// Replaces the entry of a PeerPod.
     ///
     /// This affects other PeerPods in four cases:
-    /// - A VM is added or removed, or turns out to be older: its own PeerPods and those of the next older VMs of its Pod.
-    /// - One of several PeerPods of a superseded VM is removed: the others of them.
-    /// - A PeerPod is added or removed: those of its Pod that have no finalizer and a younger one.
-    /// - The last PeerPod is removed that a deletion may have waited for: those that are being deleted.
+    /// - A VM is added, removed, or found to be older: its own PeerPods and those of the next older VMs of its Pod.
+    /// - One of several PeerPods of a superseded VM is removed: the other PeerPods of that VM.
+    /// - A PeerPod is added or removed: the PeerPods of its Pod that have no finalizer and for which a younger one exists.
+    /// - The last PeerPod that a deletion may have waited for is removed: the PeerPods that are being deleted.
     ///
-    /// Each time only a few of them are named. Each of these reaches the next when it is removed in turn.
+    /// Each change returns only a few of them. The removal of each of these leads to the next ones.
     pub(super) fn replace(&mut self, key: &Key, new: Option<Entry>) -> Replaced {
         let old = self.entries.get(key).map(|entry| (entry.placement, entry.stake));
         let now = new.as_ref().map(|entry| (entry.placement, entry.stake));
@@ -112,7 +112,7 @@ impl Links {
                 others.extend(self.relatives.held(placement).take(FEW + 1).cloned());
             }
             if before != after {
-                // One more than a reconcile asks for: that one may now have more newer siblings than it asks for.
+                // One more than a reconcile asks for: that PeerPod may now have more newer siblings than a reconcile asks for.
                 let until = before.max(after).unwrap_or(i64::MAX);
                 let older = self.relatives.older(placement, until).take(FEW + 1);
                 others.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());

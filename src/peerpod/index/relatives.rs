@@ -15,7 +15,7 @@ pub(in crate::peerpod) const FEW: usize = 4;
 /// this name the VM, the operator reads none of these Pods and takes one of the PeerPods as a claim.
 pub(in crate::peerpod) const MOST_PODS: usize = 15;
 
-/// A VM as it is recorded for one Pod: the hashes of both, 0 where there is none. The hash keys are random, so a tenant cannot
+/// A VM as it is recorded for one Pod: the hashes of both, 0 if there is none. The hash keys are random, so a tenant cannot
 /// construct a collision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Placement {
@@ -204,8 +204,8 @@ impl Relatives {
         keys(self.members.range(range(vm, [Stake::Held, Stake::Unheld], ALL)))
     }
 
-    /// Those that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod and of those that
-    /// have none, and one of each other Pod, as many as a reconcile counts.
+    /// PeerPods that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod, a few
+    /// without a Pod, and one of each other Pod, up to the number that a reconcile counts.
     pub(super) fn waiting(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         let of_pods = [placement, Placement { pod: 0, ..placement }];
         let few = of_pods.into_iter().flat_map(|it| self.going(it).take(FEW + 1));
@@ -216,7 +216,7 @@ impl Relatives {
         keys(self.members.range(of_one(placement, Stake::Going)))
     }
 
-    /// Of each other Pod one that names the VM and is being deleted.
+    /// One PeerPod of each other Pod that names the VM and is being deleted.
     pub(super) fn going_of_other_pods(&self, Placement { vm, pod }: Placement) -> impl Iterator<Item = &Key> {
         let mut next = Some(1);
         let each = iter::from_fn(move || {
@@ -236,8 +236,8 @@ impl Relatives {
             && (self.placed.range(placed).next().is_some() || self.loose_since(pod, after).next().is_some())
     }
 
-    /// Of those of the Pod without the finalizer that have a younger one a few of the oldest and of the youngest. The oldest may be
-    /// there to stay.
+    /// A few of the oldest and a few of the youngest outdated PeerPods of the Pod (see [`Self::outdated`]). The oldest may stay
+    /// for good.
     pub(super) fn few_outdated(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         let of_pod = self.loose.range(loose(placement.pod, i64::MIN)..=loose(placement.pod, i64::MAX));
         let youngest = of_pod.rev().take(2 * FEW).filter(move |it| self.has_younger(placement, it.created));
@@ -245,7 +245,7 @@ impl Relatives {
         self.outdated(placement).take(FEW).chain(youngest)
     }
 
-    /// Those of the Pod without the finalizer that have a younger one, the oldest first.
+    /// PeerPods of the Pod that have no finalizer and for which a younger one exists, the oldest first.
     pub(super) fn outdated(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         let all = self.loose_since(placement.pod, i64::MIN);
         let outdated = all.take_while(move |loose| self.has_younger(placement, loose.created));
@@ -268,7 +268,7 @@ impl Relatives {
         all.take_while(move |loose| loose.pod == pod)
     }
 
-    /// Those that hold one of several VMs of a Pod. Some occur several times.
+    /// PeerPods that hold one of several VMs of a Pod. Some occur several times.
     pub(super) fn rivals(&self) -> impl Iterator<Item = &Key> {
         let neighbours = self.placed.iter().zip(self.placed.iter().skip(1));
         let rivals = neighbours.filter(|(one, next)| one.pod == next.pod);

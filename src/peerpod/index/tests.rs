@@ -152,7 +152,7 @@ fn the_newest_few_of_the_other_vms_of_a_pod_that_are_no_older_are_asked_for() {
     assert_eq!(newest, [("newer", at(11), false), ("same-second", at(10), false)]);
     assert_eq!((recorded, next), (at(10), None));
 
-    // One that is named once more is as old as its first record, whatever became of that.
+    // A VM that is recorded once more is as old as its first record, even if that is gone.
     index.apply(&Event::Apply(deleted(made("first", "pod", &vm(3), 5))));
     index.apply(&Event::Apply(deleted(made("gone", "pod", &vm(4), 20))));
     assert_eq!(asked(&index, &own), ["same-second"]);
@@ -261,7 +261,7 @@ fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesak
     assert_eq!(apply(&first), ["a", "b", "c"]);
     assert_eq!(asked(&index, &c), ["b", "a"]);
     assert_eq!(requeued(&index, &Event::Delete(first)), ["a", "b", "c"]);
-    // A sibling of another cloud, in another namespace, or of a Pod of another name is none.
+    // PeerPods of another cloud, in another namespace, or of a Pod of another name are not siblings.
     let mut foreign = [a.clone(), a.clone(), a];
     foreign[0].spec.cloud_provider = Some("aws".into());
     foreign[1].metadata.namespace = Some("elsewhere".into());
@@ -450,7 +450,7 @@ fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to
     shows(1, 1, Some(20));
     index.reconcile_started(&key(&a), &metrics);
     shows(0, 1, Some(20));
-    // What waits for its Pod is pending, and not overdue; only its status says so.
+    // A PeerPod that waits for its Pod is pending, and not overdue; only its status says that it waits.
     let waits = Condition { type_: "Reconciling".into(), reason: "WaitingForPod".into(), ..condition() };
     let idle = Condition { status: "False".into(), ..waits.clone() };
     for (conditions, oldest) in

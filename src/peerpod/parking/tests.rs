@@ -97,7 +97,7 @@ async fn a_reconcile_stalls_at_its_cloud_alone() {
 }
 
 proptest! {
-    /// Whatever happens to PeerPods, in the end all slots are free again, and nobody is left in the queue.
+    /// Whatever happens to PeerPods, in the end all slots are free again, and the queue is empty.
     #[test]
     fn no_slot_is_lost(
         steps in prop::collection::vec((0usize..8, 0usize..2, any::<bool>(), any::<bool>(), any::<bool>()), 0..200),
@@ -117,7 +117,7 @@ proptest! {
             }
         }
         drop(turns);
-        // Each that is called has its turn, and needs no slot any more.
+        // Each PeerPod that is called takes its turn, and then needs no slot any more.
         loop {
             let names = called();
             if names.is_empty() {

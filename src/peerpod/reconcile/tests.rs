@@ -145,7 +145,7 @@ async fn a_peerpod_that_changed_since_it_was_read_is_reconciled_again() {
     assert_eq!(reconcile(&cloud, &deleted(&vm), calls).await, ("ok", true));
 }
 
-/// The decision after this cloud was asked to delete a dangling VM.
+/// The decision after a request to this cloud to delete a dangling VM.
 async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
     let facts = dangling();
     let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };

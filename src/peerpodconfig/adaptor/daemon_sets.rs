@@ -1,4 +1,4 @@
-//! The watch of all DaemonSets: whose they are and where they run *(client required)*.
+//! The watch of all DaemonSets: their owners and their nodes *(client required)*.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ const POD: Members = &[
     ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
 ];
 
-/// Stores whose each DaemonSet is and where it runs. Yields those that changed.
+/// Stores the owner and the nodes of each DaemonSet. Yields those that changed.
 pub(super) fn watch(
     client: &Client,
     writer: Writer<DaemonSet>,

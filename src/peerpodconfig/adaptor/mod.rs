@@ -63,7 +63,7 @@ const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 pub(super) struct Options {
     /// The operator's own namespace.
     pub(super) namespace: String,
-    /// cloud-api-adaptor's image where a configuration names none.
+    /// cloud-api-adaptor's image if a configuration names none.
     pub(super) image: String,
     pub(super) ssh_key_secret: String,
     pub(super) tls_secret: String,
@@ -160,7 +160,7 @@ impl Adaptor {
             if let Some(waits) = self.observer.waits_for(config).await? {
                 rollout.message = format!("{waits}; {}", rollout.message);
             }
-            // No event tells when another peer pod is the one that it waits for.
+            // No event shows that cloud-api-adaptor now waits for another peer pod.
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         findings.all.push(rollout);

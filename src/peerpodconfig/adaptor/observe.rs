@@ -111,7 +111,7 @@ impl Observer {
         Ok(older)
     }
 
-    /// Which peer pods its cloud-api-adaptor waits for, where it runs and is not ready.
+    /// The peer pods that its cloud-api-adaptor waits for, if it runs and is not ready.
     pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
         let mut unready = Vec::new();
         let take = |pod: PodView| {

@@ -88,7 +88,7 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
     Some(format!("the operator cannot create the DaemonSet: {}", failure.message))
 }
 
-/// Whether the DaemonSet was created for the configuration, whatever labels it has now.
+/// Whether the DaemonSet was created for the configuration, whatever its labels are now.
 fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     let uid = config.meta().uid.as_ref();
     uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)

@@ -1,7 +1,7 @@
 //! Which peer pods keep cloud-api-adaptor from becoming ready *(client required)*.
 //!
-//! It is ready once every Pod of its runtime class on its node has become ready since it started. A Job that has completed, a Pod
-//! that cannot start and a Pod that has been ready all along never do.
+//! It is ready once every Pod of its runtime class on its node has become ready since it started. A completed Job, a Pod that
+//! cannot start and a Pod that has been ready all along never do.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -16,16 +16,16 @@ use operator_kit::{
 };
 use serde::Deserialize;
 
-/// On so many nodes the operator looks for them. One is enough to know what to do.
+/// The number of nodes on which the operator looks for them. One is enough to know what to do.
 const NODES: usize = 3;
 
 /// So many Pods are named.
 const NAMED: usize = 3;
 
-/// A cloud-api-adaptor that has not run for so long may become ready by itself.
+/// A cloud-api-adaptor that has run for less than this may become ready by itself.
 const START: SignedDuration = SignedDuration::from_secs(20);
 
-/// One that restarted and has not run for so long may do so again, whatever Pods there are.
+/// A restarted one that has run for less than this may restart again, whatever Pods there are.
 const STABLE: SignedDuration = SignedDuration::from_mins(10);
 
 /// What is read of a Pod.
@@ -74,13 +74,13 @@ pub(super) struct Unready {
     pub(super) since: Timestamp,
 }
 
-/// Whether one that runs since then, after so many restarts, is not ready because of Pods: not as it has just begun, or ends again
-/// and again.
+/// Whether Pods are the reason that a cloud-api-adaptor is not ready, which has run since then after so many restarts. They are
+/// not while it has just begun, or ends again and again.
 pub(super) fn stands(since: Timestamp, restarts: i32, now: Timestamp) -> bool {
     now.duration_since(since) >= if restarts > 0 { STABLE } else { START }
 }
 
-/// What one of these waits for, for the condition; `None` if no Pod holds up those that were looked at.
+/// What these wait for, for the condition; `None` if no Pod delays those that were checked.
 pub(super) async fn look(
     client: &Client,
     runtime_class: &str,

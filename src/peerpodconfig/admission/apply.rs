@@ -1,4 +1,5 @@
-//! Writes the objects of an admission *(client required)*: what is wanted first, then what is no longer wanted goes.
+//! Writes the objects of an admission *(client required)*: first the wanted ones. Then it removes those that are no longer
+//! wanted.
 
 use futures::try_join;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! What the admission of a configuration is to be. Pure *(no client)*.
+//! The desired admission of a configuration. Pure *(no client)*.
 
 use k8s_openapi::ByteString;
 use serde_json::to_value;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::api::v1alpha1::{AdmissionMode, PeerPodConfig};
 
-/// What a configuration's admission is to be.
+/// The desired admission of a configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub(super) means: Means,

@@ -5,15 +5,16 @@
 //! policy_support.rs     whether the API server supports admission policies, and the watch of them
 //! sharing.rs            which configuration has the admission of a runtime class (pure)
 //! means.rs              webhook or policy, and the kinds of their objects (pure)
-//! desired.rs            which of these it is to be, and the wanted objects (pure)
+//! desired.rs            the desired means, and the wanted objects (pure)
 //! apply.rs              writes these objects
 //! webhook_resources/    what all webhooks share: the Secret of their certificate and the Lease for its rotation
 //! propagation.rs        whether API servers already apply what was written (pure)
 //! findings.rs           the conditions about the admission (pure)
 //! ```
 //!
-//! There is one admission for each runtime class: that of the oldest configuration. If a younger one differs, it gets the condition
-//! `Conflict`. When the older one goes, the operator first writes what the younger one wants, then removes what the older one had.
+//! There is one admission for each runtime class: that of the oldest configuration. If a younger one differs, it gets the
+//! condition `Conflict`. When the older one is deleted, the operator first writes what the younger one wants, then removes what
+//! the older one had.
 
 mod apply;
 mod desired;
@@ -175,7 +176,7 @@ impl Admission {
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
     ) -> Result<bool, RoomError> {
-        // An object whose kind is not known now would stay for ever.
+        // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
         let observed = self.observer.observe(config, configs).await?;
         self.bring_successor(config, &observed, configs).await?;
@@ -184,7 +185,7 @@ impl Admission {
 
     /// All cluster-scoped objects that this operator created, for any configuration: the registration of a webhook last.
     pub(super) async fn cluster_scoped_objects(&self) -> Result<Vec<(Kind, DynamicObject)>, ApiError> {
-        // An object whose kind is not known now stays until the next collection.
+        // An object whose kind is unknown now stays until the next collection.
         self.doubt_policies();
         let supports_policies = self.observer.policies.ask(&self.observer.client).await?;
         let mut made = Vec::new();
@@ -195,8 +196,8 @@ impl Admission {
         Ok(made)
     }
 
-    /// Before a configuration leaves the admission of a runtime class: writes that of the configuration which has it then. A
-    /// problem of that configuration alone, which its own reconcile reports, does not hold up this one.
+    /// Before a configuration leaves the admission of a runtime class, writes the admission of the configuration which has it
+    /// then. A problem of that configuration alone, which its own reconcile reports, does not delay this one.
     async fn bring_successor(
         &self,
         config: &PeerPodConfig,

@@ -101,7 +101,7 @@ impl Observer {
     ) -> Result<Observed, ApiError> {
         let supports_policies = self.policies.ask(&self.client).await?;
         let is_unsupported = config.spec.admission.mode == AdmissionMode::Policy && !supports_policies;
-        // Mostly it does not matter, and nothing need be asked.
+        // Mostly it does not matter, and no request is needed.
         let present = if is_unsupported || has_others(config, configs) {
             self.present(config, supports_policies).await?
         } else {

@@ -54,7 +54,7 @@ impl Age {
 }
 
 impl Propagation {
-    /// Notes those of one configuration; `None` where it has none. `was_in_force`: whether the status says that they are in force,
+    /// Notes those of one configuration; `None` if it has none. `was_in_force`: whether the status says that they are in force,
     /// so those that are new to this process are old. Forgets configurations that are not `there`.
     pub(super) fn observe(
         &self,

@@ -16,7 +16,7 @@ fn is_for(config: &PeerPodConfig, class: &str) -> bool {
         && admission.runtime_class_name == class
 }
 
-/// Whether any other configuration asks for an admission, of whichever class. `configs`: all, the oldest first.
+/// Whether any other configuration requests an admission, of any class. `configs`: all, the oldest first.
 pub(super) fn has_others(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> bool {
     let mut others = configs.iter().filter(|other| other.uid() != config.uid());
     others.any(|other| is_for(other, &other.spec.admission.runtime_class_name))
@@ -35,7 +35,7 @@ pub(super) fn older_with_same_class(
     older.find(|other| is_for(other, &admission.runtime_class_name)).cloned()
 }
 
-/// The configuration that has the admission of `class`, where `config` still has objects for that and is not to have them.
+/// The configuration that has the admission of `class`, if `config` still has objects for it but must not have them.
 pub(super) fn successor(
     config: &PeerPodConfig,
     class: &str,

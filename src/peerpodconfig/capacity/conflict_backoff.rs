@@ -18,7 +18,7 @@ const FIRST: Duration = Duration::from_secs(5);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// A node that was not reset for so long has no more backoff.
+/// A node that was not reset for this long has no more backoff.
 const PEACE: Duration = Duration::from_secs(600);
 
 /// The last write to each node. The operator corrects the first reset of a node at once, further ones after waits that double.
@@ -78,7 +78,7 @@ impl ConflictBackoff {
         self.table().get(&write.node).is_some_and(|last| last.content == content && last.wait(now).is_some())
     }
 
-    /// Whether what was written to a node last would have to wait.
+    /// Whether the content that was written to a node last would have to wait.
     pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
         self.table().get(node).is_some_and(|last| last.wait(now).is_some())
     }
@@ -131,7 +131,7 @@ mod tests {
             }
             now += Duration::from_millis(100);
         }
-        // Delays are drawn between half of the first wait and the longest so far.
+        // Delays are random, between half of the first wait and the longest so far.
         assert!((10..80).contains(&written), "{written}");
     }
 

@@ -20,10 +20,10 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{node::whole, plan::InUse};
 
-/// Of up to so many nodes each is asked for by itself. Beyond that one list of all Pods costs less.
+/// Up to this number of nodes, the operator lists the Pods of each node. Beyond that, one list of all Pods costs less.
 const FEW: usize = 16;
 
-/// How many of these lists are under way at once.
+/// The number of these lists at once.
 const IN_FLIGHT: usize = 4;
 
 /// Pods that have a node and may run there.
@@ -101,7 +101,7 @@ struct ResourcesView {
     requests: BTreeMap<String, Quantity>,
 }
 
-/// Counts on these nodes, beside what was counted before, or on all.
+/// Counts on these nodes, and keeps the earlier counts of other nodes; or counts on all.
 pub(super) async fn count(
     pods: &Api<PodView>,
     nodes: &[Arc<str>],
@@ -165,7 +165,7 @@ impl PodView {
         self.spec.node_name.as_deref()
     }
 
-    /// How much of an extended resource the Pod takes. Peer pods ask for one, on one container. Where there are more, this is at
+    /// How much of an extended resource the Pod takes. Peer pods request one, on one container. If there are more, this is at
     /// least what a kubelet counts, which lets init containers take turns.
     pub fn requested(&self, resource: &str) -> u32 {
         if !has_its_place(&self.status) {

@@ -14,8 +14,8 @@ use super::plan::NodeWrite;
 /// The longest wait of a node whose writes fail.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// So many failures do not concern single nodes. So many in a row end a pass. So many waiting nodes wait together, because a pass
-/// for some of them costs as much as one for all.
+/// This many failures do not concern single nodes. This many in a row end a pass. This many waiting nodes wait together, because
+/// a pass for some of them costs as much as one for all.
 pub(super) const MANY: usize = 16;
 
 /// The nodes whose writes failed, why, and until when they wait.
@@ -123,7 +123,7 @@ impl Failures {
         self.table.len() + self.untried.len() >= MANY
     }
 
-    /// Until when all of them wait, where they are many.
+    /// Until when all of them wait, if they are many.
     fn rest(&self) -> Option<Instant> {
         self.rest.filter(|_| self.are_many())
     }

@@ -1,11 +1,11 @@
-//! How many VMs a configuration asks for. Pure *(no client)*.
+//! The number of VMs that a configuration requests. Pure *(no client)*.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use operator_kit::text::cut;
 
 use crate::api::v1alpha1::MOST_VMS;
 
-/// How many bytes of a text that is no limit are shown: enough to recognise it by.
+/// The number of bytes that are shown of a text that is no limit: enough to recognise it.
 const SHOWN: usize = 40;
 
 /// An unusable limit. Nodes keep what they advertise until it is corrected.
@@ -30,7 +30,7 @@ pub enum BadLimit {
     NotANumber(String),
 }
 
-/// Reads a `spec.limit`; `None` where there is none. The schema refuses bad ones, but objects may be older than it.
+/// Reads a `spec.limit`; `None` if there is none. The schema refuses bad limits, but objects may be older than the schema.
 pub fn parse(limit: Option<&IntOrString>) -> Result<Option<u32>, BadLimit> {
     let Some(limit) = limit else { return Ok(None) };
     let text = match limit {

@@ -140,7 +140,7 @@ impl Capacity {
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {
-            // It is unknown which nodes the other process meant to recount.
+            // It is unknown which nodes the other process would have recounted.
             let late = Timestamp::now() - HAND_OVER;
             let written = nodes.iter().filter(|node| node.written().is_some_and(|time| time > late));
             let advertise = written.filter(|node| node.mark().is_some());

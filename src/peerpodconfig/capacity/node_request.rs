@@ -27,7 +27,7 @@ pub struct NodeRequest {
     pub deleted: bool,
     /// The nodes.
     pub selection: Result<Selection, BadSelector>,
-    /// How many VMs; `None`: nothing is to be advertised.
+    /// The number of VMs; `None`: the nodes advertise nothing.
     pub limit: Result<Option<u32>, BadLimit>,
     /// What the limit counts.
     pub distribution: Distribution,
@@ -64,12 +64,12 @@ impl NodeRequest {
         }
     }
 
-    /// Why no node can advertise its resource; `None` where nodes can.
+    /// Why no node can advertise its resource; `None` if nodes can.
     pub(super) fn bad_resource(&self) -> Option<BadResource> {
         (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
     }
 
-    /// The taint that keeps its cloud-api-adaptor off a node; `None` where it may run.
+    /// The taint that keeps its cloud-api-adaptor off a node; `None` if it may run there.
     pub(super) fn kept_off<'a>(&self, node: &'a Node) -> Option<&'a Arc<str>> {
         node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))
     }

@@ -63,7 +63,7 @@ impl Nodes {
     /// The nodes, and the watch that updates them *(client required)*: a stream without end that must be polled. It yields when
     /// all nodes have been listed, and then at each change of a stored field: a node joined, left, was recreated, became ready or
     /// not, or has other labels, taints, extended resources or another [mark](super::MARK). It does not yield for heartbeats,
-    /// cordons and what was written meanwhile.
+    /// cordons and what the operator wrote meanwhile.
     pub fn watch(client: Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let nodes = Self::default();
         let api: Api<NodeView> = Api::all(client);
@@ -102,7 +102,7 @@ impl Nodes {
             Event::InitDone => {
                 let Arriving { listed, written } = std::mem::take(&mut state.arriving);
                 let mut before = std::mem::replace(&mut state.current, listed);
-                // The list wins for all others, even at a lower version: a backup of etcd may have been restored.
+                // The list overrides all others, even at a lower version: a backup of etcd may have been restored.
                 for name in written {
                     if let Some(node) = before.remove(&name)
                         && let Some(listed) = state.current.get_mut(&name)

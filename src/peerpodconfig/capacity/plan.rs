@@ -101,9 +101,9 @@ impl InUse {
 enum DesiredCapacity {
     /// This number, or nothing, whatever the node advertises now.
     Share(Option<u32>),
-    /// Nothing, whatever the node advertises now and whatever runs there.
+    /// Nothing, whatever the node advertises now and whatever peer pods run there.
     Nothing,
-    /// Nothing that has our mark. What another program advertises stays.
+    /// Nothing with our mark. What another program advertises stays.
     Withdraw,
     /// What it advertises now.
     Keep,
@@ -260,13 +260,13 @@ fn desired_of(
     summary.closed = closed.len();
     let (mut shares, mut closed) = (shares.into_iter(), closed.into_iter());
     let mut share = |node| if is_closed(&node) { closed.next() } else { shares.next() };
-    // A kubelet that restarts refuses running Pods where the resource is there and too small; where it is not, it does not
-    // look. So there is no share of 0.
+    // If the resource exists and is too small, a kubelet that restarts refuses running Pods. If it does not exist, the kubelet
+    // does not check it. So there is no share of 0.
     owned.iter().map(|node| DesiredCapacity::Share(share(node).filter(|share| *share > 0))).collect()
 }
 
-/// Whether more peer pods may run on a node than it is to advertise. That is impossible if the number does not become lower, as the
-/// scheduler assigned no more. A reset of the node is an exception: it ignores what runs there.
+/// Whether more peer pods may run on a node than it is going to advertise. That is impossible if the number does not become
+/// lower, as the scheduler assigned no more. A reset of the node is an exception: it ignores what runs there.
 fn needs_count(desired: DesiredCapacity, level: Level) -> bool {
     match desired {
         DesiredCapacity::Share(share) => {

@@ -1,4 +1,4 @@
-//! What a pass counted, and which nodes later passes count again *(no client)*.
+//! The counts of a pass, and the nodes that later passes count again *(no client)*.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::plan::InUse;
 
-/// How long uneven shares stay while nothing else is to be written. Running peer pods keep them uneven, and no watch shows when
+/// How long uneven shares stay while there is nothing else to write. Running peer pods keep them uneven, and no watch shows when
 /// these Pods end.
 pub(super) const UNEVEN: Duration = Duration::from_secs(60);
 

@@ -5,7 +5,7 @@
 pub struct NodeCapacity<'a> {
     /// Its name, which breaks ties.
     pub name: &'a str,
-    /// How many VMs it advertises now; 0 where it advertises none.
+    /// How many VMs it advertises now; 0 if it advertises none.
     pub current: u32,
     /// How many peer pods run there.
     pub in_use: u32,
@@ -16,18 +16,18 @@ pub struct NodeCapacity<'a> {
 pub struct Spread {
     /// The share of each node, in the order of the nodes.
     pub shares: Vec<u32>,
-    /// How many peer pods run beyond the limit: by so much the shares sum to more than it.
+    /// How many peer pods run beyond the limit. The sum of the shares exceeds the limit by as many.
     pub beyond: u64,
 }
 
 /// Distributes `limit` VMs over these nodes.
 ///
 /// - The shares sum to `limit`, unless more peer pods run than that.
-/// - No share is below the peer pods that run on its node: a kubelet that restarts refuses running Pods for which there
+/// - No share is below the number of peer pods that run on its node: a kubelet that restarts refuses running Pods for which there
 ///   is no room.
-/// - Of any two shares one is larger by 2 or more only if that many peer pods run there.
-/// - Among all such distributions it is one that moves the fewest VMs from what is advertised now, and of those one that
-///   changes the fewest nodes. Names break the remaining ties; the order of `nodes` does not matter.
+/// - A share exceeds another one by 2 or more only if that many peer pods run on its node.
+/// - Of all such distributions it moves the fewest VMs from what is advertised now, and of those it changes the fewest nodes.
+///   Names break the remaining ties; the order of `nodes` does not matter.
 ///
 /// It takes O(n log n) for n nodes.
 pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
@@ -38,7 +38,7 @@ pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
     }
     let level = level(limit, nodes);
     let mut shares: Vec<_> = nodes.iter().map(|node| node.in_use.max(level)).collect();
-    // Fewer than may have one more, or the level would be higher.
+    // Fewer nodes remain than can have one more, or the level would be higher.
     let left = u64::from(limit) - total(nodes, level);
     let mut takers: Vec<_> = (0..nodes.len()).filter(|&index| nodes[index].in_use <= level).collect();
     takers.sort_unstable_by_key(|&index| (cost_of_one_more(level, nodes[index].current), nodes[index].name));
@@ -48,7 +48,7 @@ pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
     Spread { shares, beyond: 0 }
 }
 
-/// The sum of the shares when every node has `level`, or as many as run there.
+/// The sum of the shares if every node has `level`, or as many as run there.
 fn total(nodes: &[NodeCapacity<'_>], level: u32) -> u64 {
     nodes.iter().map(|node| u64::from(node.in_use.max(level))).sum()
 }
@@ -67,8 +67,8 @@ fn level(limit: u32, nodes: &[NodeCapacity<'_>]) -> u32 {
     enough
 }
 
-/// What it costs that a node gets one more than `level` instead of `level`, in comparison: one that has more now loses
-/// one less, one that has less now gains one more. In either case a node that could stay as it is comes first to do so.
+/// The relative cost of giving a node one more than `level`. A node that has more now loses one less, and a node that has less
+/// now gains one more. In either case a node that could stay as it is comes first.
 fn cost_of_one_more(level: u32, current: u32) -> u8 {
     match current.checked_sub(level) {
         Some(1) => 0,

@@ -1,7 +1,7 @@
 //! How much of the capacity peer pods use, for the metrics *(client required)*.
 //!
-//! What nodes advertise is watched. Which Pods run there is not, because a watch of all Pods of a cluster costs more than all the rest of
-//! the operator. So Pods are counted now and then, in the same way as before a write.
+//! The operator watches what nodes advertise. It does not watch which Pods run there, because a watch of all Pods of a cluster
+//! costs more than all the rest of the operator. So it counts Pods now and then, in the same way as before a write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ const REFRESH: Duration = Duration::from_secs(15);
 /// The time between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// A count is not repeated before so many times its duration: counting takes at most a hundredth of the time.
+/// A count is repeated only after this many times its duration: counting takes at most a hundredth of the time.
 const REST: u32 = 100;
 
 impl Capacity {

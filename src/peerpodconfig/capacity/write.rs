@@ -36,7 +36,7 @@ const GATEWAY_TIMEOUT: u16 = 504;
 pub struct Written {
     /// How many nodes were written to.
     pub written: usize,
-    /// These nodes, and those that may have been written to, as no answer came.
+    /// The nodes that were written to, and those that may have been written to, as no answer came.
     pub reached: Vec<Arc<str>>,
     /// How many nodes had been removed or recreated by then. The watch delivers their new state.
     pub outdated: usize,

@@ -154,7 +154,7 @@ async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_
     let mut calls = listed();
     calls.extend([
         policies_are_supported(),
-        // What does the one that goes have?
+        // Does the configuration that is deleted have objects?
         list(&webhooks, &json!([])),
         list(&policies, &there),
         Call::get(format!("{settings}/configmaps/peer-pods-cm"))
@@ -169,7 +169,7 @@ async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_
             .answer(not_found("mutatingadmissionpolicybindings")),
         Call::patch(format!("{policies}/peer-pods-younger")).answer(applied.clone()),
         Call::patch(format!("{bindings}/peer-pods-younger")).answer(applied),
-        // What is no longer wanted goes: a policy without its binding has no effect.
+        // What is no longer wanted is removed: a policy without its binding has no effect.
         list(&bindings, &there),
         Call::delete(format!("{bindings}/peer-pods-older")),
         // The rest is tried again.

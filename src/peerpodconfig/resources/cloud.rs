@@ -1,4 +1,4 @@
-//! What cloud-api-adaptor needs on one cloud and not on others.
+//! What cloud-api-adaptor needs only on certain clouds.
 
 use k8s_openapi::api::core::v1::{
     HostPathVolumeSource, ProjectedVolumeSource, SecretVolumeSource, ServiceAccountTokenProjection, Volume,
@@ -26,12 +26,12 @@ pub enum InstanceType {
     Overruled(&'static str),
     /// cloud-api-adaptor has no such setting on this cloud.
     NoEffect {
-        /// The cloud's name in `CLOUD_PROVIDER`; empty where none is set.
+        /// The cloud's name in `CLOUD_PROVIDER`; empty if none is set.
         cloud: String,
     },
 }
 
-/// What becomes of a configuration's `instanceType`. An empty one is none.
+/// The effect of a configuration's `instanceType`. An empty one counts as none.
 pub fn instance_type(spec: &PeerPodConfigSpec, settings: &AdaptorSettings) -> InstanceType {
     if spec.instance_type.as_deref().unwrap_or_default().is_empty() {
         return InstanceType::Unset;
@@ -42,12 +42,12 @@ pub fn instance_type(spec: &PeerPodConfigSpec, settings: &AdaptorSettings) -> In
     settings.instance_type_overruled_by.map_or(InstanceType::Reaches(key.name), InstanceType::Overruled)
 }
 
-/// The names of Secrets that cloud-api-adaptor mounts where they exist, in the operator's own namespace.
+/// The names of the Secrets that cloud-api-adaptor mounts if they exist, in the operator's own namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptorSecrets<'a> {
-    /// That of the key for ssh, where the cloud is one that is reached so.
+    /// The Secret of the key for ssh, on clouds that are reached by ssh.
     pub ssh_key: &'a str,
-    /// That of the certificates for the connection to pod VMs.
+    /// The Secret of the certificates for the connection to pod VMs.
     pub tls: &'a str,
     /// That of the host keys that byom trusts.
     pub byom_host_keys: &'a str,
@@ -76,7 +76,7 @@ pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mou
     volumes.map(mounted).collect()
 }
 
-/// The volumes by which the operator's own Pods are known to this cloud: those of tokens, as cloud-api-adaptor has them.
+/// The volumes that identify the operator's own Pods to this cloud: those of tokens, as cloud-api-adaptor has them.
 pub fn token_volumes(cloud: &Cloud) -> Vec<Mounted> {
     let token = |volume: &AdaptorVolume| match volume.source {
         VolumeSource::Token { audience, file } => Some(token(volume.name, audience, file, volume.path)),
@@ -85,7 +85,7 @@ pub fn token_volumes(cloud: &Cloud) -> Vec<Mounted> {
     cloud.volumes.iter().filter_map(token).collect()
 }
 
-/// A Secret that may be missing, readable for root alone: ssh takes no other keys.
+/// A Secret that may be missing, readable for root alone: ssh accepts no other keys.
 pub(super) fn secret(volume: &str, name: &str, path: &str) -> Mounted {
     let source = SecretVolumeSource {
         secret_name: Some(name.to_owned()),

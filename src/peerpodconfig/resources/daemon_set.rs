@@ -104,8 +104,8 @@ pub fn unusable_annotations(config: &PeerPodConfig) -> Vec<&str> {
     keys.filter(|key| !is_annotation(key)).collect()
 }
 
-/// The strategy with both of its numbers: the API server validates them together, so what somebody else set beside one of them
-/// would make it refuse the other.
+/// The strategy with both of its numbers. The API server validates them together, so it could refuse one beside a number that
+/// another program set.
 fn update_strategy(wanted: Option<&DaemonSetUpdateStrategy>) -> DaemonSetUpdateStrategy {
     let type_ = wanted.and_then(|it| it.type_.clone()).unwrap_or_else(|| "RollingUpdate".to_owned());
     let numbers = wanted.and_then(|it| it.rolling_update.clone()).unwrap_or_default();
@@ -234,7 +234,7 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
             ..SecurityContext::default()
         }),
         // It answers when the peer pods of its node have become ready since it started, and some never do. A startup probe would
-        // end it for that, and cut off all peer pods of the node that started meanwhile.
+        // then end it, and cut off all peer pods of the node that started meanwhile.
         readiness_probe: Some(Probe {
             http_get: Some(HTTPGetAction {
                 host: Some("127.0.0.1".to_owned()),
@@ -273,7 +273,7 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
     env
 }
 
-/// The `ConfigMap` comes last, and the last wins.
+/// The `ConfigMap` comes last, and the last one wins.
 fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
     let spec = &inputs.owner.config.spec;
     vec![

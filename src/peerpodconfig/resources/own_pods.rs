@@ -19,7 +19,7 @@ pub const HEALTH_PORT: i32 = 8081;
 /// Where metrics are served.
 pub const METRICS_PORT: i32 = 8080;
 
-/// Any user but root; the image has one of this number.
+/// A user other than root; the image has one with this number.
 pub const USER: i64 = 65_532;
 
 /// A new Pod is ready before an old one is removed.
@@ -33,7 +33,7 @@ pub(crate) fn strategy() -> DeploymentStrategy {
     }
 }
 
-/// A node that fails should not take all Pods with it; one node alone may have all.
+/// A node that fails should not take all Pods with it. If there is only one node, it may have all.
 pub(crate) fn spread(selector: LabelSelector) -> TopologySpreadConstraint {
     TopologySpreadConstraint {
         topology_key: "kubernetes.io/hostname".to_owned(),
@@ -44,7 +44,7 @@ pub(crate) fn spread(selector: LabelSelector) -> TopologySpreadConstraint {
     }
 }
 
-/// One Pod at a time may be evicted, and one that is not ready always.
+/// One Pod at a time may be evicted. A Pod that is not ready may always be evicted.
 pub(crate) fn disruption_budget(selector: LabelSelector) -> PodDisruptionBudgetSpec {
     PodDisruptionBudgetSpec {
         max_unavailable: Some(IntOrString::Int(1)),
@@ -54,7 +54,7 @@ pub(crate) fn disruption_budget(selector: LabelSelector) -> PodDisruptionBudgetS
     }
 }
 
-/// What the profile `restricted` asks of a Pod.
+/// What the profile `restricted` requires of a Pod.
 pub(crate) fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -68,7 +68,7 @@ pub(crate) fn pod_security() -> PodSecurityContext {
     }
 }
 
-/// What the profile `restricted` asks of a container, and a read-only root filesystem.
+/// What the profile `restricted` requires of a container, and a read-only root filesystem.
 pub(crate) fn container_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -78,7 +78,7 @@ pub(crate) fn container_security() -> SecurityContext {
     }
 }
 
-/// The variable that says the program's namespace.
+/// The variable with the program's namespace.
 pub(crate) fn namespace_variable() -> EnvVar {
     field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace")
 }
@@ -88,7 +88,7 @@ pub(crate) fn name_variable() -> EnvVar {
     field("POD_NAME", "metadata.name")
 }
 
-/// A variable that says what the Pod's own field of this path does.
+/// A variable with the value of the Pod's own field at this path.
 pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 /// The operator's container in its Pods.
 pub const OPERATOR_CONTAINER: &str = "operator";
 
-/// This program as an image, how a node comes by it, and which nodes are for it.
+/// This program as an image, how a node pulls it, and its nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The image.
@@ -22,7 +22,7 @@ pub struct Program {
     pub pull_secrets: Vec<LocalObjectReference>,
     /// Where it runs.
     pub placement: Placement,
-    /// Whether it serves metrics with TLS and to those alone who may read them.
+    /// Whether it serves metrics with TLS, and only to clients that may read them.
     pub secure_metrics: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What of cloud-api-adaptor's `ConfigMap` and Secret concerns its DaemonSet.
+//! The parts of cloud-api-adaptor's `ConfigMap` and Secret that concern its DaemonSet.
 
 use std::fmt::Write as _;
 
@@ -15,27 +15,27 @@ use crate::provider::{Cloud, cloud::InstanceTypeKey};
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
 const PROBE_PORT: u16 = 8000;
 
-/// On the DaemonSet: what of the settings it is built from, as a [`Record`] in JSON.
+/// On the DaemonSet: the settings that it is built from, as a [`Record`] in JSON.
 pub(in crate::peerpodconfig) const BUILT_FROM_ANNOTATION: &str =
     "peerpods.confidentialcontainers.org/built-from";
 
-/// What the settings say that shapes the Pod itself, so that a change of it alone needs a new Pod, and a sum of them all.
+/// The settings that shape the Pod itself, so that a change needs a new Pod, and a hash of all settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdaptorSettings {
-    /// `CLOUD_PROVIDER`, as it stands there; empty where nothing does.
+    /// `CLOUD_PROVIDER` as it is written; empty if it is not set.
     pub cloud_name: String,
-    /// The same, where it is one that cloud-api-adaptor has. Others may come from a plugin.
+    /// The same, if it is one of cloud-api-adaptor's clouds. Other clouds may come from a plugin.
     pub cloud: Option<&'static Cloud>,
-    /// `PROBE_PORT`, where the readiness probe asks; cloud-api-adaptor's default where that is no port.
+    /// `PROBE_PORT`, the port of the readiness probe; cloud-api-adaptor's default if that is no port.
     pub probe_port: u16,
-    /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, where it is set.
+    /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, if it is set.
     pub instance_type_overruled_by: Option<&'static str>,
-    /// The sum (SHA-256) of every key and value and of the Secret's uid, in hexadecimal digits.
+    /// The SHA-256 of every key and value and of the Secret's uid, in hexadecimal digits.
     pub hash: String,
 }
 
 impl AdaptorSettings {
-    /// Reads both objects, either of which may be missing. Where both have a key the `ConfigMap` wins, as it does in
+    /// Reads both objects, either of which may be missing. If both have a key, the `ConfigMap` wins, as it does in
     /// cloud-api-adaptor's environment.
     pub fn read(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Self {
         let text = |key: &str| text(config_map, secret, key);
@@ -50,18 +50,18 @@ impl AdaptorSettings {
         }
     }
 
-    /// What a DaemonSet is to be built from while these are the settings: what `current` was built from, as any other
-    /// template would replace its Pods, which lose sight of their VMs. These themselves where there is none yet, or where
+    /// The settings to build a DaemonSet from while these are the settings. They are those that `current` was built from, because
+    /// another template would replace its Pods, which lose track of their VMs. They are these if there is no DaemonSet yet, or if
     /// its Pods may be restarted for them.
     #[must_use]
     pub fn in_force(&self, current: Option<&DaemonSet>, restarts: bool) -> Self {
         let text = current.and_then(|current| current.annotations().get(BUILT_FROM_ANNOTATION));
-        // What somebody wrote into it by hand may be anything.
+        // A user may have edited it by hand.
         let record = text.filter(|_| !restarts).and_then(|text| serde_json::from_str::<Record>(text).ok());
         record.map_or_else(|| self.clone(), Self::from)
     }
 
-    /// Whether a Pod that starts with these has another shape than one of `other`.
+    /// Whether a Pod that starts with these has another shape than a Pod that starts with `other`.
     pub fn shape_differs(&self, other: &Self) -> bool {
         let Self { cloud_name, cloud: _, probe_port, instance_type_overruled_by, hash: _ } = self;
         (cloud_name, probe_port, instance_type_overruled_by)
@@ -83,7 +83,7 @@ fn overruling(cloud: Option<&Cloud>) -> Option<&'static str> {
     overruled_by
 }
 
-/// What both objects together say of a key; empty where they say nothing.
+/// The value of a key in the two objects; empty if neither has it.
 fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> String {
     let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
     let credentials = || secret.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key));
@@ -91,8 +91,8 @@ fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> S
     settings.or_else(credentials).unwrap_or_default().trim().to_owned()
 }
 
-/// The settings that neither object has and without which cloud-api-adaptor does not start on its cloud, unless its Pods get
-/// them otherwise, as those of a workload identity.
+/// The settings that neither object has and that cloud-api-adaptor needs to start on its cloud, unless its Pods get them
+/// otherwise, such as those of a workload identity.
 pub fn missing(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Vec<&'static str> {
     let cloud = Cloud::named(&text(config_map, secret, "CLOUD_PROVIDER"));
     let required = cloud.into_iter().flat_map(Cloud::keys).filter(|key| key.required);
@@ -117,11 +117,11 @@ impl From<Record> for AdaptorSettings {
     }
 }
 
-/// The sum is on the DaemonSet and its Pods, which more people may read than the Secret. A short password could be guessed from
-/// it, but for the Secret's uid: that is random, and nobody sees it but who may read the Secret.
+/// The hash is on the DaemonSet and its Pods, which more users may read than the Secret. They could guess a short password from
+/// it. So the hash includes the Secret's uid, which is random and visible only to users who may read the Secret.
 fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
     let mut sum = Context::new(&SHA256);
-    // With its length before it no text runs into the next.
+    // The length comes first, so that two texts cannot be mistaken for one.
     let mut add = |bytes: &[u8]| {
         sum.update(&(bytes.len() as u64).to_be_bytes());
         sum.update(bytes);

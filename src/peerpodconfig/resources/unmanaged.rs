@@ -128,7 +128,7 @@ pub fn is_adaptor_image(image: &str) -> bool {
     image.contains(ADAPTOR)
 }
 
-/// Whether a DaemonSet runs cloud-api-adaptor, on whatever nodes, and is not the configuration's own.
+/// Whether a DaemonSet runs cloud-api-adaptor, on any nodes, and is not the configuration's own.
 pub fn runs_anothers_adaptor(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     runs_adaptor(daemon_set) && !is_of(daemon_set, config)
 }

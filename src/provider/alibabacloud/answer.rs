@@ -145,7 +145,7 @@ pub(super) fn tags(tags: &Value) -> Vec<(String, String)> {
     tags.map(|tag| (text(tag, ["TagKey", "Key"]), text(tag, ["TagValue", "Value"]))).collect()
 }
 
-/// What asks for the page after this one: ECS gives a token, VPC counts.
+/// The parameter for the next page: ECS gives a token, VPC counts.
 pub(super) fn next(page: &Value) -> Option<(&'static str, String)> {
     let count = |name: &str| page[name].as_u64().unwrap_or_default();
     if let Some(token) = page["NextToken"].as_str().filter(|token| !token.is_empty()) {
@@ -156,7 +156,8 @@ pub(super) fn next(page: &Value) -> Option<(&'static str, String)> {
     (is_counted && !is_last).then(|| ("PageNumber", (count("PageNumber") + 1).to_string()))
 }
 
-/// What the documents say of a code. The status counts for all others. A code of absence is one of the thing that was asked for.
+/// The class that the documents give for a code. For all other codes the status decides. A code of absence is about the requested
+/// thing.
 pub(super) fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
     let is = |beginnings: &[&str]| beginnings.iter().any(|beginning| code.starts_with(beginning));
     Some(match code {

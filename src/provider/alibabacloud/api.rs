@@ -28,7 +28,7 @@ pub(super) struct Api {
     pub(super) place: Place,
     source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// Of which the VMs are.
+    /// The account of the VMs.
     account: Account,
 }
 
@@ -39,7 +39,7 @@ enum Source {
     Role([String; 3]),
 }
 
-/// Credentials, and whose they are.
+/// Credentials, and their account.
 #[derive(Debug)]
 struct Identity {
     credential: Credential,
@@ -80,7 +80,7 @@ impl Api {
         Ok(self.identity().await?.account.clone())
     }
 
-    /// Asks in the account in which the VMs are.
+    /// Sends a request in the account that owns the VMs.
     pub(super) async fn call(&self, query: Query<'_>) -> Result<Reply, Error> {
         let identity = self.identity().await?;
         let reply = self.send(query, Some(&identity.credential), &identity.credential.secret).await?;
@@ -117,7 +117,7 @@ impl Api {
         Err(too_many_pages(query.doing))
     }
 
-    /// Credentials that are of the account in which the VMs are: to another one, none of them exists.
+    /// Credentials of the account that owns the VMs. Another account's would see none of them.
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } = self.credential().await?;
@@ -186,7 +186,7 @@ fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Error)> {
     Err((reply.status, reply.error(&code, &message, class(reply.status, &code))))
 }
 
-/// The same error where the answer is about no one thing that could be absent.
+/// The same error if the answer is about nothing specific that could be absent.
 fn never_absent(error: Error) -> Error {
     let class = if error.class == ErrorClass::NotFound { ErrorClass::Transient } else { error.class };
     Error { class, ..error }

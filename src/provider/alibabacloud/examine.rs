@@ -1,4 +1,4 @@
-//! What can be found out of ECS before an instance is to be deleted there.
+//! The examination of ECS, before an instance must be deleted there.
 
 use super::{Alibaba, Query};
 use crate::provider::{Error, ErrorClass, Finding, POD_VM};
@@ -6,7 +6,7 @@ use crate::provider::{Error, ErrorClass, Finding, POD_VM};
 /// The names and values of an action's parameters.
 type Parameters<'a> = &'a [(&'a str, &'a str)];
 
-/// What is changed when a VM goes, beside the instance: what for, the action, and parameters that name nothing.
+/// The changes of a deletion beside the instance's own: the purpose, the action, and parameters that name nothing.
 const CHANGES: [(&str, &str, Parameters<'_>); 4] = [
     ("delete interfaces", "DeleteNetworkInterface", &[("NetworkInterfaceId", "eni-00000000000000000000")]),
     (

@@ -34,7 +34,7 @@ fn interface(Interface { id, name, creation_time, tags: all }: Interface) -> Lis
     Listed { created, vm, tags: tags(&all), ..Listed::new(Resource::Interface, id, name) }
 }
 
-/// An address names its instance only if the operator has begun to delete that.
+/// An address names its instance only if the operator has begun to delete the instance.
 fn address(address: Address) -> Listed {
     Listed {
         created: address.allocation_time.parse().ok(),

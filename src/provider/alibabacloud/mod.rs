@@ -78,10 +78,10 @@ const DELETION: Duration = Duration::from_secs(10);
 /// How long it takes at least until an address is free, or what remains is gone.
 const REMAINS: Duration = Duration::from_secs(2);
 
-/// How the name of an interface begins that cloud-api-adaptor adds to an instance. The instance's identifier follows.
+/// The start of the name of an interface that cloud-api-adaptor adds to an instance. The instance's identifier follows.
 const INTERFACE_NAME: &str = "peerpod-nic-";
 
-/// How the name of an address begins that the operator has to release. The instance's identifier follows.
+/// The start of the name of an address that the operator has to release. The instance's identifier follows.
 const ADDRESS_NAME: &str = "peerpod-eip-";
 
 /// How the identifiers of elastic addresses begin.
@@ -161,7 +161,7 @@ impl Alibaba {
         Err(Error::new(ErrorClass::Transient, "ECS answered with another instance"))
     }
 
-    /// Asks for the instance itself, which the list does not have. Gives ECS' word that there is none.
+    /// Asks for the instance itself, which the list does not have. Returns ECS' statement that there is none.
     async fn missing(&self, id: &InstanceId) -> Result<Error, Error> {
         // Alibaba Cloud's own library has no parameter for the region here and for DeleteInstance.
         let (doing, action) = ("asking whether the instance exists", "DescribeInstanceAttribute");
@@ -176,7 +176,8 @@ impl Alibaba {
         }
     }
 
-    /// What bears the identifier of an instance, or hangs on what does: addresses, and then interfaces.
+    /// Addresses and interfaces whose name has the identifier of an instance, or that belong to such an interface. Addresses come
+    /// first.
     async fn belongings(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
         let name = format!("{INTERFACE_NAME}{id}");
         let mut interfaces = self.interfaces(("NetworkInterfaceName", &name)).await?;
@@ -195,7 +196,7 @@ impl Alibaba {
         Ok(belongings)
     }
 
-    /// Changes something that belongs to a VM. If it is absent, there is nothing to change.
+    /// Changes something that belongs to a VM. If it does not exist, there is nothing to change.
     async fn change(
         &self,
         doing: &'static str,
@@ -209,20 +210,20 @@ impl Alibaba {
         }
     }
 
-    /// Gives an address a name by which it is found when it has no interface any more.
+    /// Gives an address a name by which the operator finds it when it no longer has an interface.
     async fn name_address(&self, address: &str, id: &InstanceId) -> Result<(), Error> {
         let name = format!("{ADDRESS_NAME}{id}");
         let parameters = [("AllocationId", address), ("Name", &name)];
         self.change("naming an elastic address", "ModifyEipAddressAttribute", &parameters).await
     }
 
-    /// Releases an address of a VM that is gone, or takes one step towards it. Says whether it has to be looked at again.
+    /// Releases an address of a deleted VM, or takes one step towards that. Returns whether to look at it again.
     async fn release(&self, id: &str, vm: &Vm) -> Result<bool, Error> {
         let of_it = ("AllocationId", id);
         let addresses = self.addresses(&[of_it]).await?;
         let Some(address) = addresses.iter().find(|it| it.id == id) else { return Ok(false) };
         match address.status.as_str() {
-            // Nothing else shows whose it is.
+            // Nothing else shows its owner.
             "Available" if address.name != format!("{ADDRESS_NAME}{}", vm.id) => Ok(false),
             "Available" => self
                 .change("releasing an elastic address", "ReleaseEipAddress", &[of_it])

@@ -57,7 +57,7 @@ pub(super) struct Tags {
     pub(super) next_token: Option<String>,
 }
 
-/// A tag of an instance, or one with what it is on.
+/// A tag of an instance, or a tag with its resource.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Tag {
@@ -99,7 +99,7 @@ impl Instances {
 }
 
 impl Instance {
-    /// When it was made: its launch time is that of its last start, but its first interface was attached when it was made.
+    /// When it was made. Its launch time is that of its last start, but its first interface was attached when it was made.
     pub(super) fn created(&self) -> Option<Timestamp> {
         let attachments = self.network_interface_set.item.iter().filter_map(|it| it.attachment.as_ref());
         attachments.filter(|it| it.device_index == 0).find_map(|it| it.attach_time)

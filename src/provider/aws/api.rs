@@ -33,11 +33,11 @@ pub(super) struct Api {
     region: OnceCell<String>,
     pub(super) source: Source,
     identity: Tokens<Arc<Identity>>,
-    /// Of which [`host`](Self::host) the VMs are.
+    /// The [`host`](Self::host) of the VMs.
     account: Account,
 }
 
-/// Credentials, and whose they are.
+/// Credentials, and their account.
 #[derive(Debug)]
 struct Identity {
     credential: Credential,
@@ -80,7 +80,7 @@ pub(super) struct Items<T> {
     pub item: Vec<T>,
 }
 
-/// An answer of which nothing is read.
+/// An answer without fields to read.
 #[derive(Deserialize)]
 pub(super) struct Done {}
 
@@ -171,7 +171,8 @@ impl Api {
         Ok(self.identity().await?.account.clone())
     }
 
-    /// What tells this place from another one at the same address: the account, and the region where the settings do not name it.
+    /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
+    /// name it.
     pub(super) async fn host(&self) -> Result<String, Error> {
         let identity = self.identity().await?;
         self.whose(&identity).await
@@ -197,7 +198,7 @@ impl Api {
         region.await.map(String::as_str)
     }
 
-    /// Does `action` in the account in which the VMs are, and reads the answer.
+    /// Calls `action` in the account that owns the VMs, and reads the answer.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
         doing: &'static str,
@@ -216,7 +217,7 @@ impl Api {
         answer
     }
 
-    /// Credentials that are of the account in which the VMs are: to another one, none of them exists.
+    /// Credentials of the account that owns the VMs. Another account's would see none of them.
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } =
@@ -338,7 +339,7 @@ fn failure(reply: &Reply, text: &str) -> Failure {
     Failure { code, error }
 }
 
-/// What EC2's documents say of a code. The status counts for all others. None means absence by itself.
+/// The class that EC2 documents for a code. For all other codes the status decides. No code means absence by itself.
 fn class(code: &str) -> Option<ErrorClass> {
     Some(match code {
         "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "EC2ThrottledException" => {

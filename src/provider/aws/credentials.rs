@@ -1,7 +1,7 @@
 //! Who the operator is to EC2.
 //!
-//! The first of these that is there counts: an access key in the folders; a role with a token of the ServiceAccount, in the folders
-//! or as EKS injects it; what EKS' pod identity injects; the role of the node.
+//! The first of these that exists is used: an access key in the folders; a role with a token of the ServiceAccount, in the
+//! folders or as EKS injects it; EKS Pod Identity; the role of the node.
 
 use std::net::IpAddr;
 
@@ -131,7 +131,7 @@ impl From<Expiring> for Fresh<Credential> {
     }
 }
 
-/// An agent is on the node, or its connection is encrypted. The Pod's token goes nowhere else.
+/// Only an agent on the node, or an encrypted connection. The Pod's token is sent nowhere else.
 fn agent_uri(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let host = uri.host()?.trim_matches(['[', ']']);

@@ -1,4 +1,4 @@
-//! What can be found out of EC2 before an instance is to be terminated there.
+//! The examination of EC2, before an instance must be terminated there.
 
 use futures::future::join_all;
 
@@ -16,7 +16,7 @@ type Parameters<'a> = &'a [(&'a str, &'a str)];
 
 const TERMINATE: &str = "TerminateInstances";
 
-/// What the operator does in EC2, beside looking VMs up: what it is for, the action, and parameters that name nothing.
+/// The operator's actions in EC2, beside looking VMs up: the purpose, the action, and parameters that name nothing.
 const NEEDED: [(&str, &str, Parameters<'_>); 6] = [
     ("delete machines", TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
     ("look up tags", "DescribeTags", &[("MaxResults", "5")]),

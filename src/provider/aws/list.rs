@@ -10,12 +10,12 @@ use crate::provider::{
     http::{MOST_PAGES, Pace::Read, too_many_pages},
 };
 
-/// How the names of addresses and interfaces begin that cloud-api-adaptor makes. The instance's identifier follows.
+/// The start of the names of addresses and interfaces that cloud-api-adaptor makes. The instance's identifier follows.
 const NAMES: [&str; 2] = ["eip-", "nic-"];
 
 impl Aws {
-    /// Pages of instances, and then pages of addresses and interfaces, whether their instances are there or not. An instance that is
-    /// terminated is still shown for an hour, and is not listed.
+    /// Pages of instances, then pages of addresses and interfaces, whether or not their instances exist. EC2 still shows a
+    /// terminated instance for an hour; the list leaves it out.
     pub(super) async fn list_all(&self, pages: Pages<'_>) -> Result<(), Error> {
         self.instances(&mut *pages).await?;
         let left = NAMES.map(|name| format!("{name}i-*"));

@@ -1,4 +1,4 @@
-//! What a node of EC2 tells the programs that run on it (version 2 of the metadata service).
+//! The metadata that EC2 offers to programs on a node (version 2 of the metadata service).
 
 use hyper::{Request, StatusCode, body::Bytes, header::HeaderValue};
 use serde::Deserialize;

@@ -9,9 +9,10 @@
 //!           DescribeTags: nothing bears its identifier
 //! ```
 //!
-//! A look while the instance is being terminated is one request more. An elastic address or an interface of its own, which bear the
-//! instance's identifier in their tag `Name`, are deleted after it: they can still be found then, also after a restart of the
-//! operator. Volumes go with the instance if they were made to (`DeleteOnTermination`); any other is a user's.
+//! A look while the instance is being terminated is one request more. The tag `Name` of an elastic address or interface of its
+//! own contains the instance's identifier. They are deleted after the instance: they can still be found then, also after a
+//! restart of the operator. Volumes are deleted with the instance if they have `DeleteOnTermination`; any other volume is a
+//! user's.
 //!
 //! # Which answers mean absence
 //!
@@ -117,7 +118,7 @@ impl Aws {
             addresses.extend(of_addresses);
         };
         self.tagged(&names, kinds).await?;
-        // A tag may be listed for a while when what it was on is gone.
+        // The list may show the tag of a deleted resource for a while.
         let mut remains = Vec::new();
         if !interfaces.is_empty() {
             let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
@@ -133,7 +134,7 @@ impl Aws {
         Ok(remains)
     }
 
-    /// What there is of these. A filter, unlike an identifier, makes it no error that one of them is gone.
+    /// Those of these that exist. With a filter, unlike an identifier, it is no error if one of them is gone.
     async fn filtered<T: DeserializeOwned>(
         &self,
         doing: &'static str,
@@ -192,12 +193,12 @@ impl Aws {
                 self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
             return absent(delete.await);
         }
-        // EC2 itself takes it from the instance that is terminated. Who uses it then is somebody else, and is not touched.
+        // EC2 itself releases it from the terminated instance. If another instance uses it since, it is left alone.
         absent(self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains).await)
     }
 }
 
-/// Absence is what a deletion is for.
+/// A deletion aims at absence.
 fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
     match answer {
         Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
@@ -249,7 +250,7 @@ impl Provider for Aws {
         let terminate =
             self.change("terminating the instance", "TerminateInstances", "InstanceId.1", vm.id.as_str());
         match terminate.await {
-            // It is not known that it is leaving: a young VM may only not be shown yet.
+            // This does not show that it is being deleted: a young VM may not be shown yet.
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })
             }

@@ -72,7 +72,7 @@ impl Place {
         Self { region, endpoint: settings.endpoint_url.clone() }
     }
 
-    /// What makes it no place. The region becomes part of a host's name, and credentials go to the endpoint.
+    /// Why it is no place. The region becomes part of a host's name, and credentials are sent to the endpoint.
     pub(super) fn problems(&self) -> Vec<Malformed> {
         let is_region =
             |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

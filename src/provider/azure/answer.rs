@@ -6,8 +6,8 @@
 //! | 404 `ResourceGroupNotFound` | the group was deleted, with the VM or after the VM was moved |
 //! | 404 `SubscriptionNotFound` | the credentials are another tenant's, or the cloud is another one |
 //! | 404 `AuthorizationFailed` | a right is missing |
-//! | any other 404 | nobody knows |
-//! | 400 that something is in use | the order in which things go is not kept yet |
+//! | any other 404 | unknown |
+//! | 400 that something is in use | another resource must be deleted first |
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ struct Options {
 }
 
 impl Properties {
-    /// What Azure deletes with the VM: its own disk and its interfaces, whose addresses go with them.
+    /// What Azure deletes with the VM: its own disk and its interfaces, and their addresses.
     pub(super) fn belongings(&self) -> Vec<String> {
         let Disk { managed_disk, delete_option } = &self.storage_profile.os_disk;
         let interfaces = self.network_profile.network_interfaces.iter();
@@ -87,7 +87,7 @@ impl Properties {
     }
 }
 
-/// A page of the list of all that is in a group. `value` tells it from any other JSON, which would be a list of nothing.
+/// A page of the list of all that is in a group. `value` distinguishes it from any other JSON, which would be an empty list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page {
@@ -132,7 +132,7 @@ impl Permission {
     }
 }
 
-/// Whether the text is the pattern, in which a star stands for any text.
+/// Whether the text matches the pattern, in which a star matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(text) = text.strip_prefix(start) else { return false };
@@ -177,13 +177,13 @@ fn failure(body: &[u8]) -> (String, String) {
         let part = |name| error.get(name).map(text).unwrap_or_default();
         return (part("code"), part("message"));
     }
-    // The description begins with a code that says more than `error`.
+    // The description begins with a code that is more precise than `error`.
     let description = text(&body["error_description"]);
     let code = description.split(':').next().filter(|code| code.starts_with("AADSTS"));
     (code.map_or_else(|| text(&body["error"]), str::to_owned), description)
 }
 
-/// What a code means, where that is not what the status means.
+/// What a code means, if that differs from what the status means.
 fn class(status: u16, code: &str) -> Option<ErrorClass> {
     match (status, code) {
         (404, "SubscriptionNotFound" | "AuthorizationFailed") => Some(ErrorClass::Unauthorized),

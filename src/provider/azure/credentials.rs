@@ -1,4 +1,4 @@
-//! Who the operator is to Azure: access tokens, and where they come from.
+//! The operator's identity for Azure: access tokens, and their sources.
 //!
 //! ```text
 //! AZURE_CLIENT_SECRET         the secret of an application
@@ -6,7 +6,7 @@
 //! else                        the metadata service, for the managed identity of the machine
 //! ```
 //!
-//! The admission of workload identity sets variables of the environment. A setting overrules the variable of its name.
+//! The admission of workload identity sets environment variables. A setting overrules the variable of its name.
 
 use hyper::{Request, body::Bytes};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -70,7 +70,7 @@ pub(super) enum Proof {
     TokenFile(String),
 }
 
-/// Where tokens come from by these settings and variables, and for which of Azure's clouds.
+/// The source of tokens by these settings and variables, and Azure's cloud that they are for.
 pub(super) fn source(
     settings: &Settings,
     variable: &dyn Fn(&str) -> Option<String>,

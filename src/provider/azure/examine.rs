@@ -1,4 +1,4 @@
-//! What can be found out of a resource group before a VM is to be deleted there.
+//! The examination of a resource group, before a VM must be deleted there.
 
 use hyper::Method;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::ensure_rights};
 
-/// The version of the interface that tells rights.
+/// The version of the API for permissions.
 const AUTHORIZATION: &str = "2022-04-01";
 
 /// What the question takes.

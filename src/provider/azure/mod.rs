@@ -9,8 +9,8 @@
 //!           where there is none, all of the group that has the VM's name in its own
 //! ```
 //!
-//! The recorded identifier says in which subscription and group the VM is; the settings do not matter for that. The VM itself shows
-//! that it is being deleted, so a restart of the operator forgets nothing.
+//! The recorded identifier contains the subscription and the group of the VM, so the settings do not matter. The VM itself shows
+//! that it is being deleted, so a restart of the operator loses nothing.
 
 mod answer;
 mod credentials;
@@ -71,10 +71,10 @@ const BELONGINGS: [Belonging; 3] = [
     Belonging { kind: ADDRESS, end: "-net", version: NETWORK, resource: Resource::Address },
 ];
 
-/// What a list of resources says of each only if it is asked to.
+/// Fields that a list of resources has only on request.
 const EXPAND: &str = "createdTime,provisioningState";
 
-/// When to look again after a deletion, where Azure does not say so.
+/// When to look again after a deletion, if Azure does not say so.
 const DELETION: Duration = Duration::from_secs(10);
 
 /// Something that comes with a VM.
@@ -100,7 +100,7 @@ struct Azure {
 
 fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
-    // Identifiers name their place, so no other one is ever opened.
+    // Identifiers contain their place, so no other place is ever opened.
     let (source, region) =
         credentials::source(&settings, &variable).map_err(|malformed| Error::unusable(&[malformed]))?;
     Ok(Box::new(Azure {
@@ -169,7 +169,7 @@ impl Azure {
         Ok(Vm { stage: Stage::Remains(Bears::Name), belongings, ..Vm::named(id.clone(), name) })
     }
 
-    /// Deletes what is left of a VM. An address cannot go before its interface has gone.
+    /// Deletes what is left of a VM. An address can only be deleted after its interface.
     async fn delete_remains(&self, belongings: &[String]) -> Result<Accepted, Error> {
         let has_interface = belongings.iter().any(|id| is_a(id, INTERFACE));
         let due = belongings.iter().filter(|id| !(has_interface && is_a(id, ADDRESS)));
@@ -179,7 +179,7 @@ impl Azure {
         });
         let doing = "deleting what is left of the VM";
         let deletions = versions.map(async |(id, version)| match self.delete_one(doing, id, version).await {
-            // Somebody else deleted it meanwhile.
+            // Another client deleted it meanwhile.
             Err(gone) if gone.class == ErrorClass::NotFound => Ok(Duration::ZERO),
             begun => begun,
         });
@@ -266,8 +266,8 @@ impl Provider for Azure {
     }
 }
 
-/// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. Power is in no list of a resource
-/// group: Azure tells it of a whole subscription, to those who may read that, or of one VM after the other.
+/// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. No list of a resource group
+/// has the power state. Azure gives it for a whole subscription, to users with that right, or for one VM at a time.
 fn listed(thing: Thing) -> Option<Listed> {
     let of = thing.kind.to_lowercase();
     let (kind, vm) = if of == VM {

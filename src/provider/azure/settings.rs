@@ -57,7 +57,7 @@ settings! {
     }
 }
 
-/// One of Azure's clouds: where it gives out tokens, where Resource Manager is, and for whom the tokens are.
+/// One of Azure's clouds: the URL for tokens, the URL of Resource Manager, and the audience of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) authority: String,
@@ -85,7 +85,7 @@ const CLOUDS: [[&str; 3]; 4] = [
     ],
 ];
 
-/// The cloud of this authority, the public one without any, and of this Resource Manager, if it is another one's.
+/// The cloud with this authority (the public one without any) and with this Resource Manager, if that is another one's.
 pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<Region, Malformed> {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
     let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);

@@ -1,4 +1,4 @@
-//! What can be found out of a pool before a machine is to be returned to it.
+//! The examination of a pool, before a machine must be returned to it.
 
 use operator_kit::Message;
 
@@ -21,7 +21,7 @@ impl Byom {
         );
         let written = self.store.try_write(&read).await;
         let written = written.map(|()| format!("the ConfigMap {name} may be updated (dry run)"));
-        // A machine that no Pod has is disturbed least.
+        // A machine without a Pod is disturbed least.
         let allocated = pool.allocations.iter().map(|allocation| &allocation.address);
         let machine = match pool.available.iter().chain(allocated).next() {
             None => Finding::untried("restart machines", "the pool has no machine"),

@@ -30,8 +30,8 @@ const REBOOT: &str = "cidata/reboot";
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 
-/// How long the login to a machine and the write that restarts it may take together, if the machine lets the operator in in time. This
-/// leaves a third of a call's minute for the pool, so that the machine returns to it even if it hangs each time.
+/// How long the login to a machine and the write that restarts it may take together. This leaves a third of a call's minute for the
+/// pool. So a machine that always hangs still returns to the pool.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How machines are reached.
@@ -68,7 +68,7 @@ impl client::Handler for Trusted {
 }
 
 impl Access {
-    /// Has the machine restart. Fails with the reason, for the log.
+    /// Makes the machine restart. The error says why not, for the log.
     pub(super) async fn reboot(&self, session: Session) -> Result<(), String> {
         let write = async {
             let mut file = session.sftp.create(REBOOT).await?;

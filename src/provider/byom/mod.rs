@@ -1,4 +1,4 @@
-//! Machines that are there already ("bring your own machine"): a `ConfigMap` says which Pod has which.
+//! Machines that exist already ("bring your own machine"): a `ConfigMap` says which Pod has which machine.
 //!
 //! Requests of one deletion:
 //!
@@ -52,7 +52,7 @@ pub static CLOUD: Cloud = Cloud {
     instance_type: None,
     volumes: &[
         SSH_KEY,
-        // Where the manifests of cloud-api-adaptor had the host keys before its chart had any.
+        // The manifests of cloud-api-adaptor had the host keys here before its chart had any.
         AdaptorVolume {
             name: "ssh-host-key-allowlist",
             path: "/etc/ssh-allowlist",
@@ -69,7 +69,7 @@ pub static CLOUD: Cloud = Cloud {
     open,
 };
 
-/// So often a write is tried while others write the pool, too.
+/// The number of attempts to write while others write the pool, too.
 const ATTEMPTS: usize = 5;
 
 /// One pool.
@@ -159,7 +159,7 @@ impl Provider for Byom {
         }
         let told = match self.access.log_in(address).await {
             Ok(session) => {
-                // That may have taken long enough for the same.
+                // The restart may have taken long enough for another change of the pool.
                 read = self.store.read().await?;
                 if described(&read.pool, vm).is_none() {
                     return Ok(Accepted::default());
@@ -193,7 +193,7 @@ impl Provider for Byom {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        // Whether a machine is on is nothing to the pool.
+        // The pool does not record whether a machine is on.
         let listed = |allocation: &Allocation| Listed {
             created: Some(allocation.since),
             ..Listed::new(Resource::Vm, allocation.address.to_string(), name(allocation))

@@ -1,8 +1,8 @@
-//! The pool as cloud-api-adaptor writes it, and whose a machine is by it *(no client)*.
+//! The pool as cloud-api-adaptor writes it, and which Pod it gives a machine to *(no client)*.
 //!
 //! | the pool says of the address | meaning |
 //! |---|---|
-//! | available | nobody has the machine |
+//! | available | no Pod has the machine |
 //! | allocated to a Pod of another name | the Pod no longer has the machine |
 //! | allocated to a Pod of this name, long after the PeerPod was made | a later Pod has the machine |
 //! | allocated to a Pod of this name, before the PeerPod was made | the Pod has the machine |
@@ -22,11 +22,11 @@ const AVAILABLE: &str = "availableIPs";
 const VERSION: &str = "version";
 const UPDATED: &str = "lastUpdated";
 
-/// cloud-api-adaptor dates an allocation by its node's clock, and the API server dates the PeerPod a moment later. The node's clock
-/// may be so far ahead.
+/// cloud-api-adaptor dates an allocation by its node's clock. The API server dates the PeerPod a moment later. The node's clock
+/// may be this far ahead.
 const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
-/// An allocation is another one's for certain if it is so much later than the PeerPod. A sandbox that fails to start is replaced
+/// An allocation that is this much later than the PeerPod is certainly another one's. A sandbox that fails to start is replaced
 /// after four minutes.
 const CERTAIN: SignedDuration = SignedDuration::from_mins(2);
 
@@ -58,7 +58,7 @@ struct Entry {
 }
 
 impl Pool {
-    /// Reads the pool. One entry that cannot be read could be any machine's.
+    /// Reads the pool. Fails if one entry cannot be read, as that could be any machine's.
     pub(super) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let state: Map<String, Value> = serde_json::from_str(text)?;
         let part = |name: &'static str| {
@@ -78,8 +78,8 @@ impl Pool {
         Ok(Self { state, allocations, available: available.unwrap_or_default() })
     }
 
-    /// The allocation of the machine at this address, if the claim is on it. Fails with [`ErrorClass::NotFound`] only if the
-    /// pool says that it is not.
+    /// The allocation of the machine at this address, if it matches the claim. Fails with [`ErrorClass::NotFound`] only if the
+    /// pool says that it does not.
     pub(super) fn held(&self, address: IpAddr, claim: &Claim) -> Result<&Allocation, Error> {
         let mut holders = self.allocations.iter().filter(|it| it.address == address);
         let is_available = self.available.contains(&address);
@@ -127,10 +127,10 @@ impl Allocation {
     }
 }
 
-/// The allocation, if the claim is on it.
+/// The allocation, if it matches the claim.
 fn of_claim<'a>(holder: &'a Allocation, claim: &Claim) -> Result<&'a Allocation, Error> {
     match &claim.pod {
-        // Without a Pod nothing is deleted.
+        // Without a Pod, nothing is deleted.
         None => Ok(holder),
         Some(pod) if *pod != holder.pod => Err(absent("the pool has given the machine to another Pod")),
         Some(_) => match holder.since.duration_since(claim.created) {

@@ -19,10 +19,10 @@ use crate::{
 /// The key of the pool in its `ConfigMap`.
 const STATE: &str = "allocation-state";
 
-/// The answer to a write of what is no longer as it was read.
+/// The status of a write to an object that changed since it was read.
 const CONFLICT: u16 = 409;
 
-/// How long an API server is left alone that asks for fewer calls and does not say how long.
+/// How long to pause if the API server asks for fewer calls and does not say how long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct Store {
@@ -32,9 +32,9 @@ pub(super) struct Store {
     pub(super) full_name: String,
     /// The UID that it must have. None for any.
     pub(super) expected: Option<String>,
-    /// Told where it has another one: then it was made anew, and forgot whose the machines are.
+    /// Notified if the ConfigMap has another UID. Then it was made anew, without the allocations.
     pub(super) moved: Option<Arc<Notify>>,
-    /// This process' own writes would only conflict with one another.
+    /// One write at a time: this process' own writes would only conflict with one another.
     pub(super) turn: Mutex<()>,
 }
 
@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// Writes the pool unless it has changed since it was read. Gives whether it was written.
+    /// Writes the pool unless it has changed since it was read. Returns whether it was written.
     pub(super) async fn write(&self, read: &Read, state: String) -> Result<bool, Error> {
         let mut object = read.object.clone();
         object.data.get_or_insert_default().insert(STATE.to_owned(), state);
@@ -77,7 +77,7 @@ impl Store {
 
     /// Tries a write that changes nothing.
     pub(super) async fn try_write(&self, read: &Read) -> Result<(), Error> {
-        // Whoever meets with a conflict has the right to write.
+        // A conflict proves the right to write, too.
         self.replace(&read.object, true).await.map(drop)
     }
 

@@ -119,7 +119,7 @@ impl Memory {
     async fn answer(&self, key: Option<&(String, String)>) -> Result<(), Error> {
         let behavior = self.lock().behavior.clone();
         let Some((behavior, _)) = behavior.filter(|(behavior, to)| {
-            // Faults of the cloud as a whole hit everybody, and every one hits a list.
+            // Faults of the cloud as a whole affect all VMs, and every fault affects a list.
             key.is_none_or(|key| key == to) || matches!(behavior, Behavior::Hangs | Behavior::Throttled)
         }) else {
             return Ok(());

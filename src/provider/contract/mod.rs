@@ -33,13 +33,13 @@ pub trait Peer: Send + Sync {
     /// Makes a VM as cloud-api-adaptor makes it for a Pod of this name, or something like it.
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot>;
 
-    /// What is there of it, asked for in another way than the provider does.
+    /// What is left of it, found out in another way than the provider does.
     async fn left(&self, example: &Example) -> Result<Left, Cannot>;
 
     /// Removes it with all that is its own, behind the provider's back.
     async fn remove(&self, example: &Example) -> Result<(), Cannot>;
 
-    /// From now on the cloud behaves so, to `example` at least.
+    /// From now on the cloud behaves like this, at least to `example`.
     async fn behave(&self, behavior: Behavior, example: &Example) -> Result<(), Cannot>;
 }
 
@@ -71,11 +71,11 @@ pub enum Behavior {
     Throttled,
     /// It does not answer.
     Hangs,
-    /// It accepts deletions, and goes on showing the VM.
+    /// It accepts deletions, and still shows the VM.
     DeletesLater,
     /// It refuses to delete what belongs to the VM.
     HoldsBelongings,
-    /// It does not show the VM, which is there, but may show what belongs to it.
+    /// It does not show the VM, which exists, but may show what belongs to it.
     NotYetShown,
     /// It ends lists with an error.
     CutsListsOff,
@@ -136,7 +136,7 @@ pub struct Tally {
     pub inapplicable: usize,
 }
 
-/// Runs all scenarios, one after another, and tells each one's name and end.
+/// Runs all scenarios, one after another, and tells each one's name and result.
 pub async fn run(peer: &dyn Peer, mut tell: impl FnMut(&'static str, &Result<(), Cannot>)) -> Tally {
     let mut tally = Tally::default();
     for (name, scenario) in scenarios::ALL {

@@ -48,7 +48,7 @@ pub static CLOUD: Cloud = Cloud {
     open,
 };
 
-/// How long Docker may go on with a removal that another client began.
+/// How long Docker may take for a removal that another client began.
 const REMOVAL: Duration = Duration::from_secs(2);
 
 /// The identifier of no container.
@@ -61,7 +61,7 @@ struct Docker {
     base: String,
     /// The identifier that it must have. None for any.
     expected: Option<String>,
-    /// Told where it has another one.
+    /// Notified if another daemon answers there.
     moved: Option<Arc<Notify>>,
 }
 
@@ -103,7 +103,7 @@ impl Summary {
     }
 }
 
-/// A container that was created or paused does not begin to run by itself.
+/// A container that was created or paused does not start by itself.
 fn power(state: &str) -> PowerState {
     match state {
         "running" | "restarting" => PowerState::Running,
@@ -201,7 +201,7 @@ impl Docker {
         Ok(Some(id).filter(|id| !id.is_empty()))
     }
 
-    /// Fails unless the daemon is the expected one: one that is another has none of its containers.
+    /// Fails unless the daemon is the expected one: another daemon has none of its containers.
     async fn is_expected(&self) -> Result<(), Error> {
         let Some(expected) = &self.expected else { return Ok(()) };
         if self.daemon().await?.as_ref() == Some(expected) {
@@ -243,7 +243,8 @@ impl Provider for Docker {
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         match self.remove("removing the container", vm.vm().id.as_str()).await {
-            // Another client may be at it. If it is not, the container is there still and its removal is asked for again.
+            // Another client may be removing it. If not, the container is still there, and the operator asks for its removal
+            // again.
             Err(refused) if refused.class == ErrorClass::Refused => Ok(Accepted { look_after: REMOVAL }),
             removed => removed.map(|_| Accepted::default()),
         }

@@ -37,7 +37,7 @@ struct Disk {
     source: String,
 }
 
-/// A page of a list of all zones. `kind` tells it from any other JSON, which would be a list of nothing.
+/// A page of a list of all zones. `kind` distinguishes it from any other JSON, which would be an empty list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page {

@@ -1,4 +1,4 @@
-//! Who the operator is to Google: access tokens, and where they come from.
+//! The operator's identity for Google: access tokens, and their sources.
 //!
 //! ```text
 //! GCP_CREDENTIALS                 a JSON document: service account or workload identity federation
@@ -30,7 +30,7 @@ use crate::provider::{
 
 /// All that deletions need.
 const COMPUTE: &str = "https://www.googleapis.com/auth/compute";
-/// What the exchange of a foreign token takes. The rights of the service account limit it.
+/// The scope for the exchange of a foreign token. The rights of the service account limit it.
 const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 const METADATA: &str = "169.254.169.254";
@@ -94,7 +94,7 @@ struct Impersonated {
 }
 
 impl Credentials {
-    /// Those of this document (`GCP_CREDENTIALS`), else what Google's libraries find by themselves.
+    /// The credentials of this document (`GCP_CREDENTIALS`), or else those that Google's libraries find by themselves.
     pub(super) fn new(document: Option<SecretString>) -> Result<Self, Error> {
         let source = match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
             (Some(document), _) => Source::Document(document),
@@ -252,7 +252,7 @@ fn signing_key(account: &ServiceAccount) -> Option<RsaKeyPair> {
     RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).ok()
 }
 
-/// What proves to Google that the caller has the account's key.
+/// The proof for Google that the caller has the account's key.
 fn assertion(account: &ServiceAccount, now: Timestamp) -> Option<SecretString> {
     // This clock may be ahead of Google's.
     let issued = now.as_second() - 10;

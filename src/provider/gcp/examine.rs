@@ -1,4 +1,4 @@
-//! What can be found out of a project before a VM is to be deleted there.
+//! The examination of a project, before a VM must be deleted there.
 
 use hyper::Method;
 use serde_json::json;

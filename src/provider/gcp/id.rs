@@ -2,7 +2,7 @@
 
 use crate::provider::{IdProblem, ParsedId};
 
-/// What stands before a full path where it is part of a URL. A URL of another host is of another cloud.
+/// The part of a URL before a full path. A URL of another host is of another cloud.
 const PREFIXES: [&str; 3] = [
     "https://www.googleapis.com/compute/v1/",
     "https://compute.googleapis.com/compute/v1/",

@@ -27,9 +27,9 @@ impl Gcp {
     }
 }
 
-/// The names that stand for several VMs. A VM's name is its identifier, as cloud-api-adaptor records no other. A deletion by a name
-/// that is in several zones would be one of any of them, so such a VM is listed by its path: that is deleted in its own zone or not
-/// at all.
+/// The names of several VMs. A VM's name is its identifier, as cloud-api-adaptor records nothing else. A deletion by a name in
+/// several zones could delete a VM in any of them, so such a VM is listed by its path. It is deleted in its own zone or not at
+/// all.
 fn in_several_zones(found: &[(String, Listed)]) -> HashSet<String> {
     let (mut zones, mut several) = (HashMap::new(), HashSet::new());
     for (zone, vm) in found {

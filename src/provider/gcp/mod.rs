@@ -8,8 +8,8 @@
 //! describe  as before: it is stopping, or there is none
 //! ```
 //!
-//! cloud-api-adaptor records a name without a zone, and its zone may have changed since. So a name is looked for in the whole
-//! project. The instance's status shows how far the operation is, so a restart of the operator forgets nothing.
+//! cloud-api-adaptor records a name without a zone, and its zone may have changed since. So the operator looks a name up in the
+//! whole project. The instance's status shows the progress of the deletion, so a restart of the operator loses nothing.
 
 mod answer;
 mod credentials;
@@ -57,10 +57,11 @@ pub const ROLE: &str = include_str!("role.yaml");
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
 
-/// The most VMs of a page where all that it looks at may be in the answer. Their metadata may be long, and a body is limited.
+/// The most VMs of a page if the answer may have all VMs that Compute Engine looks at. Their metadata may be long, and a body is
+/// limited.
 const ALL: &str = "20";
 
-/// The same where one VM may be in the answer: the API's own limit.
+/// The same if the answer has at most one VM: the API's own limit.
 const ONE: &str = "500";
 
 /// One project.
@@ -132,7 +133,7 @@ impl Gcp {
         Err(too_many_pages(doing))
     }
 
-    /// Reads a page of a list of all zones. It has all of the VMs that it should have.
+    /// Reads a page of a list of all zones, which has all VMs that it should have.
     async fn page(
         &self,
         doing: &'static str,

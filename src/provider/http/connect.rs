@@ -27,7 +27,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::{Options, pinned::Pinned};
 use crate::provider::{Error, ErrorClass};
 
-/// Connects, and encrypts what goes to `https:`.
+/// Connects, and encrypts requests to `https:`.
 pub(super) type Connector = TimeoutConnector<HttpsConnector<Route>>;
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -120,7 +120,7 @@ impl Service<Uri> for Route {
     }
 }
 
-/// What it means that there is no answer, and a text for a status.
+/// What a missing answer means, and a text for a status.
 pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -149,7 +149,7 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'st
     (ErrorClass::Transient, "the cloud cannot be reached")
 }
 
-/// Whether a server says by this that it does not accept the certificate of its client.
+/// Whether the server's alert says that it does not accept our certificate.
 fn refuses_certificate(alert: AlertDescription) -> bool {
     matches!(
         alert,

@@ -1,4 +1,4 @@
-//! What credentials of several clouds are made of.
+//! Parts that the credentials of several clouds share.
 
 use std::{env, io, net::IpAddr, time::Duration};
 
@@ -49,7 +49,7 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     is_safe && !host.is_empty() && !has_user && uri.query().is_none()
 }
 
-/// A file's text without blanks around it. Kubelet replaces such files, so it is read each time.
+/// A file's text without surrounding white space. Kubelet replaces such files, so it is read each time.
 pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Result<SecretString, Error> {
     let read = async {
         let mut text = String::new();

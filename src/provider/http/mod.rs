@@ -1,4 +1,4 @@
-//! One client for every cloud that is spoken to by HTTP.
+//! The HTTP client of all clouds with an HTTP API.
 //!
 //! ```text
 //! mod.rs      Client: one request, one whole answer
@@ -6,11 +6,11 @@
 //! reply.rs    Reply: what came back, and the error that it means
 //! pinned.rs   trust in one certificate, by its fingerprint
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
-//! token.rs    Tokens: a credential that ends, fetched once for all who ask
-//! identity.rs what credentials of several clouds are made of
+//! token.rs    Tokens: a credential that expires, fetched once for all callers
+//! identity.rs parts that the credentials of several clouds share
 //! ```
 //!
-//! A request is sent once. Nothing is repeated here, because controllers back off; and no redirect is followed, because it would
+//! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
 mod connect;
@@ -41,7 +41,7 @@ pub(super) use self::{
 };
 use super::{Error, ErrorClass};
 
-/// How long an idle connection is kept. Shorter than what clouds' load balancers do.
+/// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
 const IDLE: Duration = Duration::from_secs(50);
 
 /// How many idle connections to one host are kept.
@@ -61,32 +61,32 @@ pub(super) struct Client {
 /// What holds for all requests of a client.
 #[derive(Debug)]
 pub(super) struct Options {
-    /// How long it may take until a host is connected to, proxy and TLS included.
+    /// How long connecting to a host may take, proxy and TLS included.
     pub connect: Duration,
     /// How long a request may take, from its turn to its answer's last byte.
     pub total: Duration,
     /// The longest body, in bytes.
     pub body: usize,
-    /// The proxies. None: hosts are reached directly (metadata servers). `http:` is never sent by a proxy.
+    /// The proxies. `None`: hosts are reached directly (metadata servers). The client never sends `http:` by a proxy.
     pub proxy: Option<Arc<Matcher>>,
     /// Authorities that are trusted beside the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// The only certificate that is trusted, whoever signed it.
+    /// The only certificate that is trusted, whatever authority signed it.
     pub pinned: Option<Fingerprint>,
-    /// Who the operator is to a server that asks for a certificate.
+    /// The operator's identity for a server that asks for a certificate.
     pub identity: Option<Identity>,
 }
 
 /// A certificate of the operator's own.
 #[derive(Debug)]
 pub(super) struct Identity {
-    /// It, and those of the authorities between it and one that the server trusts.
+    /// The certificate, and those of the authorities up to one that the server trusts.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its private key. Its debug output shows nothing of it.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// A request, and what the client has to know of it.
+/// A request, and what the client has to know about it.
 #[derive(Debug)]
 pub(super) struct Call {
     /// What is being done, for errors: "reading the VM".
@@ -95,7 +95,7 @@ pub(super) struct Call {
     pub pace: Pace,
     /// The request, its URI with scheme and host. Headers with a credential are marked sensitive.
     pub request: Request<Bytes>,
-    /// What must not be quoted, beside sensitive headers.
+    /// Secrets that must not be quoted, beside sensitive headers.
     pub secrets: Vec<SecretString>,
 }
 
@@ -139,14 +139,14 @@ impl Options {
 }
 
 impl Pace {
-    /// That of a request by this method, where a DELETE alone changes something.
+    /// The pace of a request by this method, for APIs where a DELETE alone changes something.
     pub(super) fn of(method: &Method) -> Self {
         if *method == Method::DELETE { Self::Write } else { Self::Read }
     }
 }
 
 impl Call {
-    /// A request in whose body there is no credential.
+    /// A request without a credential in its body.
     pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
         Self { doing, pace, request, secrets: Vec::new() }
     }
@@ -227,7 +227,7 @@ enum NoAnswer {
     Failed(Box<dyn error::Error + Send + Sync>),
 }
 
-/// What is secret in a header: `Bearer abc` says so, and `abc`.
+/// The secret part of a header: `abc` of `Bearer abc`.
 fn credential(header: &HeaderValue) -> Option<SecretString> {
     let text = header.to_str().ok()?;
     Some(text.rsplit(' ').next().unwrap_or(text).into())
@@ -247,7 +247,7 @@ pub(super) fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
     Ok(value)
 }
 
-/// An error with what led to it.
+/// An error with its causes.
 fn causes(error: &(dyn error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

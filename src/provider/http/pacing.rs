@@ -1,17 +1,18 @@
 //! How many requests a second a cloud takes.
 //!
-//! Nothing is held back until the cloud refuses a request because there were too many. From then on requests leave one by one, and the
-//! rate is learnt:
+//! The client holds nothing back until the cloud refuses a request because there were too many. From then on requests leave one
+//! by one, and the client learns the rate:
 //!
-//! 1. *Search*. Refusals arrive earlier than answers, so the first one tells little. The rate starts low and grows every second until
-//!    the cloud refuses again.
-//! 2. *Measure*. The cloud has no burst left now. What it takes of requests at that rate is measured for some seconds.
-//! 3. *Probe*. The measured rate grows with each request until the next refusal. Mostly that is soon, and the measured rate was right. A
-//!    cloud without bursts, which wants a gap between requests, refused every second one before and takes more now.
-//! 4. *Hold*. A rate that brought no refusal for a while grows. At the next refusal it is measured again.
+//! 1. *Search*. Refusals arrive earlier than answers, so the first one says little. The rate starts low and grows every second
+//!    until the cloud refuses again.
+//! 2. *Measure*. The cloud has no burst left now. The client measures for some seconds how many requests the cloud takes at that
+//!    rate.
+//! 3. *Probe*. The measured rate grows with each request until the next refusal. An early refusal confirms the measured rate. A
+//!    cloud without bursts, which wants a gap between requests, refused every second request before and takes more now.
+//! 4. *Hold*. A rate without a refusal for a while grows. At the next refusal it is measured again.
 //!
-//! While the cloud takes nothing at all, other clients use its whole quota. That tells nothing about the rate, so the search begins
-//! again.
+//! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
+//! begins again.
 
 use std::{
     collections::VecDeque,
@@ -26,16 +27,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Pace;
 
-/// For how long it is known what the cloud took.
+/// How long the client remembers the requests that the cloud took.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What it took within this time counts at the first refusal.
+/// At the first refusal, the requests that the cloud took within this time count.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// More requests than these are not remembered.
 const COUNTED: usize = 1000;
 
-/// The part of what the cloud takes that is asked of it.
+/// The share of the cloud's capacity that the client uses.
 const CAUTION: f64 = 0.97;
 
 /// No rate is lower, in requests a second.
@@ -44,7 +45,7 @@ const LEAST: f64 = 0.5;
 /// The least rate after the first refusal, in requests a second.
 const START: f64 = 5.0;
 
-/// By which factor the rate then grows, and how often, until the next refusal.
+/// The factor by which the rate then grows, and how often, until the next refusal.
 const SEARCH: f64 = 1.5;
 const STEP: Duration = Duration::from_secs(1);
 
@@ -53,18 +54,18 @@ const ENOUGH: u32 = 60;
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(6);
 
-/// By which factor each request raises a rate that was measured, until the next refusal.
+/// The factor by which each request raises a measured rate, until the next refusal.
 const PROBE: f64 = 1.012;
 
-/// A rate that rose by more than this factor was not what the cloud takes. The search overshoots by [`SEARCH`] at most, so a cloud
-/// that wants a gap takes at least 4/3 of what it took of every second request. One with a burst refuses before 1.2.
+/// A rate that rose by more than this factor was not the cloud's limit. The search overshoots by [`SEARCH`] at most, so a cloud
+/// that wants a gap takes at least 4/3 of what it took of every second request. A cloud with a burst refuses before 1.2.
 const RISEN: f64 = 1.3;
 
-/// How long a rate must have brought no refusal until it grows, and by which factor.
+/// How long a rate must have caused no refusal until it grows, and by which factor.
 const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
 
-/// Nobody waits longer for a turn.
+/// The longest wait of a request for its turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// The rates of one cloud.
@@ -78,7 +79,7 @@ pub(super) struct Pacing {
 #[derive(Debug, Default)]
 struct Lane {
     rhythm: Mutex<Rhythm>,
-    /// The first in the queue waits by the clock, the others for their turn: so a rate that changes counts for all of them.
+    /// The first in the queue waits by the clock, the others for their turn. So a changed rate holds for all of them.
     queue: tokio::sync::Mutex<()>,
     waiting: AtomicUsize,
 }
@@ -92,7 +93,7 @@ pub(super) struct Turn {
 
 #[derive(Debug, Default)]
 struct Rhythm {
-    /// When requests left that the cloud took, within the last [`WINDOW`].
+    /// When the requests left that the cloud took within the last [`WINDOW`].
     taken: VecDeque<Instant>,
     learnt: Option<Learnt>,
 }
@@ -102,13 +103,13 @@ struct Learnt {
     /// Requests a second.
     rate: f64,
     phase: Phase,
-    /// When the phase began. A refusal of a request that left before tells nothing about it.
+    /// When the phase began. A refusal of a request that left before says nothing about it.
     begun: Instant,
     /// When the rate last changed.
     changed: Instant,
     /// How many requests left in this phase.
     sent: u32,
-    /// When the last request left, or was to leave: what leaves late does not delay those behind it.
+    /// When the last request left, or should have left: a late request does not delay those behind it.
     left: Instant,
 }
 
@@ -121,7 +122,7 @@ enum Phase {
         measured: f64,
     },
     Hold {
-        /// By how much the next request may leave early after one that left late, in the time between two.
+        /// How much earlier than its turn a request may leave after a late one, as a share of the gap between two requests.
         early: f64,
     },
 }
@@ -168,7 +169,7 @@ impl Lane {
     }
 }
 
-/// One that waits, counted until it is dropped.
+/// A waiting request, counted until it is dropped.
 struct Waiting<'a> {
     all: &'a AtomicUsize,
     others: usize,
@@ -187,8 +188,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Rhythm {
-    /// How long one that waits behind so many others would wait, if that is too long. Until the rate is learnt nobody knows: then it is
-    /// the time until the rate has changed.
+    /// How long a request behind so many others would wait, if that is too long. The wait is unknown until the rate is learnt;
+    /// then it is the time until the rate changes next.
     fn too_long(&mut self, others: usize, now: Instant) -> Option<Duration> {
         self.conclude(now);
         let learnt = self.learnt?;
@@ -203,7 +204,7 @@ impl Rhythm {
         self.conclude(now);
         let learnt = self.learnt.as_mut()?;
         if learnt.next() > now {
-            // A rate at which nobody has to wait shows nothing about a higher one.
+            // A rate at which no request has to wait shows nothing about a higher one.
             learnt.grow(now);
             return Some(learnt.next());
         }
@@ -235,7 +236,7 @@ impl Rhythm {
         match phase {
             Phase::Measure => {}
             Phase::Search | Phase::Hold { .. } => self.enter(Phase::Measure, rate, now),
-            // The cloud wants a gap, which none may leave too early for. It took the request before the last one.
+            // The cloud wants a gap, so no request may leave early. It took the request before the last one.
             Phase::Probe { measured } if rate > measured * RISEN => {
                 self.enter(Phase::Hold { early: 1.0 - CAUTION }, rate * CAUTION / PROBE.powi(2), now);
             }
@@ -275,7 +276,7 @@ impl Learnt {
         self.left + Duration::from_secs_f64(1.0 / self.rate)
     }
 
-    /// Raises the rate, if it is time to.
+    /// Raises the rate, if it is time for it.
     fn grow(&mut self, now: Instant) {
         let (pause, growth) = match self.phase {
             Phase::Search => (STEP, SEARCH),

@@ -11,19 +11,19 @@ use serde::de::DeserializeOwned;
 use super::pacing::{Pacing, Turn};
 use crate::provider::{Error, ErrorClass};
 
-/// How long a cloud is left alone that asks for fewer requests and does not say how long.
+/// How long to pause if a cloud asks for fewer requests and does not say how long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A cloud is left alone no longer, whatever it says.
+/// The longest pause, whatever the cloud says.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// As many characters of a cloud's text are quoted.
+/// The most characters of a cloud's text that are quoted.
 const QUOTED: usize = 400;
 
-/// As many characters of a cloud's error code are quoted.
+/// The most characters of a cloud's error code that are quoted.
 const CODE: usize = 80;
 
-/// Where clouds put what their support asks for.
+/// Headers with the request's ID, which the cloud's support asks for.
 const REQUEST_IDS: [&str; 4] = ["x-amzn-requestid", "x-ms-request-id", "x-request-id", "x-goog-request-id"];
 
 /// A whole answer.
@@ -78,8 +78,8 @@ impl Reply {
         Error::new(ErrorClass::Transient, Message::new(public, full))
     }
 
-    /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud's
-    /// documents explain; without it the status counts. A status alone never means absence.
+    /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud
+    /// documents; without it the status decides. A status alone never means absence.
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
         let mut class = class.unwrap_or_else(|| self.class());
         if let ErrorClass::Throttled { retry_after } = &mut class {
@@ -95,7 +95,7 @@ impl Reply {
         Error::new(class, Message::new(public, full))
     }
 
-    /// How long the cloud wants to be left alone, or when it is to be asked again.
+    /// How long the cloud wants no requests, or when it wants to be asked again.
     pub fn retry_after(&self) -> Option<Duration> {
         let text = self.headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
         let time = text.parse().map(Duration::from_secs).ok().or_else(|| {
@@ -124,7 +124,7 @@ impl Reply {
     }
 }
 
-/// `text` on one line, without secrets, and not longer than what a log line bears.
+/// `text` on one line, without secrets, and short enough for a log line.
 pub(super) fn masked(text: &str, secrets: &[SecretString]) -> String {
     let secrets = secrets.iter().map(ExposeSecret::expose_secret).filter(|secret| !secret.is_empty());
     let text = secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "…"));

@@ -1,4 +1,4 @@
-//! A credential that ends, fetched once for all who ask.
+//! A credential that expires, fetched once for all callers.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{Call, Client, Reply, bearer};
 use crate::provider::Error;
 
-/// A credential is replaced when it ends within this time.
+/// A credential is replaced when it expires within this time.
 const MARGIN: Duration = Duration::from_secs(180);
 
-/// After a failure nobody asks again for so long.
+/// After a failure, no caller fetches again for this long.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// A credential with its end.
+/// A credential with its expiry.
 #[derive(Clone, Debug)]
 pub(in crate::provider) struct Fresh<T> {
     /// The credential.
     pub value: T,
-    /// When it ends.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
-/// The newest credential of one source. Many may ask at once: one of them fetches, and all get what came of it, a failure too.
+/// The newest credential of one source. Many callers may ask at once: one of them fetches, and all get its result, a failure too.
 #[derive(Debug)]
 pub(in crate::provider) struct Tokens<T>(Mutex<State<T>>);
 
@@ -42,7 +42,8 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T: Clone> Tokens<T> {
-    /// The credential, fetched anew if it ends soon. If that fails, the former one counts until it ends. `fetch` must end by itself.
+    /// The credential, fetched anew if it expires soon. If that fails, the former one is used until it expires. `fetch` must end
+    /// by itself.
     pub async fn get(&self, fetch: impl AsyncFnOnce() -> Result<Fresh<T>, Error>) -> Result<T, Error> {
         let mut state = self.0.lock().await;
         let now = Timestamp::now();
@@ -70,7 +71,7 @@ impl<T: Clone> Tokens<T> {
         }
     }
 
-    /// The cloud refuses the credential: the next one who asks fetches another one.
+    /// The cloud refuses the credential: the next caller fetches another one.
     pub async fn forget(&self) {
         self.0.lock().await.fresh = None;
     }
@@ -135,7 +136,7 @@ mod tests {
         assert!(all.into_iter().all(|token| token == Ok(1)));
         source.tokens.forget().await;
         assert_eq!(source.get(MARGIN / 2).await, Ok(2));
-        // It ends within the margin.
+        // It expires within the margin.
         assert_eq!(source.get(2 * MARGIN).await, Ok(3));
     }
 

@@ -88,7 +88,7 @@ impl Instance {
 }
 
 impl Page {
-    /// What asks for the next page. `Err` if there is one, and nothing asks for it.
+    /// The parameter for the next page. `Err` if there is a next page but no parameter for it.
     pub(super) fn next(&self) -> Result<Option<String>, &'static str> {
         let Some(Next { href }) = &self.next else { return Ok(None) };
         let query = href.split_once('?').map(|(_, query)| query).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What can be found out of a region before a VM is to be deleted there.
+//! The examination of a region, before a VM must be deleted there.
 
 use super::{ACTIONS, IbmCloud, Instance};
 use crate::provider::{

@@ -106,7 +106,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let opening = Opening { recorded, ..opening };
     let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
         Settings::read(values);
-    // Which resource group the settings named with an earlier endpoint is not recorded.
+    // It is not recorded which resource group the settings named with an earlier endpoint.
     let is_former = opening.recorded.as_ref().is_some_and(|recorded| recorded.moved.is_none());
     let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
@@ -179,7 +179,7 @@ impl IbmCloud {
         Ok(instance)
     }
 
-    /// Fails unless the credentials can see pod VMs here. To others VPC may answer as if there was none.
+    /// Fails unless the credentials can see pod VMs here. To other credentials VPC may answer as if there were none.
     async fn ensure_sight(&self) -> Result<(), Error> {
         if self.sight.is_proven() {
             return Ok(());
@@ -232,7 +232,7 @@ impl Provider for IbmCloud {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        // A list without the VMs of another region may be taken for a proof that they do not exist.
+        // A caller may take a list without the VMs of another region for a proof that they do not exist.
         self.vpc.ensure_only().await?;
         let tags = self.search.tags(&self.iam).await?;
         let mut listed = Ok(());

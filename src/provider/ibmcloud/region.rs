@@ -41,11 +41,11 @@ static LABEL: Projection =
 /// How long the nodes may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A VM does not count as absent by nodes that were read longer ago. It takes more than this from the start of a node to the deletion
-/// of a VM that cloud-api-adaptor created there.
+/// A VM does not count as absent by nodes that were read longer ago. It takes more than this from the start of a node to the
+/// deletion of a VM that cloud-api-adaptor created there.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// After a failure the nodes are not read again for so long.
+/// After a failure, the nodes are not read again for this long.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// The VPC API of one region.
@@ -70,7 +70,7 @@ pub(super) struct NodeRegion {
 }
 
 impl Vpc {
-    /// The API at this address, and what is recorded with it, of which the host is the account alone.
+    /// The API at this address, and what is recorded with it. The recorded host is the account alone.
     pub(super) fn new<'a>(
         address: &str,
         opening: &Opening<'a>,
@@ -125,7 +125,8 @@ impl Vpc {
         }
     }
 
-    /// What tells this place from another one at the same address: the account, and the region if the settings do not name it.
+    /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
+    /// name it.
     pub(super) async fn host(&self, account: String) -> Result<String, Error> {
         match self {
             Self::At(_) => Ok(account),
@@ -168,7 +169,7 @@ impl NodeRegion {
         ))
     }
 
-    /// The region of all nodes, as they were a moment ago at the earliest. Of many who ask at once, one reads the nodes.
+    /// The region of all nodes, read a moment ago at most. Of many callers at once, one reads the nodes.
     async fn read(&self) -> Result<String, Error> {
         let mut last = self.last.lock().await;
         if let Some((at, found)) = &*last
@@ -197,7 +198,7 @@ impl NodeRegion {
     }
 }
 
-/// The region of nodes, of which this has the regions, each with the name of a node in it.
+/// The region that all nodes have. `regions` has a node's name for each region.
 fn common(regions: &BTreeMap<Option<String>, String>) -> Result<String, Error> {
     let problem = match regions.first_key_value() {
         None => "the cluster has no node",

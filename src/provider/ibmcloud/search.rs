@@ -99,8 +99,8 @@ impl Search {
 }
 
 impl Tags {
-    /// Those of an instance that VPC shows. Global Search leaves out what the credentials may not see there, without a word. So an
-    /// instance that it should show by now is not taken for one without tags.
+    /// The tags of an instance that VPC shows. Global Search silently leaves out what the credentials may not see there. So an
+    /// instance that it should show by now does not count as one without tags.
     pub(super) fn of(&self, instance: &Instance) -> Result<Vec<(String, String)>, Error> {
         if let Some(tags) = self.0.get(&instance.crn).cloned() {
             return Ok(tags);

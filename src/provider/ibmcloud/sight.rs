@@ -1,4 +1,4 @@
-//! Whether the credentials can see pod VMs *(no client)*. To credentials that may not, VPC answers as if there was none.
+//! Whether the credentials can see pod VMs *(no client)*. To other credentials, VPC answers as if there were none.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use super::answer::Instance;
 use crate::provider::POD_VM;
 
-/// How long it counts that the credentials have shown a pod VM. An administrator may take rights from them at any time.
+/// How long a pod VM that the credentials have shown counts. An administrator may take rights from them at any time.
 const COUNTS: Duration = Duration::from_secs(5 * 60);
 
 /// What the credentials have shown.
 pub(super) struct Sight {
-    /// The resource group in which pod VMs are made. None for any: the settings do not say it. Rights in one group are none in another.
+    /// The resource group in which pod VMs are made. `None` for any: the settings do not name it. Rights hold for one group only.
     group: Option<String>,
     /// When they showed a pod VM last.
     last: Mutex<Option<Instant>>,
@@ -26,12 +26,12 @@ impl Sight {
         Self { group, last: Mutex::default() }
     }
 
-    /// Where pod VMs are looked for, as a part of a sentence.
+    /// Where the operator looks for pod VMs, as a part of a sentence.
     pub(super) fn place(&self) -> &'static str {
         if self.group.is_some() { " in IBMCLOUD_RESOURCE_GROUP_ID" } else { "" }
     }
 
-    /// Notes what VPC has shown. Gives whether that is a pod VM where they are made.
+    /// Notes what VPC has shown. Returns whether that is a pod VM in the group where pod VMs are made.
     pub(super) fn note(&self, instance: &Instance) -> bool {
         let is_there = self.group.as_deref().is_none_or(|group| instance.group() == Some(group));
         let is_pod_vm = is_there && instance.name.starts_with(POD_VM);

@@ -1,4 +1,4 @@
-//! IBM Power Virtual Server: a pod VM is a server of a workspace, whose boot volume goes with it.
+//! IBM Power Virtual Server: a pod VM is a server of a workspace, whose boot volume is deleted with it.
 //!
 //! Requests of one deletion:
 //!
@@ -91,7 +91,7 @@ struct Server {
     creation_date: Option<Timestamp>,
 }
 
-/// All VMs of a workspace. Their key tells the list from any other JSON, which would be a list of nothing.
+/// All VMs of a workspace. Their key distinguishes the list from any other JSON, which would be an empty list.
 #[derive(Deserialize)]
 struct Servers {
     #[serde(rename = "pvmInstances")]
@@ -203,7 +203,8 @@ impl PowerVs {
         Err(reply.unreadable("server", "it has another identifier"))
     }
 
-    /// What it means that the workspace does not show a server: it is absent only if the workspace's own list is without it.
+    /// What it means that the workspace does not show a server. The server is absent only if the workspace's own list is without
+    /// it.
     async fn missing(&self, id: &InstanceId) -> Error {
         match self.servers("looking for the server in its workspace").await {
             Err(error) => error,
@@ -234,7 +235,7 @@ impl Provider for PowerVs {
             }
             Err(refused) => refused,
         };
-        // Power Virtual Server has no one answer for what it cannot delete now: the server says why.
+        // Power Virtual Server has no specific answer for what it cannot delete now: the server says why.
         let server = self.find(id).await?;
         if server.is_leaving() {
             return Ok(Accepted { look_after: DELETION });

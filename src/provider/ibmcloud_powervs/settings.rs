@@ -100,7 +100,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The base URL of the API, as IBM's library finds it: the host may be without scheme, and IBM's own without region.
+/// The base URL of the API, as IBM's library finds it. The host may be without scheme, and IBM's own host without region.
 fn base(zone: &str, endpoint: Option<&str>) -> String {
     let endpoint = endpoint.unwrap_or(HOST).trim_end_matches('/');
     if endpoint.starts_with("power-iaas.") {

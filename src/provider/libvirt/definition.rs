@@ -1,19 +1,19 @@
-//! What matters of a domain's XML definition.
+//! The parts of a domain's XML definition that matter.
 
 use serde::Deserialize;
 
 /// The description that cloud-api-adaptor gives to each domain it defines.
 const DESCRIPTION: &str = "This Virtual Machine is the peer-pod VM";
 
-/// The volumes that cloud-api-adaptor makes for one domain: its name and one of these. The base image and a user's data
-/// volumes are named otherwise.
+/// The suffixes of the volumes that cloud-api-adaptor makes for one domain; they follow its name. The base image and a user's
+/// data volumes have other names.
 const OWN_VOLUMES: [&str; 2] = ["-root.qcow2", "-cloudinit.iso"];
 
 /// A domain's definition, as far as it is needed.
 #[derive(Debug, Deserialize)]
 pub(super) struct Definition {
-    /// The domain's runtime number, while it runs. libvirtd counts on with each start, and, after a restart of its own, from the
-    /// largest number that is in use.
+    /// The domain's runtime number, while it runs. libvirtd increases it with each start. After its own restart it continues from
+    /// the largest number in use.
     #[serde(rename = "@id")]
     pub(super) start: Option<u32>,
     #[serde(default)]
@@ -64,7 +64,7 @@ impl Definition {
     }
 }
 
-/// The name of the domain that a volume of this name was made for, if it has the name of such a volume.
+/// The domain that this volume was made for, if its name has the form of such a volume's.
 pub(super) fn own_volume_of(name: &str) -> Option<&str> {
     OWN_VOLUMES.iter().find_map(|end| name.strip_suffix(end))
 }
@@ -74,7 +74,7 @@ pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// The folder of a pool, by its XML, where it has one.
+/// The folder of a pool, from its XML, if it has one.
 pub(super) fn pool_folder(xml: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Pool {

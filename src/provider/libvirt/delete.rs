@@ -9,13 +9,13 @@ use operator_kit::Message;
 use super::{Libvirt, definition::Definition, uuid, volumes::Found};
 use crate::provider::{Error, ErrorClass, Vm};
 
-/// What is known of a domain right before its deletion.
+/// What a domain is right before its deletion.
 enum Now {
-    /// It is there, and libvirt still knows it when it is off.
+    /// It exists, and libvirt keeps its definition when it is off.
     Persistent(Definition),
-    /// It is there, and libvirt forgets it when it is off.
+    /// It exists, and libvirt forgets it when it is off.
     Transient(Definition),
-    /// It went since it was proven.
+    /// It disappeared since it was proven.
     Gone,
 }
 
@@ -23,7 +23,7 @@ impl Libvirt {
     /// Deletes a domain that was proven to be a pod VM, its volumes before its definition.
     pub(super) async fn delete_vm(&self, vm: &Vm) -> Result<(), Error> {
         let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
-        // The proof may have waited for its turn: whoever edited the domain since has a say.
+        // The call may have waited since the proof, and a user may have changed the domain: read it again.
         let (definition, persistent, found) = join3(
             self.definition(&domain),
             self.client.domain_is_persistent(&domain),
@@ -74,7 +74,7 @@ impl Libvirt {
         })
     }
 
-    /// Defines a running domain that libvirt would forget, as it is. `false`: it has gone meanwhile.
+    /// Defines a running domain as it is, as libvirt would forget it otherwise. `false`: it has disappeared.
     async fn keep(&self, domain: &Domain) -> Result<bool, Error> {
         let defined = match self.client.domain_xml_inactive(domain).await {
             Ok(xml) => self.client.domain_define(&xml).await.map(|_| true),
@@ -93,14 +93,14 @@ impl Libvirt {
         })
     }
 
-    /// Deletes the volumes of a domain that is gone. What is left is remembered: nothing else leads to it.
+    /// Deletes the volumes of a domain that is gone. Volumes that are left are remembered, as nothing else leads to them.
     async fn delete_remains(&self, vm: &Vm, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
         let deleted = self.delete_volumes(found).await;
         self.remains.note(vm, deleted.is_err());
         deleted
     }
 
-    /// Turns the domain off. One that is off already is as good, and only its state says that it is.
+    /// Turns the domain off. A domain that is off already is a success; only its state shows that.
     async fn turn_off(&self, domain: &Domain) -> Result<(), Error> {
         let Err(error) = self.client.domain_destroy(domain).await else { return Ok(()) };
         let off = match error.code() {
@@ -114,8 +114,8 @@ impl Libvirt {
         if off { Ok(()) } else { Err(self.explain("destroying the domain", &error)) }
     }
 
-    /// Undefines the domain with everything that hangs on the definition, as far as its driver can. What the driver knows is
-    /// remembered; where it can do more by now, it refuses what it did before, and is asked from the start.
+    /// Undefines the domain with everything that its driver can delete with the definition. The operator remembers what the
+    /// driver knows. A driver that can do more after an upgrade refuses the old way, and the operator tries all ways again.
     async fn undefine(&self, domain: &Domain) -> Result<(), Error> {
         let known = self.undefining.load(Ordering::Relaxed);
         let mut answer = self.undefine_from(known, domain).await;
@@ -130,7 +130,7 @@ impl Libvirt {
         }
     }
 
-    /// Goes down the [`ways`] to undefine from this one on, until one is known to the driver.
+    /// Tries the [`ways`] to undefine, from this one on, until the driver knows one.
     async fn undefine_from(&self, first: usize, domain: &Domain) -> Result<(), libvirt_client::Error> {
         for (index, flags) in ways().into_iter().enumerate().skip(first) {
             let answer = self.client.domain_undefine(domain, flags).await;
@@ -139,14 +139,14 @@ impl Libvirt {
                 return answer;
             }
         }
-        // The call that every driver has.
+        // Every driver has this call.
         self.undefining.store(ways().len(), Ordering::Relaxed);
         self.client.domain_undefine_plain(domain).await
     }
 }
 
-/// What goes with a definition, from most to least. libvirt before 5.6 does not know the flag for checkpoints; the test driver
-/// knows none for firmware variables; others know one alone.
+/// What is deleted with a definition, from most to least. libvirt before 5.6 does not know the flag for checkpoints; the test
+/// driver knows none for firmware variables; other drivers know only one of them.
 fn ways() -> [UndefineFlags; 5] {
     let (saved, snapshots, nvram) =
         (UndefineFlags::MANAGED_SAVE, UndefineFlags::SNAPSHOTS_METADATA, UndefineFlags::NVRAM);

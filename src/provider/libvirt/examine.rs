@@ -1,4 +1,4 @@
-//! What can be found out of a libvirt host before a VM is to be deleted there.
+//! The examination of a libvirt host, before a VM must be deleted there.
 
 use futures::future::join;
 use libvirt_client::{Domain, ErrorCode};
@@ -12,10 +12,10 @@ const NO_DRY_RUN: &str = "libvirt has no dry run, so check deletes nothing; if t
      daemon (polkit) can forbid the deletion";
 
 impl Libvirt {
-    /// Reads what deletions read, and asks for a change to a VM that is not there.
+    /// Reads what deletions read, and asks to change a VM that does not exist.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let daemon = match self.client.lib_version().await {
-            // Somebody answered.
+            // The daemon answered.
             Err(error) if error.code() == Some(ErrorCode::AccessDenied) => {
                 Err(self.explain("asking for libvirt's version", &error))
             }
@@ -67,7 +67,7 @@ impl Libvirt {
         self.client.domains().await.map_err(|error| self.explain("listing the domains", &error))
     }
 
-    /// Reads the definition of one pod VM, as before its deletion; gives one of its volumes, too.
+    /// Reads the definition of one pod VM, as before its deletion. Returns one of its volumes, too.
     async fn read_one(&self, listed: &[Domain]) -> (Option<String>, Finding) {
         let subject = "read machines";
         let Some(domain) = listed.iter().find(|domain| domain.name.starts_with(POD_VM)) else {
@@ -131,8 +131,8 @@ impl Libvirt {
         })
     }
 
-    /// Whether the connection may write. libvirt says so before it looks for the VM, so one that does not exist will
-    /// do: a number of 122 random bits, of which libvirt has just said that there is none.
+    /// Whether the connection may write. libvirt checks that before it looks for the VM, so a VM that does not exist will do: a
+    /// random UUID, of which libvirt has just said that there is no such VM.
     async fn write(&self) -> Result<String, Error> {
         let uuid = uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
         let nobody = Domain { name: format!("{POD_VM}check"), uuid, id: -1 };
@@ -164,11 +164,11 @@ impl Libvirt {
 
 struct FoundPool {
     text: String,
-    /// Where its volumes are files, where it has such a place.
+    /// The folder of its volumes, if they are files.
     folder: Option<String>,
 }
 
-/// libvirt's way to write a version as one number.
+/// Decodes libvirt's number for a version.
 fn version(number: u64) -> String {
     format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
 }

@@ -53,7 +53,7 @@ fn class(error: &Failure) -> ErrorClass {
     }
 }
 
-/// Whether the daemon, or its socket's mode, turned us away.
+/// Whether the daemon, or its socket's mode, refused us.
 fn refused(error: &Failure) -> bool {
     match error {
         Failure::Auth(_) => true,
@@ -91,7 +91,7 @@ mod tests {
         ]
     }
 
-    /// What opening a connection to that URI ends with.
+    /// The failure of opening a connection to that URI.
     async fn connecting(uri: &str) -> Failure {
         let uri: ConnectUri = uri.parse().unwrap();
         let options = Options { connect_timeout: Some(Duration::from_millis(300)), ..Options::default() };

@@ -1,4 +1,4 @@
-//! What a libvirt host has of pod VMs.
+//! The pod VMs of a libvirt host.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::provider::{Error, Listed, POD_VM, Pages, PowerState, Resource, VmRef}
 const NO_RUNTIME_ID: i32 = -1;
 
 impl Libvirt {
-    /// One page of domains, and one of volumes in the pool whose domain is gone. libvirt gives either list whole.
+    /// One page of domains, and one of volumes in the pool whose domain is gone. libvirt gives each list at once.
     pub(super) async fn list_all(&self, pages: Pages<'_>) -> Result<(), Error> {
         let domains = async {
             let listed = self.client.domains().await;

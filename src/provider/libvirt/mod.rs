@@ -11,11 +11,11 @@
 //! describe  read the definition: there is none
 //! ```
 //!
-//! The domain is undefined last and only when its volumes are gone, so that a retry still finds what is left, also after a
-//! restart of the operator.
+//! The domain is undefined last, when its volumes are gone. So a retry still finds what is left, also after a restart of the
+//! operator.
 //!
-//! A domain that somebody undefined while it runs is not persistent: it is gone when it is off, and with it all knowledge of
-//! its volumes. It is defined again before it is destroyed, and runs on where it cannot be.
+//! A domain that a user undefined while it runs is not persistent. When it is off, libvirt no longer knows it or its volumes. So
+//! the operator defines it again before it destroys it. If it cannot, it leaves the domain running.
 
 mod definition;
 mod delete;
@@ -66,19 +66,19 @@ pub struct Libvirt {
     /// For the log: the URI without its parameters.
     uri: String,
     pool: String,
-    /// How domains are undefined here, once that is known.
+    /// How domains are undefined here, once the operator knows.
     undefining: AtomicUsize,
     remains: Remains,
-    /// Told where another host than the expected one answers.
+    /// Notified if another host than the expected one answers.
     moved: Option<Arc<Notify>>,
 }
 
-/// The host that is to answer.
+/// The host that must answer.
 #[derive(Default)]
 struct Expected {
-    /// Its UUID; any host will do without one.
+    /// Its UUID. Without one, any host may answer.
     host: Option<Uuid>,
-    /// To be told where another one answers.
+    /// Notified if another host answers.
     moved: Option<Arc<Notify>>,
 }
 
@@ -89,7 +89,8 @@ impl Libvirt {
         Ok(Self::at(parse_uri("LIBVIRT_URI", uri)?, pool, calls, Expected::default()))
     }
 
-    /// The same for the daemon at this `address`, by the user and the credentials of `uri`, if `expected` answers there.
+    /// The same for the daemon at this `address`, with the user and the credentials of `uri`, if the `expected` host answers
+    /// there.
     fn elsewhere(
         uri: &str,
         address: &str,
@@ -104,7 +105,7 @@ impl Libvirt {
     fn at(parsed: ConnectUri, pool: &str, calls: usize, expected: Expected) -> Self {
         let uri = parsed.to_string().split('?').next().unwrap_or_default().to_owned();
         let connections = calls.div_ceil(CALLS_PER_CONNECTION);
-        // Those that hang, and those that are about to.
+        // Connections that hang, and those that may hang next.
         let options = Options { connections, stalled: 2 * calls, host: expected.host, ..Options::default() };
         Self {
             client: Client::new(parsed, options),
@@ -143,8 +144,8 @@ fn open(values: &Values, Opening { calls, recorded, .. }: Opening<'_>) -> Result
     Ok(Box::new(Libvirt::elsewhere(&uri, address, &pool, calls, Expected { host, moved })?))
 }
 
-/// Only a UUID names a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt
-/// gives to another domain later.
+/// Only a UUID identifies a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt gives
+/// to another domain later.
 fn domain_uuid(raw: &str) -> Result<ParsedId, IdProblem> {
     let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
     Uuid::try_parse(raw).map(|uuid| ParsedId::unscoped(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
@@ -174,7 +175,7 @@ fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
 #[async_trait]
 impl Provider for Libvirt {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        // libvirt finds it by its UUID, whatever the rest says.
+        // libvirt finds it by its UUID alone.
         let domain = Domain { name: String::new(), uuid: uuid(id)?, id: -1 };
         let definition = match self.definition(&domain).await {
             Err(gone) if gone.class == ErrorClass::NotFound => return self.remains.of(id).ok_or(gone),

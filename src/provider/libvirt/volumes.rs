@@ -12,18 +12,19 @@ use operator_kit::Message;
 use super::{Libvirt, definition};
 use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 
-/// The volume at a path; none where there is none.
+/// The volume at a path; `None` if there is none.
 pub(super) type Found = Option<Volume>;
 
-/// So many domains are remembered that left volumes. One fails to be deleted beside its volumes by chance, not by thousands.
+/// The most domains with leftover volumes that are remembered. Few deletions of volumes fail while the domain is deleted, never
+/// thousands.
 const MOST_REMAINS: usize = 1_000;
 
-/// Domains that went while they were deleted, and whose volumes could not be. Forgotten with the process.
+/// Domains that disappeared during their deletion, and whose volumes could not be deleted. Lost with the process.
 #[derive(Default)]
 pub(super) struct Remains(Mutex<HashMap<InstanceId, Vm>>);
 
 impl Remains {
-    /// What is left of the domain, if anything is known to be.
+    /// What is known to be left of the domain.
     pub(super) fn of(&self, id: &InstanceId) -> Option<Vm> {
         self.lock().get(id).cloned()
     }
@@ -50,8 +51,8 @@ impl Libvirt {
         join_all(paths.iter().map(|path| self.find_volume(path))).await
     }
 
-    /// Deletes what was found, all at once, and tells the first problem, also of finding, when all were tried. One that is
-    /// not there is deleted already.
+    /// Deletes all volumes that were found, at once. Then returns the first problem of finding or deleting. A volume that does
+    /// not exist counts as deleted.
     pub(super) async fn delete_volumes(&self, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
         let deleted = found.into_iter().map(async |found| {
             let Some(volume) = found? else { return Ok(()) };
@@ -66,12 +67,11 @@ impl Libvirt {
         join_all(deleted).await.into_iter().collect()
     }
 
-    /// The volume at `path`. Pools that are not active know none of their volumes, and a volume that an access rule hides is in
-    /// no answer either, so before a volume counts as absent the pool whose folder it lies in must have said so, asked for it
-    /// by name.
+    /// The volume at `path`. An inactive pool knows none of its volumes, and no answer shows a volume that an access rule hides.
+    /// So a volume counts as absent only if the pool of its folder, asked for it by name, has said so.
     ///
-    /// A pool knows what was there at its last refresh and what was made through libvirt since: a volume that came otherwise
-    /// is not found. No pool is refreshed for that, as one whose refresh fails is not active any more.
+    /// A pool knows what its last refresh found and what was made through libvirt since. It does not find a volume that came
+    /// otherwise. No pool is refreshed for that, because a pool whose refresh fails becomes inactive.
     pub(super) async fn find_volume(&self, path: &str) -> Result<Found, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),

@@ -5,7 +5,7 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use super::*;
 use crate::provider::{Listed, Resource};
 
-/// Answers as it is told, and counts the calls.
+/// Gives the answers of its script, and counts the calls.
 #[derive(Clone, Default)]
 struct Scripted {
     error: Option<ErrorClass>,

@@ -34,22 +34,22 @@ use crate::{
     settings::{Endpoint, Snapshot, State},
 };
 
-/// The creation has a manager of its own: it must never take away what another process wrote meanwhile.
+/// The creation has a field manager of its own, so that it never removes what another process wrote meanwhile.
 const CREATOR: &str = "peerpod-operator-places";
 
-/// How long the first read may take until it counts as failed.
+/// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to say which one it is.
+/// How long a host may take to identify itself.
 const HOST_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The answer to a write of what is no longer as it was read.
+/// The status of a write to an object that changed since it was read.
 const CONFLICT: u16 = 409;
 
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The longest pause before a host that was not the expected one is asked who it is: several may share an address.
+/// The longest pause before an unexpected host is asked again for its identity: several hosts may share an address.
 const LONGEST_DOUBT: Duration = Duration::from_secs(300);
 
 /// Keeps the places while this process leads.
@@ -61,33 +61,33 @@ pub(super) struct Keeper {
     settings: CloudSettings,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
-    /// Told where the address leads to another host.
+    /// Notified if the address leads to another host.
     moved: Arc<Notify>,
     backoff: Backoff<()>,
     doubts: Backoff<()>,
 }
 
-/// What one term of leadership has seen.
+/// What one term of leadership has seen so far.
 #[derive(Default)]
 struct Seen {
-    /// The `ConfigMap`, once it was read; an empty one without a version where there is none.
+    /// The `ConfigMap`, once it was read. An empty one without a version if it does not exist.
     object: Option<ConfigMap>,
     /// Why it cannot be read.
     unreadable: Option<Error>,
-    /// When to ask which host is at the place: it may be another one than is recorded.
+    /// When to ask the host for its identity again: it may be another one than is recorded.
     doubt: Option<Instant>,
-    /// With what the cloud was asked in vain. It knows what was refused: a new one would try the same password again and again, until
-    /// the cloud locks the user out.
+    /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same
+    /// password again and again, until the cloud locks the user out.
     refused: Option<Asked>,
 }
 
-/// Settings, and a provider that was opened by them.
+/// Settings, and the provider opened with them.
 type Asked = (Arc<Snapshot>, Box<dyn Provider>);
 
 /// Why there are no known places.
 struct Failure {
     error: Error,
-    /// Whether time alone may help.
+    /// Whether a later attempt may succeed without a change.
     again: bool,
 }
 
@@ -107,12 +107,12 @@ impl Keeper {
         Self { api, name, openers, settings, leadership, answer, moved, backoff, doubts }
     }
 
-    /// Works whenever this process leads, until `stop`.
+    /// Works while this process leads, until `stop`.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut changes = pin!(self.leadership.changes());
         loop {
             let leading = async {
-                // Whether it never led or does no longer, it waits for a change.
+                // This process does not lead, or no longer: wait for a change.
                 let _ = Box::pin(self.leadership.while_leading(self.lead())).await;
                 changes.next().await
             };
@@ -123,7 +123,7 @@ impl Keeper {
         }
     }
 
-    /// Does what a leader does, without end.
+    /// Does the leader's work, without end.
     async fn lead(&self) {
         let mut settings = self.settings.state.clone();
         let mut objects = pin!(watcher::watch_object(self.api.clone(), PLACES).default_backoff());
@@ -142,7 +142,7 @@ impl Keeper {
         }
     }
 
-    /// Does the next thing to do; tells when to look again, if nothing changes.
+    /// Does the next step. Returns when to look again if nothing changes.
     async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
         let usable = self.settings.usable(&state).and_then(|snapshot| {
@@ -150,12 +150,12 @@ impl Keeper {
             Some((snapshot, endpoint))
         });
         let Some((snapshot, endpoint)) = usable else {
-            // The settings themselves say why nothing is decided by them.
+            // The settings report their own problem. Nothing is decided by them.
             return LONGEST_PAUSE;
         };
         let found = tokio::select! {
             found = self.find_out(seen, &snapshot, &endpoint) => found,
-            // What was found out would be of no use.
+            // The result would be for former settings.
             Ok(()) = settings.changed() => return Duration::ZERO,
         };
         let (outcome, pause) = match found {
@@ -183,7 +183,7 @@ impl Keeper {
         seen.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
     }
 
-    /// The places, written down first if they are others than before. `None`: the watch has not brought the `ConfigMap` yet.
+    /// The places, which are written first if they changed. `None`: the watch has not brought the `ConfigMap` yet.
     async fn find_out(
         &self,
         seen: &mut Seen,
@@ -221,7 +221,7 @@ impl Keeper {
             self.announce(&records, &before, cloud, &key, endpoint);
             seen.object = Some(written);
         }
-        // A place whose host is not known can be recorded, but nothing can be decided by it.
+        // A place with an unknown host can be recorded, but the operator decides nothing by it.
         let host = host.map_err(|error| Failure { error, again: true })?;
         seen.doubt = seen.doubt.filter(|_| !doubted);
         let former = records.former(cloud, &key).map(|(key, record)| Former {
@@ -255,14 +255,14 @@ impl Keeper {
         name.map(Host::new)
     }
 
-    /// Makes the `ConfigMap`, empty: another process may make it, too, and have written to it. The watch brings it.
+    /// Creates an empty `ConfigMap`. Another process may have created it and written to it, so the watch brings it.
     async fn create(&self) -> Result<ConfigMap, ApiError> {
         let empty = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": PLACES } });
         let params = PatchParams::apply(CREATOR).force();
         bounded(self.api.patch(PLACES, &params, &Patch::Apply(empty))).await
     }
 
-    /// Writes what changed, if the `ConfigMap` still has the version that was read.
+    /// Writes the changes, if the `ConfigMap` still has the version that was read.
     async fn write(&self, records: &Records, before: &Records, version: &str) -> Result<ConfigMap, ApiError> {
         let data = records.changed_since(before).map_err(kube::Error::SerdeError)?;
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
@@ -270,7 +270,7 @@ impl Keeper {
         bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
     }
 
-    /// Says in the log what became of the places.
+    /// Logs how the places changed.
     fn announce(&self, records: &Records, before: &Records, cloud: &str, key: &str, endpoint: &Endpoint) {
         let Endpoint { setting, address } = endpoint;
         let places = &self.name;
@@ -324,16 +324,16 @@ impl Keeper {
 }
 
 impl Seen {
-    /// Takes over what the watch brought.
+    /// Takes in what the watch brought.
     fn take(&mut self, object: watcher::Result<Option<ConfigMap>>, name: &str) {
         match object {
             Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
-            // What was read before is as good: this process alone writes it.
+            // What was read before still counts: this process alone writes it.
             Err(error) => self.unreadable = Some(failed("read", name, watch_code(&error), &error)),
         }
     }
 
-    /// Notes that time went by.
+    /// Notes that the time for the first read has passed.
     fn waited(&mut self, name: &str) {
         if self.object.is_none() && self.unreadable.is_none() {
             self.unreadable = Some(failed("read", name, None, &"the API server does not answer"));

@@ -1,16 +1,17 @@
-//! The places in which a cloud's VMs may be, kept in a `ConfigMap` of the operator's own.
+//! The places in which a cloud's VMs may be, kept in a `ConfigMap` of the operator.
 //!
-//! cloud-api-adaptor makes VMs where the settings with which it was started point. The operator asks where the settings in
-//! force point, and a cloud that is asked in the wrong place answers that the VM does not exist. So every place that the
-//! settings have named is kept, for the next process and the next leader: a VM is absent only if it is in none of them.
+//! cloud-api-adaptor makes VMs at the place that its settings named when it started. The operator asks at the place that the
+//! settings in force name. A cloud that is asked in the wrong place answers that the VM does not exist. So the operator keeps
+//! every place that the settings have named, for the next process and the next leader. A VM is absent only if it is in none of
+//! them.
 //!
 //! ```text
 //! records.rs  the entries, and what changes when the settings name a place (pure)
 //! keeper.rs   the leader reads the ConfigMap, asks which host is there, and writes the entry
 //! ```
 //!
-//! A place is written before anything is decided by it. While the places cannot be read or written, nothing is deleted and
-//! nothing is released, but by an administrator's word.
+//! A place is written before the operator decides anything by it. While it cannot read or write the places, it deletes nothing,
+//! and it releases nothing unless an administrator says so.
 
 mod keeper;
 mod records;
@@ -28,7 +29,7 @@ use self::keeper::Keeper;
 use super::{CloudSettings, Error, Openers};
 use crate::{names, settings::Endpoint};
 
-/// What the leader may do to keep the places.
+/// The permissions that the leader needs to keep the places.
 pub const PERMISSIONS: &[Permission] =
     &[Permission::new("", &["configmaps"], &["list", "watch", "create", "patch"]).named(&[names::PLACES])];
 
@@ -43,7 +44,7 @@ pub struct Places {
 /// What is known about the place that the settings name, and about those before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
-    /// The term of leadership in which it was found out.
+    /// The term of leadership that found it out.
     term: u64,
     endpoint: Endpoint,
     outcome: Result<Arc<Known>, Error>,
@@ -52,9 +53,9 @@ struct Answer {
 /// Every place that a VM may be in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// What the host at the settings' place is called; none where the cloud has no such name.
+    /// The name of the host at the settings' place; `None` if the cloud has no such name.
     pub(super) host: Option<String>,
-    /// Since when that is another host than before, if it ever was.
+    /// Since when it is another host than before, if it ever changed.
     pub(super) moved: Option<Timestamp>,
     /// The key of the place's entry.
     pub(super) key: String,
@@ -73,8 +74,7 @@ pub(super) struct Former {
 }
 
 impl Places {
-    /// The places, and the work of keeping them in this namespace, which ends with `stop`. It is done while this process
-    /// leads.
+    /// The places, and the work of keeping them in this namespace, which ends with `stop`. Only the leader does that work.
     pub fn keep(
         client: Client,
         namespace: &str,
@@ -90,7 +90,7 @@ impl Places {
         (Self { answer, leadership, moved }, keeper.run(stop))
     }
 
-    /// Places of which this endpoint is the only one, on whichever host.
+    /// Places with this endpoint alone, on any host.
     #[cfg(test)]
     pub(super) fn only(endpoint: Endpoint) -> Self {
         let leadership = Leadership::unlimited();
@@ -99,7 +99,7 @@ impl Places {
         Self { answer: watch::channel(Some(answer)).1, leadership, moved: Arc::default() }
     }
 
-    /// What is known while the settings name this place. `None`: the leader has not found it out yet.
+    /// The known places while the settings name this one. `None`: the leader has not found them out yet.
     pub(super) fn known(&self, endpoint: &Endpoint) -> Option<Result<Arc<Known>, Error>> {
         let answer = self.answer.borrow();
         let answer =
@@ -107,12 +107,12 @@ impl Places {
         answer.map(|answer| answer.outcome.clone())
     }
 
-    /// To be told where the settings' place leads to another host than is known.
+    /// To be notified if another host than the known one answers at the settings' place.
     pub(super) fn moved(&self) -> Arc<Notify> {
         Arc::clone(&self.moved)
     }
 
-    /// Yields whenever something else is known.
+    /// Yields when what is known changes.
     pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let mut answer = self.answer.clone();
         answer.mark_unchanged();

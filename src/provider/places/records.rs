@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::Endpoint;
 
-/// So many former places of a cloud are kept. A further one needs room that an administrator makes.
+/// The most former places of a cloud. An administrator must make room for a further one.
 pub(super) const MOST_FORMER: usize = 8;
 
-/// What tells a host from another one at the same address.
+/// What distinguishes hosts that may have the same address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Host {
-    /// The cloud has no such sign.
+    /// The cloud does not identify its hosts.
     Unnamed,
-    /// Its sign: libvirt's host UUID.
+    /// The host's identity: libvirt's host UUID.
     Named(String),
 }
 
 impl Host {
-    /// What a cloud said of it.
+    /// The identity that a cloud gave.
     pub(super) fn new(name: Option<String>) -> Self {
         name.map_or(Self::Unnamed, Self::Named)
     }
@@ -35,7 +35,7 @@ impl Host {
     }
 }
 
-/// One place. Nothing in it lets anybody in there.
+/// One place. It contains no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -43,13 +43,13 @@ pub(super) struct Record {
     pub(super) cloud: String,
     /// Where it is, without user and credentials.
     pub(super) address: String,
-    /// The host that answers there; none while no host has answered yet.
+    /// The host that answers there; `None` until one has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<Host>,
-    /// Since when the address leads to that host, where it led to another one before.
+    /// Since when the address leads to that host, if it led to another one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) moved: Option<Timestamp>,
-    /// When the settings came to name another place; none for the place that they name.
+    /// When the settings began to name another place; `None` for the place that they name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
 }
@@ -91,7 +91,7 @@ impl Records {
         all.filter(move |(other, record)| *other != key && record.cloud == cloud)
     }
 
-    /// What is to be kept while the settings name this place, on this host if it is known.
+    /// The entries to keep while the settings name this place, on this host if it is known.
     pub(super) fn naming(
         &self,
         cloud: &str,
@@ -101,7 +101,7 @@ impl Records {
     ) -> Result<Self, Full> {
         let (key, now) = (key(cloud, &endpoint.address), now.round(Unit::Second).unwrap_or(now));
         let mut next = self.clone();
-        // The entries of other clouds are their keepers'.
+        // The entries of other clouds belong to the keepers of those clouds.
         let others = next.0.iter_mut().filter(|(other, record)| **other != key && record.cloud == cloud);
         for (_, other) in others {
             other.until.get_or_insert(now);
@@ -124,14 +124,14 @@ impl Records {
         if kept > MOST_FORMER + 1 && next.0.len() > self.0.len() { Err(Full) } else { Ok(next) }
     }
 
-    /// The entries that are not so in `before`, as they are written.
+    /// The entries that differ from `before`, as they are written.
     pub(super) fn changed_since(&self, before: &Self) -> Result<BTreeMap<&str, String>, serde_json::Error> {
         let changed = self.0.iter().filter(|(key, record)| before.of(key) != Some(record));
         changed.map(|(key, record)| Ok((key.as_str(), serde_json::to_string(record)?))).collect()
     }
 }
 
-/// The key of a place's entry. It is shown to tenants, who learn nothing of the address by it.
+/// The key of a place's entry. Tenants see it, and learn nothing about the address from it.
 pub(super) fn key(cloud: &str, address: &str) -> String {
     let hash = digest(&SHA256, format!("{cloud} {address}").as_bytes());
     let hash = hash.as_ref().first_chunk().map_or(0, |start| u32::from_be_bytes(*start));

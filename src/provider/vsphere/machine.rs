@@ -8,7 +8,7 @@ use operator_kit::Message;
 use super::xml::{Node, Ref, element};
 use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource};
 
-/// What is read of a VM that is to be deleted.
+/// The properties to read of a VM that must be deleted.
 const OF_VM: [&str; 7] = [
     "config.createDate",
     "config.files.vmPathName",
@@ -103,7 +103,7 @@ fn traversal(kind: &str, path: &str, deeper: &str) -> String {
 }
 
 impl Properties {
-    /// What vCenter tells of an object. Fails where it withholds something.
+    /// What vCenter says about an object. Fails if vCenter withholds something.
     fn read(object: &Node) -> Result<Self, Error> {
         if let Some(missing) = object.child("missingSet") {
             let fault = missing.child("fault").and_then(|fault| fault.child("fault"));
@@ -128,8 +128,8 @@ impl Properties {
     }
 }
 
-/// Reads a VM of a folder. Its identifier is empty where vCenter does not know its configuration at present. vCenter's tags are in
-/// another service, and that a VM is being destroyed is in its tasks alone: neither is read here.
+/// Reads a VM of a folder. Its identifier is empty if vCenter does not know its configuration at present. vCenter's tags are in
+/// another service, and only its tasks show that a VM is being destroyed: neither is read here.
 pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
     let properties = Properties::read(object)?;
     let (id, name) =
@@ -148,7 +148,7 @@ impl Machine {
         let objects = || answer.all("objects").filter_map(|it| Some((it.child("obj")?.reference()?, it)));
         let Some((_, vm)) = objects().find(|(it, _)| *it == reference) else { return Ok(None) };
         let properties = Properties::read(vm)?;
-        // A task may be gone meanwhile, or be somebody else's.
+        // A task may have ended, or be another client's.
         let tasks = objects().filter(|(it, _)| it.is("Task")).filter_map(|(_, it)| Properties::read(it).ok());
         let (tasks, name, created) =
             (tasks.collect(), properties.text("name").to_owned(), properties.created());
@@ -175,8 +175,8 @@ impl Machine {
         self.tasks.iter().filter(move |task| task.text("info.descriptionId") == step.task())
     }
 
-    /// The next step of its deletion. Fails where vCenter would delete a user's data with it: it deletes all disks, and those of
-    /// snapshots. Disks in the VM's own folder were made with it.
+    /// The next step of its deletion. vCenter deletes all disks, and those of snapshots. Fails if a user's data would be deleted
+    /// with the VM. Disks in the VM's own folder were made with it.
     pub(super) fn next(&self) -> Result<Step, Error> {
         let refuse = |class, public: &str, detail: &str| {
             Err(Error::new(class, Message::new(public, format!("{public}: {} {detail}", self.name))))

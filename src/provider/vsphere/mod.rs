@@ -12,8 +12,8 @@
 //!           RetrievePropertiesEx: it is not in that folder
 //! ```
 //!
-//! A VM that is off takes five requests less. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the operator
-//! forgets nothing. cloud-api-adaptor records the BIOS UUID of a VM.
+//! A VM that is off needs five requests less. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the
+//! operator loses nothing. cloud-api-adaptor records the BIOS UUID of a VM.
 //!
 //! # Which answers mean absence
 //!
@@ -148,7 +148,7 @@ impl Provider for Vsphere {
         let step = machine.next()?;
         let this = machine.reference.element("_this");
         match self.vcenter.call(step.doing(), Write, step.method(), |_| this.clone()).await {
-            // Somebody else is at it.
+            // Another client is changing it.
             Err(Failure { fault, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*fault) => {
                 Ok(accepted)
             }

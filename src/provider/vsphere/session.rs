@@ -28,10 +28,10 @@ use crate::provider::{
 /// The cookie of a session.
 const SESSION: &str = "vmware_soap_session";
 
-/// A session ends when it is not used for a while, which an answer says. So it is kept as long as it may be.
+/// A session ends when it is not used for a while. The next answer says so, so the operator keeps it as long as it may.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
-/// vCenter locks a user out for five wrong passwords in three minutes, and cloud-api-adaptor may be the same user.
+/// vCenter locks a user out after five wrong passwords in three minutes, and cloud-api-adaptor may use the same user.
 const AFTER_REFUSAL: Duration = Duration::from_secs(90);
 
 /// The fault by which vCenter says that a session has ended.
@@ -63,7 +63,7 @@ pub(super) struct Session {
     cookie: HeaderValue,
     /// The key by which vCenter knows the session.
     pub(super) key: String,
-    /// Which vCenter it is.
+    /// The identity of the vCenter.
     pub(super) vcenter: String,
     /// Its name and version, for people.
     pub(super) product: String,
@@ -318,7 +318,7 @@ fn failure(reply: &Reply, fault: &Node) -> Failure {
     Failure { fault: code.to_owned(), error: reply.error(code, &message, class(code)) }
 }
 
-/// What vCenter's documents say of a fault. The status counts for all others. None means absence.
+/// The class that vCenter documents for a fault. For all other faults the status decides. No fault means absence.
 fn class(fault: &str) -> Option<ErrorClass> {
     Some(match fault {
         "InvalidLogin"

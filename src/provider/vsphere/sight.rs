@@ -1,7 +1,7 @@
-//! Whether the user sees every pod VM, and what follows for one that vCenter does not find.
+//! Whether the user sees every pod VM, and what that means for a VM that vCenter does not find.
 //!
-//! vCenter answers as if a VM was not there that the user may not read. A VM has the privileges of its folder, unless a permission of
-//! that folder does not propagate: so the user reads every VM in a folder that the user may read, and whose permissions all propagate.
+//! vCenter hides a VM that the user may not read. A VM has the privileges of its folder, unless a permission of that folder does
+//! not propagate. So a user who may read a folder whose permissions all propagate reads every VM in it.
 
 use operator_kit::Message;
 
@@ -22,7 +22,7 @@ use crate::{
 /// How many VMs a page of a list may have.
 const PAGE: &str = "500";
 
-/// What `check` tells about.
+/// The subject of `check`.
 const VCENTER: &str = "vCenter";
 const LOOK_UP: &str = "look up machines";
 const DELETE: &str = "delete machines";
@@ -89,7 +89,7 @@ impl Vsphere {
         Err(Error::new(ErrorClass::Unauthorized, message))
     }
 
-    /// Fails with those of these privileges that the user does not have in the folder.
+    /// Fails with those of these privileges that the user lacks in the folder.
     async fn ensure_privileges(&self, folder: &Ref, wanted: &[&str]) -> Result<(), Error> {
         let ids: String = wanted.iter().map(|id| element("privId", id)).collect();
         let doing = "asking for the privileges in the folder of pod VMs";

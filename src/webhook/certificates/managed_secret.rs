@@ -1,7 +1,7 @@
 //! The content of the Secret of a managed certificate, and the next step of its rotation *(no client)*.
 //!
-//! Each certificate has its own authority, whose key is thrown away, so nothing can be signed by it later. The rotation has these
-//! steps, so no request fails while one certificate replaces another:
+//! Each certificate has its own authority, whose key is thrown away, so that later no one can sign with it. The rotation has
+//! these steps, so no request fails while one certificate replaces another:
 //!
 //! ```text
 //! use ─► two thirds of its life are over ─► prepare: the next pair lies in the Secret, and the API server trusts both
@@ -115,7 +115,8 @@ impl ManagedSecret {
         Some(Self { current, next, authorities, names: annotation(secret, NAMES)?.clone() })
     }
 
-    /// Whether a Secret is managed here: it is [blank], its certificate was written here, or it was written here and is damaged.
+    /// Whether the operator manages a Secret: it is [blank], its certificate was written here, or it was written here and is
+    /// damaged.
     pub(crate) fn is_ours(secret: &Secret) -> bool {
         let data = |key| secret.data.as_ref()?.get(key);
         annotation(secret, FINGERPRINT).is_some_and(|written| {

@@ -79,7 +79,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Shows whether there is a certificate, and no more.
+/// Shows only whether there is a certificate.
 impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Serving({})", if self.shown().is_some() { "a certificate" } else { "none" })

@@ -43,7 +43,7 @@ pub const CONFIGURATIONS: &str =
     "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
 
 /// What the webhook may do in its namespace. A Secret of another name needs a role of its own. The webhook may create neither
-/// object: with the right to create Secrets one gets the token of any ServiceAccount in the namespace.
+/// object, because the right to create Secrets gives access to the token of any ServiceAccount in the namespace.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["secrets"], &["get", "list", "watch", "update"]).named(&[SECRET]),
     Permission::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "update"]).named(&[LEASE]),
@@ -85,7 +85,7 @@ struct Known {
     listed: HashMap<String, MutatingWebhookConfiguration>,
     /// The authorities that all configurations trust, and since when.
     trusted: Option<(ByteString, Instant)>,
-    /// Whether the log says already that the Secret is not managed here.
+    /// Whether the log already says that the operator does not manage the Secret.
     unmanaged: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Serves a certificate from a Secret; every replica does *(client required)*.
+//! Serves a certificate from a Secret, in every replica *(client required)*.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::{
     managed_secret::{CERTIFICATE, KEY, is_blank},
 };
 
-/// Serves the certificate in this Secret until `stop`; `there` is met when there is one. An unusable certificate is logged and does
-/// not replace a usable one.
+/// Serves the certificate in this Secret until `stop`; `there` is met when there is one. An unusable certificate is logged and
+/// does not replace a usable one.
 pub async fn follow(
     client: Client,
     namespace: String,

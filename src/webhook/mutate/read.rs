@@ -1,4 +1,4 @@
-//! Reads the fields of a Pod that matter, with little memory whatever a client sends.
+//! Reads the fields of a Pod that matter, with little memory for any input.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -48,7 +48,7 @@ pub(super) struct Container {
     pub(super) resources: Option<Resources>,
 }
 
-/// The annotations that are written here, as far as they are there.
+/// The annotations that the webhook writes, as far as they are there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Annotations(BTreeMap<String, String>);
 
@@ -61,14 +61,14 @@ impl Annotations {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Containers(pub(super) Vec<Container>);
 
-/// Requests and limits, in JSON; something else than a map where no map is.
+/// Requests and limits, in JSON. Not a map if the Pod has none there.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resources(pub(super) Value);
 
 /// An amount as it is written; a number that is none where neither text nor number is.
 struct Scalar(Value);
 
-/// Reads one kind of value, and what is none of it as `T` says.
+/// Reads one kind of value, or an input of another kind as `T` says.
 struct Reader<T>(PhantomData<T>);
 
 impl<'de> Deserialize<'de> for Annotations {
@@ -156,7 +156,7 @@ impl From<Scalar> for Value {
     }
 }
 
-/// Reads any value; of a map the wanted entries, and of a list nothing.
+/// Reads any value. Keeps the wanted entries of a map, and nothing of a list.
 struct Entries<K, T> {
     keep: K,
     value: PhantomData<T>,

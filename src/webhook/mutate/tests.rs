@@ -74,7 +74,7 @@ fn ephemeral_storage_and_hugepages_are_the_vms_and_count_for_nothing() {
     assert_eq!(resources("containers"), &kept(json!({ VM: "1", "example.com/hugepages-x": "1" })));
     assert_eq!(resources("initContainers"), &kept(json!({ "example.com/hugepages-x": "1" })));
     assert_eq!(after["spec"]["resources"], json!({ "limits": { "future": "1" } }));
-    // Upstream leaves what the Pod as a whole asks for.
+    // Upstream leaves the requests of the Pod as a whole.
     let (after, _) = changed_by(Sizing::Sum, &before);
     assert_eq!(after["spec"]["resources"], before["spec"]["resources"]);
     assert_eq!(
@@ -140,7 +140,7 @@ fn what_the_pod_as_a_whole_asks_for_wins_and_moves_to_the_vm() {
     assert_eq!(sizes(&after), [Some("9"), Some("1024"), None]);
     assert_eq!(after["spec"]["resources"], before["spec"]["resources"]);
     assert!(warnings[0].contains("spec.resources"), "{warnings:?}");
-    // A limit of the Pod as a whole is a request where there is no other.
+    // A limit of the Pod as a whole is also its request if there is no other.
     for (container, expected) in
         [(json!({}), "8"), (json!({ "cpu": "1" }), "8"), (json!({ "cpu": "0" }), "0")]
     {

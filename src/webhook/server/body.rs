@@ -1,4 +1,4 @@
-//! Bodies of requests and of answers, within what all of them together may hold.
+//! Bodies of requests and of answers, within the memory that all of them may hold together.
 
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ impl Memory {
         Self(Arc::new(Semaphore::new(SHARED)))
     }
 
-    /// Reads a body. It takes memory for bytes that arrived, not for announced ones: a client that announces much and sends nothing
-    /// takes none from the others. Without free memory it waits; the caller bounds the wait.
+    /// Reads a body. It takes memory for bytes that arrived, not for announced ones. So a client that announces much and sends
+    /// nothing takes no memory from other clients. Without free memory it waits; the caller bounds the wait.
     pub(super) async fn read<B>(&self, mut body: B) -> Result<Held, Problem>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
@@ -79,9 +79,9 @@ impl Memory {
         if too_long { Err(Problem::TooLong) } else { Ok(held) }
     }
 
-    /// Has the answer to a body in its place. It may be longer, and then waits for memory, too.
+    /// Replaces a body with its answer. The answer may be longer, and then waits for memory, too.
     pub(super) async fn replace(&self, mut held: Held, mut answer: Vec<u8>) -> Held {
-        // Neither the body nor room that the answer does not fill is held while it waits.
+        // While it waits, it holds neither the body nor memory that the answer does not need.
         held.bytes = Vec::new();
         answer.shrink_to_fit();
         self.take(&mut held, answer.len()).await;

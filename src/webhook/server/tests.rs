@@ -82,7 +82,7 @@ impl Fixture {
         self.connect_with(self.client(), &["http/1.1"]).await
     }
 
-    /// A client that takes what there is.
+    /// A client that reads all that is there.
     fn client(&self) -> ClientConfig {
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12, &TLS13])
@@ -246,7 +246,7 @@ async fn a_stop_answers_what_was_asked_and_ends_idle_connections() {
     let mut answer = String::new();
     timeout(DEADLINE, half.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    // What was sent before the client could know is answered, and then it does.
+    // The server answers what was sent before the client could know, and then the client knows.
     let last = timeout(DEADLINE, http1.send_request(a_review())).await.unwrap().unwrap();
     assert_eq!(last.headers()[CONNECTION], "close");
     assert!(is_patched(&body(last).await));

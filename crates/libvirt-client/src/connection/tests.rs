@@ -9,7 +9,7 @@ use crate::procedure::{ConnectClose, ConnectGetLibVersion, DomainDefineXml};
 /// What a stream holds until it is read.
 const STREAM: usize = 1024;
 
-/// A connection to nobody, and the other end of its stream.
+/// A connection without a daemon, and the other end of its stream.
 fn connection() -> (Connection, tokio::io::DuplexStream) {
     let (here, there) = tokio::io::duplex(STREAM);
     (Connection::over(here), there)
@@ -28,7 +28,7 @@ async fn a_dropped_call_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_call_that_is_dropped_before_it_is_sent_is_never_sent() {
     let (connection, mut there) = connection();
-    // The first fills the stream, so that the others wait for the writer.
+    // The first one fills the stream, so that the others wait for the writer.
     let long = "x".repeat(2 * STREAM);
     let mut first = Box::pin(connection.call::<DomainDefineXml>((&long,)));
     assert!((&mut first).now_or_never().is_none());
@@ -63,7 +63,7 @@ fn serials_wrap_and_skip_those_in_use() {
     waiting.lock().last_serial = u32::MAX - 1;
     let register = || {
         let (sender, receiver) = oneshot::channel();
-        // The receiver is kept by nobody: what is tested is the number.
+        // The test drops the receiver: it tests the number.
         drop(receiver);
         waiting.register(1, sender).unwrap()
     };

@@ -1,7 +1,7 @@
-//! ssh, spoken here: no program is started on this side.
+//! The ssh transport, implemented here: this side starts no program.
 //!
-//! The far side's sshd connects to libvirt's socket. Where it does not forward to sockets, a program does that is
-//! started there, as for libvirt's own client: `virt-ssh-helper` or netcat.
+//! The far side's sshd connects to libvirt's socket. If it does not forward to sockets, it starts a program that connects, as for
+//! libvirt's own client: `virt-ssh-helper` or netcat.
 
 mod command;
 mod host_keys;
@@ -48,12 +48,12 @@ pub(super) async fn connect(endpoint: &Endpoint, ssh: &Ssh, stream: TcpStream) -
     Ok(Session { stream, _handle: handle, _tether: tether })
 }
 
-/// A stream to libvirt's socket: by sshd itself, else by a program.
+/// A stream to libvirt's socket: by sshd itself, or else by a program.
 async fn reach(endpoint: &Endpoint, ssh: &Ssh, handle: &Handle<HostKeys>) -> Result<Box<dyn Stream>, Error> {
     for socket in ssh.sockets.iter().filter(|_| ssh.forward) {
         match handle.channel_open_direct_streamlocal(socket).await {
             Ok(channel) => return Ok(Box::new(channel.into_stream())),
-            // sshd does not say whether it is not allowed to, or nobody listens there.
+            // sshd does not distinguish a missing permission from a socket without a listener.
             Err(russh::Error::ChannelOpenFailure(reason)) => debug!(socket, ?reason, "sshd does not connect"),
             Err(error) => return Err(broken(endpoint, error)),
         }
@@ -62,7 +62,7 @@ async fn reach(endpoint: &Endpoint, ssh: &Ssh, handle: &Handle<HostKeys>) -> Res
     command::run(endpoint, ssh, channel).await
 }
 
-/// The ssh connection has failed, before anything was asked of libvirt.
+/// The ssh connection has failed, before any call to libvirt.
 fn broken(endpoint: &Endpoint, error: russh::Error) -> Error {
     let error = match error {
         russh::Error::IO(error) => error,

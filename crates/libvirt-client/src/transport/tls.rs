@@ -18,7 +18,7 @@ use self::credentials::Credentials;
 use crate::error::{ConnectError, Error};
 use crate::uri::{Endpoint, Tls};
 
-/// What libvirtd says after the handshake when it lets this client in.
+/// libvirtd's message after the handshake when it accepts this client.
 const WELCOME: u8 = 1;
 
 /// Shakes hands over a stream that is connected to libvirtd's tls listener.
@@ -32,8 +32,8 @@ pub(super) async fn connect(
     let config = configure(tls, Credentials::load(tls).await?)?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
     let mut stream = handshake.map_err(|error| explain(endpoint, error))?;
-    // The server checks this client's certificate and address only now. It has no other way to refuse them than to hang up;
-    // what looks the same, a daemon that ends at this very moment, is told apart by the next attempt.
+    // The server checks this client's certificate and address only now. It can refuse them only by hanging up. A daemon that ends
+    // at this very moment looks the same; the next attempt shows which it was.
     match stream.read_u8().await {
         Ok(WELCOME) => Ok(stream),
         Ok(_) => Err(refused("it says so")),

@@ -1,4 +1,4 @@
-//! Where a connection goes.
+//! The destination of a connection.
 
 use std::env;
 use std::fmt;
@@ -46,7 +46,7 @@ impl fmt::Display for Server {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tls {
     pub(crate) server: Server,
-    /// The folder with this client's certificates; none for libvirt's own places.
+    /// The folder with this client's certificates; `None` for libvirt's own places.
     pub(crate) pki: Option<PathBuf>,
     /// Whether the server must prove who it is.
     pub(crate) verify: bool,
@@ -68,7 +68,7 @@ pub(crate) enum Mode {
 }
 
 impl Socket {
-    /// `path` if there is one, otherwise that of the driver's daemon.
+    /// `path` if it is given, otherwise that of the driver's daemon.
     pub(super) fn new(
         driver: &str,
         uri_path: &str,
@@ -83,7 +83,7 @@ impl Socket {
         }
     }
 
-    /// The paths that it may have on another host, first choice first; none where only that host knows.
+    /// The paths that it may have on another host, first choice first; empty if only that host knows.
     pub(super) fn elsewhere(&self) -> Vec<String> {
         let (daemon, mode) = match self {
             Self::Path(path) => return vec![path.to_string_lossy().into_owned()],
@@ -107,7 +107,7 @@ impl Socket {
     }
 }
 
-/// Where libvirt's daemons have their sockets, whatever a host calls its run folder.
+/// The folder of libvirt's sockets on another host. It works whether that host has `/run` or `/var/run`.
 const FOLDER_ELSEWHERE: &str = "/var/run/libvirt";
 
 /// The socket of the driver's own daemon or of libvirtd.

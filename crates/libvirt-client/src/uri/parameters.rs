@@ -30,9 +30,9 @@ pub(super) struct Parameters {
     pub(super) mode: Mode,
     pub(super) no_verify: bool,
     pub(super) pki: Option<PathBuf>,
-    /// Whether `GnuTLS` is told what to prefer.
+    /// Whether the URI contains priorities for `GnuTLS`.
     pub(super) tls_priority: bool,
-    /// Whether a program is named that would speak ssh, or be the transport.
+    /// Whether the URI names a program that would implement ssh, or be the transport.
     pub(super) command: bool,
     pub(super) key: Option<PathBuf>,
     pub(super) known_hosts: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl Default for Parameters {
 impl Parameters {
     pub(super) fn parse(query: &str) -> Result<Self, UriError> {
         let mut parameters = Self::default();
-        // libvirt separates by either sign, and takes the last of several.
+        // libvirt accepts either separator, and takes the last of several values.
         for pair in query.split(['&', ';']).filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             // libvirt compares names without case.
@@ -94,7 +94,7 @@ impl Parameters {
                 "netcat" => {
                     parameters.netcat = Some(text("netcat", value, "a program's name, percent-encoded")?);
                 }
-                // Nobody is ever asked for a password.
+                // This client never asks for a password.
                 "no_tty" => _ = flag("no_tty", value)?,
                 "proxy" => {
                     parameters.proxy = Some(match value {
@@ -138,7 +138,7 @@ pub(super) fn value_error(parameter: &'static str, expected: &'static str) -> Ur
     UriError::Value { parameter, expected }
 }
 
-/// Undoes percent-encoding; none if that is not what it is.
+/// Undoes percent-encoding; `None` if the text is not valid.
 pub(super) fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -8,7 +8,7 @@ use super::{Authority, Mode, Server, Socket, UriError};
 /// sshd's port.
 const PORT: u16 = 22;
 
-/// A host that is reached by ssh, and how libvirt's socket is reached from there.
+/// A host that is reached by ssh, and how to reach libvirt's socket from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ssh {
     pub(crate) server: Server,
@@ -25,7 +25,7 @@ pub(crate) struct Ssh {
     pub(crate) socket: Option<PathBuf>,
     /// Where the socket may be on the host, first choice first.
     pub(crate) sockets: Vec<String>,
-    /// What to ask `virt-ssh-helper` for, if that may be started.
+    /// The argument for `virt-ssh-helper`, if it may be started.
     pub(crate) native: Option<String>,
     /// The netcat to start, if one may be.
     pub(crate) netcat: Option<String>,
@@ -34,9 +34,9 @@ pub(crate) struct Ssh {
 /// Which hosts are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Those whose key is known.
+    /// Hosts with a known key.
     Known,
-    /// Those whose key is known, and those of whom no key is.
+    /// Hosts with a known key, and hosts without any.
     New,
     /// Any.
     Anybody,
@@ -68,7 +68,7 @@ impl Ssh {
                 let expected = "auto or netcat with socket or mode: virt-ssh-helper finds the socket itself";
                 return Err(value_error("proxy", expected));
             }
-            // Whoever names a netcat wants it.
+            // A user who names a netcat wants it.
             None if netcat.is_some() => Proxy::Netcat,
             proxy => proxy.unwrap_or(Proxy::Auto),
         };

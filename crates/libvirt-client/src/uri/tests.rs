@@ -57,7 +57,7 @@ fn another_place_is_reached_by_the_same_user_and_keys() {
     let today = parse("qemu://new/system?pkipath=/p&no_verify=1");
     let before = parse("qemu://old/system").reached_as(&today);
     assert_eq!(before.endpoint(), parse("qemu://old/system?pkipath=/p&no_verify=1").endpoint());
-    // What one transport needs says nothing of another.
+    // The needs of one transport do not affect another.
     for other in ["qemu+tcp://old/system", "qemu+ssh://old/system", "qemu:///system?socket=/a"] {
         assert_eq!(parse(other).reached_as(&today), parse(other));
     }

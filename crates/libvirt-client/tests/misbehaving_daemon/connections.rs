@@ -1,4 +1,4 @@
-//! How calls are spread over connections, and what one that leaves calls unanswered costs the others.
+//! How calls are spread over connections, and what a connection with unanswered calls costs the others.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn no_more_than_five_calls_are_on_a_connection_and_the_rest_wait_here() {
             held.push(first.expect(CONNECT_GET_LIB_VERSION).await);
             second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
         }
-        // All further calls find room on the second alone.
+        // Only the second one has room for further calls.
         for _ in 0..10 {
             second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
         }
@@ -47,7 +47,7 @@ async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replie
         for _ in 0..5 {
             held.push(stalled.expect(CONNECT_GET_LIB_VERSION).await);
         }
-        // There is but one place for a connection, and it is full. What comes next finds another.
+        // There is only one place for a connection, and it is full. The next call gets another one.
         let mut second = daemon.accept().await;
         for _ in 0..10 {
             second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
@@ -86,7 +86,7 @@ async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
             held.push(peer.expect(CONNECT_GET_LIB_VERSION).await);
         }
     }
-    // Five have stalled, five keep their places, and five have none for as long as that is so.
+    // Five have stalled, five keep their places, and until that changes five have none.
     assert!(tokio::time::timeout(stalled_after * 5, daemon.accept()).await.is_err());
     first.reply(&held[0], &version(1)).await;
     assert_eq!(calls.join_next().await.unwrap().unwrap(), 1);

@@ -1,4 +1,4 @@
-//! What the client does when the daemon is slow, silent, gone or not a libvirt daemon at all.
+//! The client's behavior when the daemon is slow, silent, gone or not a libvirt daemon at all.
 
 mod connections;
 mod support;

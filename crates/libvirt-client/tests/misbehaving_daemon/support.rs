@@ -66,7 +66,7 @@ impl FakeDaemon {
         Client::new(uri.parse::<ConnectUri>().unwrap(), options)
     }
 
-    /// The next connection, before a word was said.
+    /// The next connection, before any message.
     pub(crate) async fn accept_silently(&self) -> Peer {
         let (stream, _) = tokio::time::timeout(SOON, self.listener.accept()).await.unwrap().unwrap();
         Peer(stream)
@@ -81,13 +81,13 @@ impl FakeDaemon {
     }
 }
 
-/// What [`short`] gives a connection to be opened.
+/// The time that [`short`] allows for opening a connection.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// One connection, and deadlines that a test can wait for and a busy machine still meets.
+/// One connection, and deadlines that are short enough for a test and long enough for a busy machine.
 pub(crate) fn short() -> Options {
     Options {
-        // Nothing counts as stalled before it has timed out.
+        // No call counts as stalled before it has timed out.
         stalled_after: Duration::from_millis(1500),
         connections: 4,
         call_timeout: Duration::from_millis(1500),

@@ -235,7 +235,7 @@ fn an_empty_object_or_list_is_none() {
     }
 }
 
-/// Any object of plain fields, and the set that says its manager applied all of them.
+/// Any object of plain fields, and the set which says that its manager applied all of them.
 fn applied() -> impl Strategy<Value = (Value, Value)> {
     let leaf = prop_oneof![
         any::<i32>().prop_map(Value::from),

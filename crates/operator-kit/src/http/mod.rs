@@ -1,7 +1,7 @@
 //! Serves `/healthz`, `/readyz` and `/metrics`, and a [`Page`] of the program's own.
 //!
-//! Small on purpose: one request per connection, every connection bounded in time and their number bounded. The last
-//! connection always finds a place, so that no client can hold up the kubelet's probes, which would restart the process.
+//! Small on purpose: one request per connection, every connection bounded in time and their number bounded. A new connection
+//! always finds a place, so that no client can block the kubelet's probes. Failing probes would restart the process.
 
 mod readiness;
 pub mod secure;
@@ -36,17 +36,17 @@ pub use secure::Secure;
 use crate::connection_limit::{ConnectionLimit, Slot};
 use crate::listener::{ListenAt, ListenError, Listener};
 
-/// Connections at once for each address. Probes and scrapes need a few: the others are so many that come after a probe
-/// before it has to leave, which is long answered then.
+/// Connections at once for each address. Probes and scrapes need a few. With the others, many connections must follow a probe
+/// before it has to leave, and by then it has its answer.
 const CONNECTIONS: usize = 128;
 
-/// The same where they speak TLS, for which each holds several times as much. No probe comes there.
+/// The same for addresses with TLS, which needs several times as much memory. No probe comes there.
 const SECURE_CONNECTIONS: usize = 32;
 
-/// The same where a [`Page`] is served: each may hold a whole one.
+/// The same for an address with a [`Page`]: each connection may hold a whole page.
 const PAGE_CONNECTIONS: usize = 8;
 
-/// How long a request may take to arrive, and an answer to be taken. Probes give up after a second, scrapes after ten.
+/// How long a request may take to arrive, and a client to read the answer. Probes give up after a second, scrapes after ten.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// hyper's smallest buffer: requests are a line and a few headers.
@@ -68,7 +68,7 @@ pub struct Page {
 /// The servers that [`serve`] started.
 #[derive(Debug)]
 pub struct Servers {
-    /// Where `/healthz` and `/readyz` are, with the port that the system chose if it was asked to.
+    /// The address of `/healthz` and `/readyz`. With port 0, it has the port that the system chose.
     pub health: SocketAddr,
     /// Where `/metrics` is, likewise.
     pub metrics: SocketAddr,
@@ -76,8 +76,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Serves a page, too, on an address that `flag` chose, without TLS and to everybody who reaches it. Gives the address with the
-    /// port that the system chose if it was asked to.
+    /// Also serves a page, on an address that `flag` chose, without TLS and to every client that reaches it. Returns the address.
+    /// With port 0, it has the port that the system chose.
     pub fn add(
         &mut self,
         at: ListenAt,
@@ -95,9 +95,9 @@ impl Servers {
     }
 }
 
-/// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are
-/// equal, both on one. Port 0 lets the system choose. The addresses are bound when this returns. To be called within
-/// tokio's runtime. What is `secure` needs an address of its own, as kubelets show no token.
+/// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are equal, both
+/// on one. Port 0 lets the system choose. The addresses are bound when this returns. Call it within tokio's runtime. With
+/// `secure`, metrics need an address of their own, as kubelets show no token.
 ///
 /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
 /// conditions, a line for each.
@@ -157,7 +157,7 @@ async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken
     connections.all_ended(2 * PATIENCE).await;
 }
 
-/// Answers one request, after the client agreed on TLS where that is spoken.
+/// Answers one request, after the TLS handshake if the address has TLS.
 async fn greet(stream: TcpStream, routes: Arc<Routes>, slot: Arc<Slot>, stop: CancellationToken) {
     let Some(secure) = &routes.secure else { return converse(stream, routes, slot, stop).await };
     let agreed = tokio::select! {
@@ -203,7 +203,7 @@ async fn converse(
         }
     };
     tokio::select! {
-        // What is there is answered even where the connection has to leave.
+        // A request that has arrived is answered even if the connection has to close.
         biased;
         result = served => if let Err(error) = result {
             debug!(%error, "a connection failed");
@@ -218,7 +218,7 @@ struct Routes {
     readiness: Option<Readiness>,
     registry: Option<Registry>,
     page: Option<Page>,
-    /// Who is answered at all; none: everybody.
+    /// The clients that get an answer; `None`: all.
     secure: Option<Secure>,
 }
 

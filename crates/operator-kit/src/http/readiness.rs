@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Collects conditions. Ready when every condition that is needed is met, and there is one at least: a process that has
-/// not yet said what it needs is not ready. Cheap to clone.
+/// Collects conditions. Ready when every needed condition is met, and there is at least one: a process that has not yet named its
+/// needs is not ready. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Shared>);
 
@@ -24,7 +24,7 @@ struct Item {
     problem: Option<String>,
 }
 
-/// One condition. Dropping it changes nothing: a condition that was not met then never will be.
+/// One condition. Dropping it changes nothing: a condition that is not met then never will be.
 #[derive(Debug)]
 pub struct Condition {
     readiness: Readiness,

@@ -1,8 +1,8 @@
-//! Metrics for those alone who may read them: by TLS, and by a token that the API server is asked about.
+//! Metrics only for clients that may read them: by TLS, and by a token that the API server verifies.
 //!
-//! A client shows a token of a ServiceAccount (`Authorization: Bearer …`). A `TokenReview` says whose it is, a
-//! `SubjectAccessReview` whether that one may `get` the path `/metrics`. Answers are remembered for a short time, as many as
-//! there is room for, and few questions are asked at once: any client that reaches the port may send any number of tokens.
+//! A client sends a token of a ServiceAccount (`Authorization: Bearer …`). A `TokenReview` gives its account, and a
+//! `SubjectAccessReview` says whether that account may `get` the path `/metrics`. A bounded number of answers is kept for a short
+//! time, and few questions are asked at once: any client that reaches the port may send any number of tokens.
 
 use std::{
     collections::HashMap,
@@ -39,20 +39,20 @@ pub const PERMISSIONS: &[Permission] = &[
 /// What a reader needs the right to `get`.
 pub const PATH: &str = "/metrics";
 
-/// For how long a reader is admitted without being asked about again.
+/// How long a reader is admitted without another question.
 const ADMITTED: Duration = Duration::from_secs(60);
 
 /// For how long another one is refused.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Readers that are remembered. Those that are refused have places of their own, so that they displace no reader.
+/// The number of readers that are remembered. Refused clients have places of their own, so that they displace no reader.
 const MOST_READERS: usize = 32;
 const MOST_REFUSED: usize = 256;
 
 /// Questions at once.
 const REVIEWS: usize = 4;
 
-/// What TLS may hold for a client that takes nothing.
+/// What TLS may hold for a client that reads nothing.
 const UNSENT: usize = 16 * 1024;
 
 /// What protects metrics.
@@ -85,7 +85,7 @@ struct Known {
 pub(super) enum Refusal {
     /// There is no token, or none that is valid.
     NoToken,
-    /// The one whose token it is has no right to them.
+    /// The token's account has no right to them.
     NoRight,
     /// The API server did not say.
     NotKnown,
@@ -191,7 +191,7 @@ impl Gate {
     }
 }
 
-/// Stands for a token. Of the token itself nothing is kept.
+/// Identifies a token. Nothing of the token itself is kept.
 fn key(token: &str) -> [u8; 32] {
     let mut key = [0; 32];
     // Both have the length of the sum.
@@ -199,7 +199,7 @@ fn key(token: &str) -> [u8; 32] {
     key
 }
 
-/// What was found out of late, each for a while.
+/// Recent answers, each kept for a while.
 struct Recent<K, V>(HashMap<K, (V, Instant)>);
 
 impl<K, V> Default for Recent<K, V> {
@@ -213,7 +213,7 @@ impl<K: Eq + Hash + Clone, V: Copy> Recent<K, V> {
         self.0.get(key).filter(|(_, until)| now < *until).map(|(value, _)| *value)
     }
 
-    /// Where there are `most` already, the one that would be forgotten first makes room.
+    /// If there are `most` already, removes the one that would expire first.
     fn put(&mut self, key: K, value: V, until: Instant, most: usize, now: Instant) {
         self.0.retain(|_, (_, until)| now < *until);
         if self.0.len() >= most

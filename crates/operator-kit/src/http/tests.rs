@@ -131,7 +131,7 @@ async fn a_stop_ends_idle_connections_too() {
     let (servers, _readiness, stop) = start(LOCAL, second());
     let health = servers.health;
     let mut idle = TcpStream::connect(health).await.unwrap();
-    // The idle connection was accepted once a later one is answered.
+    // The idle connection has been accepted once a later one gets an answer.
     get(health, "/healthz").await;
     stop.cancel();
     // Sooner than a connection's time runs out.

@@ -1,35 +1,34 @@
-//! What a candidate for a lease does next *(no client)*.
+//! The next step of a candidate for a lease *(no client)*.
 //!
-//! A candidate trusts no wall clock, neither its own nor the holder's: it counts how long the Lease stays as it is by its
-//! own monotonic clock, from the moment that it saw it so. The holder counts from before its write was sent, and gives
-//! up [`DURATION`] − [`RENEW_DEADLINE`] before another may begin. So no two hold the lease at once, however long
-//! messages take and whatever the clocks say, as long as clocks run about equally fast (a third of difference is borne).
+//! A candidate trusts no wall clock, neither its own nor the holder's. By its own monotonic clock it counts how long the Lease is
+//! unchanged, from the moment that it saw it. The holder counts from before it sent its write, and gives up [`DURATION`] −
+//! [`RENEW_DEADLINE`] before another may begin. So no two hold the lease at once, however long messages take and whatever the
+//! clocks say, if clocks run about equally fast (a difference of a third is tolerated).
 //!
-//! That clock does not advance while the machine is suspended (`CLOCK_MONOTONIC`): a holder that is woken from that goes on
-//! for what was left of its time, although another may hold the lease by then. Its next write, due
-//! within 2 s, finds that out. Machines that run Kubernetes are not suspended; where one is all the same, two may act at
-//! once for that time, and what they do must bear it.
+//! That clock does not advance while the machine is suspended (`CLOCK_MONOTONIC`). A holder that wakes up continues for the rest
+//! of its time, although another may hold the lease by then. Its next write, due within 2 s, detects that. Machines that run
+//! Kubernetes are usually not suspended. If one is, two holders may act at once for that time, and their work must tolerate it.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// How long others wait for a holder that renews no more.
+/// How long others wait for a holder that no longer renews.
 pub const DURATION: Duration = Duration::from_secs(15);
 
 /// How long a holder acts after the start of its last write that succeeded.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long after one write the next one starts.
+/// The time from the start of one write to the start of the next one.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// What a Lease says. Two that are equal are one: its holder did not renew it between them.
+/// The content of a Lease. If two are equal, the holder did not renew it between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// The holder; empty if there is none.
     pub(super) holder: String,
-    /// How long the holder wants others to wait, where it says so.
+    /// How long the holder wants others to wait, if it says so.
     pub(super) duration: Option<Duration>,
     pub(super) acquired: Option<Timestamp>,
     pub(super) renewed: Option<Timestamp>,
@@ -37,12 +36,12 @@ pub(super) struct Record {
     pub(super) transitions: i32,
 }
 
-/// What is to be done now.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Write the Lease, as [`Candidate::claim`] says: to take it, or to keep it.
     Write,
-    /// Nothing, until this moment or until something else is seen of the Lease.
+    /// Nothing, until this moment or until the Lease changes.
     Wait(Instant),
     /// Act no more.
     Lost(Loss),
@@ -78,7 +77,7 @@ struct Seen {
 }
 
 impl Candidate {
-    /// One that has seen nothing yet. No two may ever have the same identity.
+    /// A candidate that has seen nothing yet. No two may ever have the same identity.
     pub(super) fn new(identity: String) -> Self {
         Self { identity, seen: None, until: None, rests_until: None }
     }
@@ -92,7 +91,7 @@ impl Candidate {
         self.until
     }
 
-    /// Whether it knows what the Lease said at any time.
+    /// Whether it has ever known the Lease's content.
     pub(super) fn has_seen(&self) -> bool {
         self.seen.is_some()
     }
@@ -102,8 +101,8 @@ impl Candidate {
         self.seen.as_ref().map_or("", |seen| &seen.record.holder)
     }
 
-    /// Takes note of what the Lease says; `None`: it does not exist. A Lease that is removed leaves its holder the time
-    /// that it would have had, since the holder does not know yet. (One that starts just then finds no holder to spare.)
+    /// Notes the Lease's content; `None`: it does not exist. If a Lease is removed, its holder keeps the time that it would have
+    /// had, because it does not know yet. (A candidate that starts just then does not know the holder.)
     pub(super) fn observe(&mut self, now: Instant, record: Option<Record>) {
         let record = match (record, &self.seen) {
             (Some(record), Some(seen)) if record == seen.record => return,
@@ -111,7 +110,7 @@ impl Candidate {
             (record, _) => record.unwrap_or_default(),
         };
         if self.until.is_none() {
-            // The reason to rest, another process's write, is known now.
+            // The reason to wait, another process's write, is known now.
             self.rests_until = None;
         }
         self.seen = Some(Seen { record, since: now });
@@ -127,7 +126,7 @@ impl Candidate {
             Some(_) if !own => Step::Lost(Loss::Taken(record.holder.clone())),
             Some(until) if now >= until => Step::Lost(Loss::Expired),
             Some(until) => wait(rests_until.min(until)),
-            // Its own record: a write that was thought lost, or a term that ended without a successor.
+            // Its own record: from a write that seemed lost, or from a term that ended without a successor.
             None if own || record.holder.is_empty() => wait(rests_until),
             None => wait(rests_until.max(*since + record.duration.unwrap_or(DURATION))),
         }
@@ -150,16 +149,16 @@ impl Candidate {
         }
     }
 
-    /// What to write to give the lease up, so that others need not wait.
+    /// What to write to release the lease, so that others need not wait.
     pub(super) fn resignation(&self, wall: Timestamp) -> Record {
         Record { holder: String::new(), ..self.claim(wall) }
     }
 
-    /// The write that started at `started` succeeded; this is what the Lease says since.
+    /// The write that started at `started` succeeded; this is the Lease's content since.
     pub(super) fn wrote(&mut self, started: Instant, now: Instant, record: Record) {
         self.seen = Some(Seen { record, since: now });
         self.rests_until = Some(started + RETRY_PERIOD);
-        // A term that ran out before the answer came has ended, and work in it was dropped.
+        // A term that ran out before the answer arrived has ended, and its work was dropped.
         if self.until.is_none_or(|until| now < until) {
             self.until = Some(started + RENEW_DEADLINE);
         }

@@ -1,17 +1,17 @@
-//! Leader election: of all processes that want a Lease, one holds it and acts.
+//! Leader election: of all candidates for a Lease, one process holds it and acts.
 //!
 //! ```text
 //! standby: watch the Lease ─► free, or unchanged for 15 s by this process's own clock ─► take it
 //! leader:  write it every 2 s ─► no write succeeded for 10 s, or another process took it ─► stop at once, stand by again
 //! ```
 //!
-//! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease
-//! looks and is treated as by client-go's leader election, so this excludes such controllers and they exclude this. A
-//! leader that ends in order empties the Lease, which the others see at once. Requests of work that it dropped may
-//! still be on their way: it keeps the Lease for [`RELEASE_DELAY`] longer, as long as others keep off one that let it expire.
+//! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease has the
+//! form and the rules of client-go's leader election, so both kinds of controllers exclude each other. A leader that ends in
+//! order empties the Lease, which the others see at once. Requests of dropped work may still be in flight. So the leader keeps
+//! the Lease for [`RELEASE_DELAY`] longer. Other processes wait as long after the deadline of a leader that does not renew.
 //!
-//! A standby costs the API server one watch. What a leader was doing when it lost the lease is dropped, not finished
-//! ([`Leadership::while_leading`]); the process goes on and stands by with all that it knows.
+//! A standby costs the API server one watch. When a leader loses the lease, its work is dropped, not finished
+//! ([`Leadership::while_leading`]); the process stays and stands by with all that it knows.
 
 mod candidate;
 mod record;
@@ -37,7 +37,7 @@ use crate::{Leadership, Permission};
 
 pub use candidate::{DURATION, RENEW_DEADLINE, RETRY_PERIOD};
 
-/// What an election by a Lease of one of these names may do, in the Lease's namespace alone.
+/// The permissions for an election by a Lease of one of these names, in the Lease's namespace alone.
 pub const fn permissions(names: &'static [&'static str]) -> [Permission; 2] {
     [
         Permission::new("coordination.k8s.io", &["leases"], &["create"]),
@@ -45,8 +45,8 @@ pub const fn permissions(names: &'static [&'static str]) -> [Permission; 2] {
     ]
 }
 
-/// How long a leader keeps the lease after it dropped work. Requests of that work may still be on their way. The time is the
-/// same as between a leader's deadline and the moment at which another process may take the lease.
+/// How long a leader keeps the lease after it dropped work. Requests of that work may still be in flight. The time is the same as
+/// between a leader's deadline and the moment at which another process may take the lease.
 pub const RELEASE_DELAY: Duration = DURATION.checked_sub(RENEW_DEADLINE).unwrap();
 
 /// How long one request may take: short enough for a second one before a leader's time is over.
@@ -64,8 +64,8 @@ pub struct Election {
 }
 
 impl Election {
-    /// A part that has not begun. `process` is what people know this process by, such as its Pod's name; in the Lease it
-    /// bears a random suffix, so that nothing else, not even its own next start, is taken for it.
+    /// A part that has not begun. `process` is the process' name for people, such as its Pod's name. In the Lease it has a random
+    /// suffix, so that it differs from any other process, even from its own next start.
     pub fn new(client: Client, namespace: &str, name: &str, process: &str) -> Self {
         Self {
             candidate: Candidate::new(format!("{process}_{:016x}", RandomState::new().hash_one(()))),
@@ -94,14 +94,14 @@ impl Election {
         self.leadership.clone()
     }
 
-    /// Takes part until `stop`, then gives the lease up if it is held. Work that has not ended by then is dropped, and the
-    /// lease is kept until `work_ended` and for [`RELEASE_DELAY`] more.
+    /// Takes part until `stop`, then releases the lease if it is held. Work that has not ended by then is dropped, and the lease
+    /// is kept until `work_ended` and for [`RELEASE_DELAY`] more.
     pub async fn run(mut self, stop: CancellationToken, work_ended: CancellationToken) {
         let mut watch: Option<Watch> = None;
         while !stop.is_cancelled() {
             match self.candidate.decide(Instant::now()) {
                 Step::Lost(loss) => self.step_down(&loss),
-                // It is not cut short by `stop`: a write may take place although its sender no longer waits.
+                // `stop` does not cancel it: a write may take effect although its sender no longer waits.
                 Step::Write => {
                     let up_to_date = self.claim().await;
                     if !up_to_date || self.candidate.holds_until().is_some() {
@@ -145,7 +145,7 @@ impl Election {
         }
     }
 
-    /// Takes the lease or keeps it. `false`: it was not as the watch or the last write had shown it.
+    /// Takes the lease or keeps it. `false`: it differs from what the watch or the last write had shown.
     async fn claim(&mut self) -> bool {
         let started = Instant::now();
         match self.write_claim().await {
@@ -166,8 +166,8 @@ impl Election {
         }
     }
 
-    /// Looks what the Lease says now. It may still be this process's to write: its own last write took place though no
-    /// answer came, or only a label changed. There is one more attempt alone, as another write may come between each time.
+    /// Reads the Lease. This process may still be allowed to write it: its own last write took effect without an answer, or only
+    /// a label changed. There is only one more attempt, as another write may come in between each time.
     async fn claim_anew(&mut self) -> Result<(), (&'static str, Failure)> {
         let record = self.store.read(self.request_deadline()).await.map_err(|failure| ("read", failure))?;
         self.observe(record);
@@ -187,14 +187,14 @@ impl Election {
         self.candidate.wrote(started, Instant::now(), record);
         match self.candidate.holds_until() {
             Some(until) if leading_until.is_none() => self.begin(until, &before),
-            // Should the two clocks' readings fall on both sides of the deadline, the later one counts.
+            // If the two readings of the clock are before and after the deadline, the later one counts.
             Some(until) if !self.leadership.extend(until) => self.step_down(&Loss::Expired),
             _ => {}
         }
         Ok(())
     }
 
-    /// When a request that starts now has to have ended: a leader's time is not waited away.
+    /// The time by which a request that starts now must end, so that a leader's time is not spent waiting.
     fn request_deadline(&self) -> Instant {
         let deadline = Instant::now() + REQUEST_DEADLINE;
         self.candidate.holds_until().map_or(deadline, |until| until.min(deadline))
@@ -224,7 +224,7 @@ impl Election {
         warn!(lease = %self.store, reason = %loss, "lost the leadership; dropped the work in progress");
     }
 
-    /// Gives the lease up, if it is held, so that no other process has to wait for it.
+    /// Releases the lease, if it is held, so that no other process has to wait for it.
     async fn resign(&mut self, work_ended: &CancellationToken) {
         if !self.leadership.leads() {
             return;
@@ -244,7 +244,7 @@ impl Election {
         let deadline = Instant::now() + REQUEST_DEADLINE;
         let mut outcome = self.write_resignation(deadline).await;
         if let Err(Failure::Outdated) = outcome {
-            // As when it is claimed: it may still be this process's to give up.
+            // As for a claim: this process may still be allowed to release it.
             outcome = match self.store.read(deadline).await {
                 Ok(record) => {
                     self.candidate.observe(Instant::now(), record);
@@ -269,7 +269,7 @@ impl Election {
         self.store.write(self.candidate.resignation(Timestamp::now()), deadline).await.map(drop)
     }
 
-    /// Says that requests fail, once until one succeeds or they fail otherwise.
+    /// Logs that requests fail, once until one succeeds or they fail for another reason.
     fn trouble(&mut self, done: &str, failure: Failure) {
         if self.trouble.as_ref().is_some_and(|last| last.status() == failure.status()) {
             debug!(lease = %self.store, "the lease still cannot be {done}: {failure}");

@@ -10,7 +10,7 @@ use k8s_openapi::{
 
 use super::candidate::Record;
 
-/// What a Lease says. A duration that is missing or makes no sense is none.
+/// The content of a Lease. A missing or invalid duration is `None`.
 pub(super) fn read(lease: &Lease) -> Record {
     let Some(spec) = &lease.spec else { return Record::default() };
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -23,7 +23,7 @@ pub(super) fn read(lease: &Lease) -> Record {
     }
 }
 
-/// Makes the Lease say this; whatever else is in it stays.
+/// Writes this into the Lease; everything else in it stays.
 pub(super) fn write(lease: &mut Lease, record: Record) {
     let Record { holder, duration, acquired, renewed, transitions } = record;
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);

@@ -21,7 +21,7 @@ use crate::api_call::is_absence;
 const FORBIDDEN: u16 = 403;
 const CONFLICT: u16 = 409;
 
-/// The Lease as it was read last, which is what a write replaces.
+/// The Lease as it was read last, which a write replaces.
 pub(super) struct Store {
     api: Api<Lease>,
     namespace: String,
@@ -31,7 +31,7 @@ pub(super) struct Store {
     creator: Option<&'static str>,
 }
 
-/// Every state of a Lease, `None` where it does not exist. Without end, also after errors.
+/// Every state of a Lease, `None` if it does not exist. Without end, also after errors.
 pub(super) type Watch = Pin<Box<dyn Stream<Item = Result<Option<Lease>, Failure>> + Send>>;
 
 /// Why a request failed.
@@ -40,7 +40,7 @@ pub(super) enum Failure {
     /// The Lease is not as it was read last.
     #[error("another process wrote it")]
     Outdated,
-    /// The Lease does not exist, and this process does not create it. The text says what does.
+    /// The Lease does not exist, and this process does not create it. The text names what creates it.
     #[error("it does not exist; {0}")]
     Missing(&'static str),
     #[error("the API server refused: {0}")]
@@ -52,7 +52,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The HTTP status, where there was an answer.
+    /// The HTTP status, if there was an answer.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(status) => Some(status.code),
@@ -65,7 +65,7 @@ impl Failure {
         matches!(self, Self::Refused(status) if is_absence(status, name))
     }
 
-    /// A write's answer, where `gone` means that the Lease is no longer what the write was to replace.
+    /// A write's answer, in which `gone` means that the Lease differs from the one to replace.
     fn or_outdated(self, gone: bool) -> Self {
         if self.status() == Some(CONFLICT) || gone { Self::Outdated } else { self }
     }
@@ -125,7 +125,7 @@ impl Store {
         Ok(self.observe(lease))
     }
 
-    /// Replaces what was read last, and gives what the Lease says then.
+    /// Replaces what was read last, and returns the new content of the Lease.
     pub(super) async fn write(&mut self, record: Record, deadline: Instant) -> Result<Record, Failure> {
         let params = PostParams::default();
         let written = if let Some(mut lease) = self.lease.clone() {
@@ -149,7 +149,7 @@ impl Store {
         Ok(record)
     }
 
-    /// What an administrator has to do about a failure, if anything.
+    /// What an administrator must do about a failure, if anything.
     pub(super) fn advice(&self, failure: &Failure) -> String {
         let Self { namespace, name, .. } = self;
         match failure.status() {
@@ -182,7 +182,7 @@ async fn bounded<T>(deadline: Instant, call: impl Future<Output = kube::Result<T
     Ok(timeout_at(deadline, call).await.map_err(|_| Failure::TimedOut)??)
 }
 
-/// However long an API server was away, a lease that is free then is to be taken soon after.
+/// However long an API server was away, a free lease must be taken soon after.
 struct EveryRetryPeriod;
 
 impl Iterator for EveryRetryPeriod {

@@ -1,15 +1,15 @@
-//! Takes out of JSON what is not read, byte by byte as it arrives *(no client)*.
+//! Removes unread parts from JSON, byte by byte as it arrives *(no client)*.
 
 use std::mem;
 
 use super::{ALWAYS, IDENTITY, Members, Part, Projection};
 
-/// The longest text that is read. A longer one reads as an empty one.
+/// The longest text that is read. A longer one reads as empty.
 const LONGEST_TEXT: usize = 32 << 10;
 
 /// The state between two pieces of an answer: an object, a list, or the events of a watch one after the other.
 ///
-/// What comes in is taken for JSON. What is none comes out as none, for the decoder to refuse.
+/// Input is taken for JSON. Invalid input stays invalid, so that the decoder refuses it.
 #[derive(Debug)]
 pub(super) struct Filter {
     projection: &'static Projection,
@@ -20,7 +20,7 @@ pub(super) struct Filter {
     text: Vec<u8>,
     /// Whether a backslash is before the next byte.
     escaped: bool,
-    /// How many containers of a value that is left out are open.
+    /// How many containers of an omitted value are open.
     depth: usize,
     /// What comes next in an object.
     next: Next,
@@ -44,7 +44,7 @@ enum Next {
     Nothing,
 }
 
-/// Where a value is, which decides what is read of it.
+/// The place of a value, which decides which parts of it are read.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// The whole answer: an object, or a list or event with some in it.
@@ -131,7 +131,7 @@ impl Filter {
         Token::Between
     }
 
-    /// After a text or container of a value that is left out.
+    /// After a text or container of an omitted value.
     fn after_skipped(&self) -> Token {
         if self.depth == 0 { Token::Between } else { Token::Skipped }
     }
@@ -206,7 +206,7 @@ impl Filter {
         self.text.clear();
     }
 
-    /// Where the value of this name is, if it is read.
+    /// The place of the value of this name, if it is read.
     fn member(&self, place: Place, name: &[u8]) -> Option<Place> {
         let Projection { metadata, rest, most } = *self.projection;
         let is_one_of = |names: &[&str]| names.iter().any(|it| it.as_bytes() == name);
@@ -231,7 +231,7 @@ impl Filter {
 }
 
 impl Open {
-    /// Sets the next element or member off from the one before.
+    /// Separates the next element or member from the one before.
     fn separate(&mut self, out: &mut Vec<u8>) {
         if !mem::take(&mut self.is_empty) {
             out.push(b',');

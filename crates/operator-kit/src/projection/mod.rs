@@ -1,4 +1,4 @@
-//! Answers of the API server, reduced to what is read of them *(client required)*.
+//! Answers of the API server, reduced to the fields that are read *(client required)*.
 //!
 //! A client collects the whole of an answer before it decodes it, and one page of a list may hold hundreds of megabytes that
 //! tenants wrote into annotations, managed fields and templates. A [`Projection`] names the fields that are read of a kind. The
@@ -29,15 +29,15 @@ pub struct Projection {
     pub metadata: Members,
     /// Of the object beside its metadata.
     pub rest: Members,
-    /// How many bytes are read of each field of the metadata and of the object. What it has beyond that reads as if it were
-    /// not there: further elements of arrays, and further members of objects that are read as a whole.
+    /// How many bytes are read of each field of the metadata and of the object. The rest of a longer field reads as missing:
+    /// further elements of arrays, and further members of objects that are read as a whole.
     pub most: usize,
 }
 
 /// Members of a JSON object by name.
 pub type Members = &'static [(&'static str, Part)];
 
-/// What is read of a value. Of an array, that holds for each element.
+/// The parts of a value that are read. For an array, that holds for each element.
 #[derive(Debug)]
 pub enum Part {
     /// All of it.
@@ -46,10 +46,10 @@ pub enum Part {
     Only(Members),
 }
 
-/// As much as is read of most fields: far more than an operator writes.
+/// The limit for most fields: far more than an operator writes.
 pub const MOST: usize = 16 << 10;
 
-/// Nothing but what identifies an object.
+/// Only the fields that identify an object.
 pub static IDENTITY_ALONE: Projection = Projection { metadata: &[], rest: &[], most: MOST };
 
 /// Metadata that is read of every object and list.
@@ -68,7 +68,7 @@ const IDENTITY: [&str; 9] = [
 /// What else is read of every object: its kind, and of a `Status` what it says.
 const ALWAYS: [&str; 5] = ["apiVersion", "kind", "code", "message", "reason"];
 
-/// A client like this one that reads no more than this of what it is answered. Errors are read as a whole.
+/// A client like this one that reads no more than this of each answer. Errors are read as a whole.
 pub fn reading(client: &Client, projection: &'static Projection) -> Client {
     let full = client.clone();
     let service = service_fn(move |request: Request<Body>| {
@@ -82,10 +82,10 @@ pub fn reading(client: &Client, projection: &'static Projection) -> Client {
     Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
 }
 
-/// A body of which only what is read passes.
+/// A body that passes only the fields that are read.
 struct Reduced {
     body: Body,
-    /// None where all of it passes.
+    /// `None` if everything passes.
     filter: Option<Filter>,
 }
 

@@ -11,7 +11,7 @@ const FEW: &[(&str, Part)] =
 
 static ALL: Projection = Projection { metadata: FEW, rest: FEW, most: usize::MAX };
 
-/// The same by another way: of a whole document.
+/// The same in another way: from a whole document.
 fn expected(projection: &Projection, place: &str, value: &Value) -> Value {
     if let Value::Array(elements) = value {
         return elements.iter().map(|it| expected(projection, place, it)).collect();

@@ -25,7 +25,7 @@ impl Answer {
         Self::json(200, &json!(object))
     }
 
-    /// An error, as an API server answers with: a `Status` with this code, reason and message.
+    /// An error as an API server sends it: a `Status` with this code, reason and message.
     pub fn error(code: u16, reason: &str, message: &str) -> Self {
         Self::status(code, reason, message, &json!({}))
     }
@@ -36,7 +36,7 @@ impl Answer {
         Self::status(404, "NotFound", &message, &json!({ "kind": resource, "name": name }))
     }
 
-    /// The object of this name is not as the call has it.
+    /// The object of this name differs from the call's precondition.
     pub fn conflict(resource: &str, name: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {resource} {name:?}");
         Self::status(409, "Conflict", &message, &json!({ "kind": resource, "name": name }))

@@ -77,7 +77,7 @@ impl Call {
         Self { body: Some(Body::With(document)), ..self }
     }
 
-    /// What the call is answered; an empty object unless this says otherwise.
+    /// The answer to the call; by default an empty object.
     #[must_use]
     pub fn answer(self, answer: Answer) -> Self {
         Self { answer, ..self }

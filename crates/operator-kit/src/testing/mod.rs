@@ -1,4 +1,4 @@
-//! Tools for unit tests of reconcilers. Whatever does not hold fails the test: they panic.
+//! Tools for unit tests of reconcilers. If an expectation fails, they panic, and so the test fails.
 //!
 //! An [`ApiServer`] follows a script: the calls that a test expects, in order, each with its [`Answer`].
 //!
@@ -23,8 +23,8 @@
 //! # });
 //! ```
 //!
-//! A call that the script does not have next gets an error as its answer, and when the [`ApiServer`] is dropped, the test fails
-//! with a text that names the call, or the calls that are missing.
+//! A call that is not the next one in the script gets an error as its answer. When the [`ApiServer`] is dropped, the test then
+//! fails with a text that names the call, or the calls that are missing.
 
 mod answer;
 mod call;

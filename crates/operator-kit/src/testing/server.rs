@@ -41,7 +41,7 @@ impl ApiServer {
         Client::new(service_fn(move |request| respond(Arc::clone(&script), request)), "default")
     }
 
-    /// What does not hold: calls that did not fit, and expected calls that did not come.
+    /// The problems: unexpected calls, and expected calls that did not come.
     fn problems(&self) -> Vec<String> {
         let script = lock(&self.0);
         let missing = script.calls.iter().map(|call| format!("missing call: {call}"));
@@ -50,7 +50,7 @@ impl ApiServer {
 }
 
 impl Drop for ApiServer {
-    /// Fails the test if a call did not fit, or is missing.
+    /// Fails the test if a call was unexpected, or is missing.
     fn drop(&mut self) {
         let problems = self.problems();
         // A second panic would end the process and hide the first.
@@ -85,7 +85,7 @@ async fn respond(script: Arc<Mutex<Script>>, request: Request<Body>) -> Result<R
 }
 
 impl Script {
-    /// The answer to a call, if it is the next one. Otherwise the next one is still to come.
+    /// The answer to a call, if it is the next one. Otherwise the next one is still expected.
     fn next(&mut self, arrived: &Arrived) -> Result<Kind, String> {
         let Some(call) = self.calls.pop_front() else {
             return Err(self.refuse(&format!("unexpected call: {arrived}\n   expected now: none")));

@@ -73,7 +73,7 @@ prop_compose! {
     }
 }
 
-/// Whether some sibling is newer beyond doubt; written anew, so that it can disagree with the code under test.
+/// Whether some sibling is newer beyond doubt. Written independently, so that it can disagree with the code under test.
 fn replaced(facts: &Facts) -> bool {
     facts.siblings.iter().any(|sibling| {
         let VmState::Present(other) = &sibling.vm else { return false };

@@ -1,4 +1,4 @@
-//! Whatever happens to PeerPods, the index says what a look at all objects would say.
+//! After any sequence of changes, the index says what a look at all objects would say.
 
 use proptest::prelude::*;
 

@@ -52,6 +52,6 @@ fn it_is_rolled_out_when_no_pod_of_before_serves_any_more() {
     assert!(rolled_out(2, 2, 2));
     assert!(!rolled_out(1, 2, 2));
     assert!(!rolled_out(2, 2, 1));
-    // All new ones were made, and an old one still serves.
+    // All new Pods exist, and an old one still serves.
     assert!(!rolled_out(2, 3, 2));
 }

@@ -1,9 +1,9 @@
 //! What all webhooks share *(client required)*: the Secret of their certificate, and the Lease of the replica that rotates it.
 //!
-//! The operator creates both, empty, so that the webhook needs no right to create Secrets: with that right one gets the token of
-//! any ServiceAccount in the namespace. (The operator's own right is for this name, which only server-side apply can use.) The
-//! configurations that have a webhook own both objects. They are deleted with the last of these configurations, or when it no
-//! longer has a webhook. A Secret with a certificate from another source stays.
+//! The operator creates both, empty, so that the webhook needs no right to create Secrets. That right would give access to the
+//! token of any ServiceAccount in the namespace. (The operator's own right is for this name, which only server-side apply can
+//! use.) The configurations that have a webhook own both objects. They are deleted with the last of these configurations, or when
+//! it no longer has a webhook. A Secret with a certificate from another source stays.
 
 mod watched;
 
@@ -140,7 +140,7 @@ impl WebhookResources {
             (true, false) => json!([owner]),
             (false, true) if ours && others.is_empty() => {
                 info!(%kind, name, "removing the objects that the webhooks shared");
-                // Exactly as it was read: a Secret that was filled meanwhile stays.
+                // Only if it is unchanged since it was read: a Secret that was filled meanwhile stays.
                 let preconditions =
                     Preconditions { uid: there.uid(), resource_version: there.resource_version() };
                 let params =

@@ -108,7 +108,7 @@ fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other()
     let plan = cluster.pass(&[deleted(requests[0].clone())]);
     assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (0, 0));
     assert_eq!(cluster.shares(), [7, 0, 0]);
-    // The same without any configuration: one that went while nobody watched.
+    // The same without any configuration: it was deleted while no operator ran.
     cluster.pass(&requests);
     cluster.pass(&[]);
     assert_eq!(cluster.shares(), [7, 0, 0]);
@@ -161,7 +161,7 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
         assert!(conflict.contains("1 to PeerPodConfig zone"), "{conflict}");
         assert!(summaries.iter().any(|summary| summary.name == "zone" && summary.conflict().is_none()));
     }
-    // With the older one's deletion the younger has them.
+    // When the older one is deleted, the younger one has them.
     let plan = cluster.pass(&[all.clone(), deleted(zone.clone())]);
     assert_eq!(cluster.shares(), [2, 1, 1]);
     assert_eq!(plan.summaries[1].pending.len(), 0, "none of its nodes is left to be cleared");
@@ -248,7 +248,7 @@ fn where_no_adaptor_runs_nothing_is_advertised_and_what_others_do_stays() {
     let finding = summary.capacity();
     assert_eq!((finding.reason.as_str(), finding.reason.status()), ("NoAdaptor", false));
     assert!(finding.message.ends_with("another runs there"), "{}", finding.message);
-    // It is there, and then it goes.
+    // It exists, and then it is removed.
     cluster.pass(&[limit(&json!(9))]);
     assert_eq!(cluster.shares(), [3, 3, 3]);
     cluster.pass(&requests);
@@ -316,7 +316,7 @@ fn a_selector_that_cannot_be_read_and_never_deployed_anything_keeps_no_node_of_a
     let requests = [good.clone(), bad.clone()];
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [2, 2]);
-    // Its share goes to the other one, so it must not keep it.
+    // The other one gets its share, so it must not keep it.
     cluster.of("node-0").labels.clear();
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [0, 4]);

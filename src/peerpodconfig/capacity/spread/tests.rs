@@ -15,7 +15,7 @@ fn named<'a>(nodes: &[(u32, u32)], names: &'a [String]) -> Vec<NodeCapacity<'a>>
     nodes.iter().zip(names).map(|(&(current, in_use), name)| NodeCapacity { name, current, in_use }).collect()
 }
 
-/// Whether these shares keep all promises but that of the fewest moves.
+/// Whether these shares keep all promises except that of the fewest moves.
 fn is_fair(limit: u32, nodes: &[(u32, u32)], shares: &[u32]) -> bool {
     let at_least = nodes.iter().zip(shares).all(|((_, in_use), share)| share >= in_use);
     let even = nodes.iter().zip(shares).all(|((_, in_use), share)| {
@@ -43,7 +43,7 @@ fn all(limit: u32, count: usize) -> Vec<Vec<u32>> {
     })
 }
 
-/// Nodes with what they advertise and what runs there, which is often the limit of what can be.
+/// Nodes with what they advertise and what runs there, which is often at the limit.
 fn capacities(most: u32, nodes: usize) -> impl Strategy<Value = Vec<(u32, u32)>> {
     let in_use = prop_oneof![3 => Just(0), 1 => 0..=most];
     prop::collection::vec((0..=most, in_use), 0..=nodes)
@@ -60,9 +60,9 @@ fn ten_over_three_nodes_is_four_three_three() {
 #[test]
 fn what_is_advertised_stays_where_it_is() {
     assert_eq!(shares(10, &[(3, 0), (3, 0), (4, 0)]), [3, 3, 4]);
-    // A node joins: the one that must change in any case gives what the new one gets, and the others stay as they are.
+    // A node joins. Only the node that must change in any case gives to the new one; the others stay as they are.
     assert_eq!(shares(10, &[(3, 0), (3, 0), (4, 0), (0, 0)]), [3, 3, 2, 2]);
-    // Both must change in any case: the one that has enough already keeps the more.
+    // Both must change in any case: the node that has enough already keeps more.
     assert_eq!(shares(3, &[(1, 0), (9, 0)]), [1, 2]);
 }
 

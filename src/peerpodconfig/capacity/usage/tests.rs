@@ -47,7 +47,7 @@ fn each_configuration_has_what_its_own_nodes_advertise_and_their_pods_take() {
         &mut Texts::default(),
     ));
     let nodes = [node("a-0", "a", "3"), node("a-1", "a", "2"), node("b-0", "b", "0"), others];
-    // What runs beyond a node's number takes nothing from another node.
+    // Peer pods beyond a node's number take nothing from another node.
     let in_use = counted(&[("a-0", 1), ("a-1", 4), ("b-0", 2), ("others", 0)]);
     let found = capacities(&requests, &nodes, Some(&in_use));
     assert_eq!(found, [("a".to_owned(), known(5, 5, 2)), ("b".to_owned(), known(0, 2, 0))].into());

@@ -19,7 +19,7 @@ fn config(spec: &Value) -> PeerPodConfig {
     .unwrap()
 }
 
-/// The DaemonSet of this configuration where `CLOUD_PROVIDER` is `cloud`.
+/// The DaemonSet of this configuration if `CLOUD_PROVIDER` is `cloud`.
 fn built(spec: &Value, cloud: &str) -> Value {
     built_with(spec, cloud, AdaptorSecrets::default())
 }
@@ -230,7 +230,7 @@ fn settings_change_the_template_only_where_they_are_in_force() {
     assert_eq!(rolled, built(&new));
     let template = rolled.spec.unwrap().template.metadata.unwrap();
     assert_eq!(template.annotations.unwrap()[SETTINGS_HASH_ANNOTATION], new.hash);
-    // Neither asking for restarts without a change nor asking no more replaces any Pod.
+    // To request restarts without a change, or to stop requesting them, replaces no Pod.
     assert_eq!(built(&old.in_force(Some(&current), true)), current);
 }
 
@@ -247,7 +247,7 @@ fn the_service_account_has_the_annotations_of_all_configurations() {
     let name = "cloud-api-adaptor";
     assert_eq!(account(&configs), json!({ "name": name, "namespace": "ns", "annotations": annotations }));
     assert_eq!(account(&configs[2..]), json!({ "name": name, "namespace": "ns" }));
-    // One that the API server would refuse keeps the others from nothing.
+    // An annotation that the API server would refuse does not affect the others.
     let refused = config(json!({ "role arn": "1", "a": "1", "": "1" }));
     assert_eq!(unusable_annotations(&refused), ["", "role arn"]);
     assert_eq!(account(&[refused])["annotations"], json!({ "a": "1" }));

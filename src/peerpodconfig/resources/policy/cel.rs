@@ -1,7 +1,7 @@
-//! [`mutate`](crate::webhook::mutate()) in CEL: each variable is one step of it, under the same name where it has one.
+//! [`mutate`](crate::webhook::mutate()) in CEL: each variable is one step of it, under the same name if the step has one.
 //!
-//! Amounts are whole numbers of thousandths, and −1 where nothing was said. Containers are in one list, init
-//! containers first, and what is said of one has the same place in every other list.
+//! Amounts are whole numbers of thousandths, and −1 if there is none. Containers are in one list, init containers first. All
+//! other lists about containers have the same order.
 
 use std::fmt::Display;
 
@@ -16,22 +16,22 @@ use crate::{
     },
 };
 
-/// What the marker annotation looks like where it was written here.
+/// The form of the marker annotation if the webhook or the policy wrote it.
 const MARKER: &str =
     "^[0-9]*/[0-9]*/[0-9]*(;[^;=]+=([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?)*$";
 
-/// The most that counts of one amount: as many thousandths of 90 containers as CEL's numbers, of 64 bits, can add up.
+/// The largest amount that counts. CEL's numbers of 64 bits can add up this many thousandths for 90 containers.
 const MOST: &str = "100T";
 
 /// Thousandths of a byte in one MiB.
 const MILLI_MIB: u64 = 1000 << 20;
 
-/// A text, a list of texts or a number as CEL writes it, which is as JSON does.
+/// A text, a list of texts or a number in CEL, which writes them as JSON does.
 fn literal(value: impl Into<Value>) -> Value {
     value.into()
 }
 
-/// The variables of the policy by their names, in the order in which one needs the other.
+/// The variables of the policy by their names. A variable comes after those that it needs.
 pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'static str, String)> {
     let moved = [&MOVED[..], &[extended_resource]].concat();
     vec![
@@ -58,7 +58,7 @@ pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'stati
         ("podDemand", pod_demand(sizing)),
         ("totals", totals()),
         ("sizes", sizes()),
-        // What is written of these: nothing where the annotation is the user's, or nothing was asked for.
+        // The sizes to write: none if the annotation is the user's, or if nothing was requested.
         (
             "own",
             format!(
@@ -94,7 +94,7 @@ pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
     changes.join(" + ")
 }
 
-/// The same amount or, if there is none, nothing: 0.
+/// The same amount, or 0 if there is none.
 fn or_zero(amount: impl Display) -> String {
     format!("({amount} < 0 ? 0 : {amount})")
 }
@@ -139,7 +139,7 @@ fn demands() -> String {
     )
 }
 
-/// What the Pod as a whole asks for. Always five; where nothing was said, −1.
+/// What the Pod as a whole requests. Always five amounts; −1 if there is none.
 fn pod_asked(sizing: Sizing) -> String {
     match sizing {
         Sizing::Kubernetes => {
@@ -183,8 +183,8 @@ fn peaks(sizing: Sizing) -> String {
     }
 }
 
-/// The total of each field, unless the Pod as a whole says it; a limit of the Pod as a whole is its request, too, where no
-/// container says one.
+/// The total of each field, unless the Pod as a whole has one. A limit of the Pod as a whole is its request, too, if no container
+/// has one.
 fn totals() -> String {
     "variables.peaks.transformList(field, peak, \
      field < 4 && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
@@ -205,7 +205,7 @@ fn sizes() -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-/// The marker annotation as it is to be.
+/// The new marker annotation.
 fn counted() -> String {
     let texts = |demand: &str| {
         format!(
@@ -233,7 +233,7 @@ fn entries(map: &str, kept: &str, more: &str, one: &str) -> String {
     format!("({map}.filter(it, {kept}){more}).transformMapEntry(i, it, {{it: {value}}})")
 }
 
-/// Requests and limits of these containers, without what is moved; the first asks for one of a resource.
+/// Requests and limits of these containers, without what moves to the VM; the first one requests one of a resource.
 fn lists_of_containers(place: &str, containers: &str, first_asks_for: Option<&str>) -> String {
     let changes = ["requests", "limits"].map(|list| {
         let map = format!("container.?resources.?{list}.orValue({{}})");
@@ -250,7 +250,7 @@ fn lists_of_containers(place: &str, containers: &str, first_asks_for: Option<&st
     changes.join(" + ")
 }
 
-/// Adds, replaces and removes what is written here, each where it is not so already.
+/// Adds, replaces and removes what the policy writes, if it differs.
 fn annotations() -> String {
     let add = |key: &str, value: &str| {
         format!(

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing};
 
-/// Where the API server serves both kinds, since Kubernetes 1.36.
+/// The version in which the API server serves both kinds, since Kubernetes 1.36.
 pub const GROUP_VERSION: &str = "admissionregistration.k8s.io/v1";
 
 /// The kinds of [`policy`] and [`binding`], with the names of their resources.
@@ -23,8 +23,8 @@ const KINDS: [(&str, &str); 2] = [
     ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
 ];
 
-/// What turns Pods into peer pods. Kubernetes' types have it from 1.36 on only, and this builds with those of older
-/// versions: hence an object without a type of its own.
+/// The policy that turns Pods into peer pods. Kubernetes' types have the kind from 1.36 on only, and this builds with older ones.
+/// So the object has no type of its own.
 pub fn policy(owner: &Owner) -> DynamicObject {
     let admission = &owner.config.spec.admission;
     let variables = cel::variables(admission.sizing, &admission.extended_resource);
@@ -69,7 +69,7 @@ pub fn binding(owner: &Owner) -> DynamicObject {
     object(owner, KINDS[1], &json!({ "policyName": policy }))
 }
 
-/// What [`policy`] and [`binding`] are to the API server, in this order.
+/// The API resources of [`policy`] and [`binding`], in this order.
 pub fn resources() -> [ApiResource; 2] {
     KINDS.map(resource)
 }
@@ -85,7 +85,7 @@ fn object(owner: &Owner, kind: (&str, &str), spec: &Value) -> DynamicObject {
     object
 }
 
-/// Whether the API server has what [`AdmissionMode::Policy`] takes, by what it says of [`GROUP_VERSION`].
+/// Whether the API server supports [`AdmissionMode::Policy`], by its resources of [`GROUP_VERSION`].
 pub fn served(resources: &APIResourceList) -> bool {
     let serves = |plural: &str| resources.resources.iter().any(|resource| resource.name == plural);
     resources.group_version == GROUP_VERSION && KINDS.iter().all(|(_, plural)| serves(plural))
@@ -100,7 +100,7 @@ pub struct Unsupported {
     pub policy: &'static str,
 }
 
-/// CEL has numbers of 64 bits, and what cannot be added up in them is an error, for which the Pod would be refused.
+/// CEL has numbers of 64 bits. A sum that exceeds them is an error, for which the API server would refuse the Pod.
 const HUGE: Unsupported = Unsupported {
     webhook: "counts amounts of cpu and memory up to 2^63",
     policy: "counts more than 100T (of cpu, or of bytes) as 100T",
@@ -118,7 +118,7 @@ const REFILLED: Unsupported = Unsupported {
     policy: "removes them without a warning",
 };
 
-/// The API server asks all policies before all webhooks, and those again only that matched before.
+/// The API server calls all policies before all webhooks. After the webhooks it calls again only those that matched before.
 const CLASS_BY_WEBHOOK: Unsupported = Unsupported {
     webhook: "changes a Pod that gets its runtime class from another webhook, if the name of that webhook's \
          configuration sorts before its own",
@@ -141,7 +141,7 @@ const POD_LEVEL_STAYS: Unsupported = Unsupported {
     policy: "leaves them there without a warning",
 };
 
-/// What this configuration does not get where its admission is a policy. A condition reports it.
+/// What this configuration does not get if its admission is a policy. A condition reports it.
 pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
     match (admission.mode, admission.sizing) {

@@ -39,8 +39,8 @@ async fn nobody_waits_while_nothing_was_refused() {
 /// When the rate has to be learnt.
 const LEARNT: Duration = Duration::from_secs(15);
 
-/// Sends requests from as many tasks as may wait for a cloud until `end`, all by one client. A refusal comes at once, an answer `late`.
-/// Gives how many a second it took, and how many it refused, from `from` on.
+/// Until `end`, sends requests by one client from as many tasks as may wait for a cloud. A refusal comes at once, an answer
+/// `late`. Returns how many requests a second the server took and how many it refused, counted from `from` on.
 async fn load(pacing: &Pacing, server: Server, late: Duration, from: Duration, end: Duration) -> (f64, u32) {
     let begin = Instant::now();
     let (server, counts) = (Mutex::new(server), Mutex::new((0, 0)));
@@ -97,7 +97,7 @@ async fn a_rate_falls_and_grows_with_what_others_leave() {
 #[test]
 fn what_leaves_late_does_not_delay_those_behind_it() {
     let (begin, late) = (Instant::now(), Duration::from_millis(3));
-    // The gap that a cloud without bursts wants allows less.
+    // A cloud without bursts wants a gap, which allows less.
     for (early, count, least) in [(1.0, 100, 44), (1.0 - CAUTION, 97, 48)] {
         let (mut rhythm, mut now, mut gaps) = (Rhythm::default(), begin, Vec::new());
         rhythm.enter(Phase::Hold { early }, 20.0, begin);

@@ -29,7 +29,7 @@ fn write(managed: Option<&ManagedSecret>, wanted: &Wanted, settled: bool, now: T
     }
 }
 
-/// Whether a client that trusts the authorities of one takes the certificate of another.
+/// Whether a client that trusts the authorities of `client` accepts the certificate of `server`.
 fn trusts(client: &ManagedSecret, server: &ManagedSecret, name: &str, now: Timestamp) -> bool {
     let mut roots = RootCertStore::empty();
     for authority in &client.authorities {
@@ -69,7 +69,7 @@ fn at_no_step_of_a_rotation_is_a_certificate_shown_that_is_not_trusted() {
     assert!(ManagedSecret::step(Some(&prepared), &wanted, false, after(20)).unwrap() == Step::Settle);
     let promoted = write(Some(&prepared), &wanted, true, after(20));
     assert!(promoted.current != first.current && promoted.next.is_none());
-    // A server that has heard of the last step or not, and a client that has heard of it or not.
+    // The server may or may not know the last step, and so may the client.
     for (client, server) in [
         (&first, &prepared),
         (&prepared, &first),
@@ -137,7 +137,7 @@ fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
     assert!(ManagedSecret::is_ours(&filled) && ManagedSecret::read(&filled).unwrap() == managed);
     assert_eq!(filled.metadata.owner_references, empty.metadata.owner_references);
     assert_eq!((filled.metadata.name, filled.type_), (empty.metadata.name, empty.type_));
-    // An empty one that is not managed here waits for its owner to fill it.
+    // An empty Secret that the operator does not manage waits for its owner to fill it.
     assert!(!ManagedSecret::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
 }
 

@@ -1,4 +1,4 @@
-//! What holds for all Pods, whatever they ask for.
+//! Properties that hold for all Pods, whatever they request.
 
 use proptest::{
     collection::vec,

@@ -1,11 +1,11 @@
-//! How long clients are waited for, and how many: on a clock that the tests move.
+//! How long the server waits for clients, and for how many, on a clock that the tests control.
 
 use futures::FutureExt;
 
 use super::*;
 
-/// Lets no time pass on the clock of a test: where all wait, it would run ahead. At the deadline it does, so that a test
-/// fails rather than hangs.
+/// Stops the clock of a test, which would run ahead when all tasks wait. At the deadline it runs, so that a test fails rather
+/// than hangs.
 fn stop_the_clock() {
     tokio::spawn(async {
         let end = std::time::Instant::now() + DEADLINE;
@@ -15,7 +15,7 @@ fn stop_the_clock() {
     });
 }
 
-/// Lets the others go on until it is so.
+/// Lets the other tasks run until this is true.
 async fn comes_true(so: impl Fn() -> bool) {
     let end = std::time::Instant::now() + DEADLINE;
     while !so() {

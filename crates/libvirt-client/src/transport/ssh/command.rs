@@ -13,9 +13,9 @@ use super::{Stream, broken};
 use crate::error::{ConnectError, Error};
 use crate::uri::{Endpoint, Ssh};
 
-/// What the program has written and nobody has read.
+/// The program's output that is not read yet.
 const OUTPUT: usize = 16 * 1024;
-/// As much as is kept of what the program complains about.
+/// The most that is kept of the program's error output.
 const COMPLAINT: usize = 1024;
 
 /// Starts the program.
@@ -38,19 +38,19 @@ pub(super) async fn run(
         }
     }
     let (messages, input) = channel.split();
-    // Of a simplex pipe neither end would learn that the other one is gone.
+    // With a simplex pipe neither end would learn that the other one is gone.
     let (output, sink) = tokio::io::duplex(OUTPUT);
     let complaint = Arc::default();
     tokio::spawn(pump(messages, sink, Arc::clone(&complaint)));
     Ok(Box::new(tokio::io::join(Output { output, complaint }, Box::pin(input.make_writer()))))
 }
 
-/// The command line, for whatever shell the user has there.
+/// The command line, for any shell of the user there.
 fn command(ssh: &Ssh) -> String {
     let native = ssh.native.as_deref().unwrap_or_default();
     let Some(netcat) = &ssh.netcat else { return format!("virt-ssh-helper {}", quote(native)) };
-    // The first argument is what the helper is asked for, the second one netcat, and the rest are sockets.
-    // Some netcats stay when their input has ended, and libvirt would keep their connections.
+    // The first argument is for the helper, the second one is the netcat, and the rest are sockets. Some netcats stay when their
+    // input has ended, and libvirt would keep their connections.
     let script = "test -n \"$0\" && command -v virt-ssh-helper >/dev/null && exec virt-ssh-helper \"$0\"; \
                   n=$1; shift; case $(\"$n\" -h 2>&1) in *'-q '*) q=-q0;; *) q=;; esac; \
                   for s do test -S \"$s\" && break; done; exec \"$n\" $q -U \"$s\"";
@@ -63,12 +63,12 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Hands on what the program writes, until it ends.
+/// Forwards the program's output, until the program ends.
 async fn pump(mut messages: ChannelReadHalf, mut sink: DuplexStream, complaint: Arc<Mutex<String>>) {
     while let Some(message) = messages.wait().await {
         match message {
             ChannelMsg::Data { data } => {
-                // Fails when nobody reads any longer.
+                // Fails when no task reads any longer.
                 let Ok(()) = sink.write_all(&data).await else { return };
             }
             ChannelMsg::ExtendedData { data, .. } => {
@@ -82,7 +82,7 @@ async fn pump(mut messages: ChannelReadHalf, mut sink: DuplexStream, complaint: 
     let _ = sink.shutdown().await;
 }
 
-/// What the program writes. Its end is a failure when it complained.
+/// The program's output. Its end is a failure if the program reported an error.
 struct Output {
     output: DuplexStream,
     complaint: Arc<Mutex<String>>,

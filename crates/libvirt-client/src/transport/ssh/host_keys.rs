@@ -1,4 +1,4 @@
-//! Whom an ssh client trusts: `known_hosts`, as OpenSSH has it.
+//! The hosts that an ssh client trusts: `known_hosts` in OpenSSH's format.
 
 use std::io;
 use std::path::PathBuf;
@@ -51,13 +51,13 @@ impl HostKeys {
         Ok(keys)
     }
 
-    /// Takes this host's keys from the text of a file. Lines that cannot be read are passed over, as by OpenSSH.
+    /// Reads this host's keys from the text of a file. Skips unreadable lines, as OpenSSH does.
     fn add(&mut self, text: &str) {
         let name = match &self.server {
             Server { host, port: PORT } => host.to_ascii_lowercase(),
             Server { host, port } => format!("[{}]:{port}", host.to_ascii_lowercase()),
         };
-        // Line by line: the list's own iterator would end at what it cannot read.
+        // Line by line: the list's own iterator would stop at an unreadable line.
         let entries = text.lines().flat_map(KnownHosts::new).flatten();
         for entry in entries.filter(|entry| concerns(entry, &name)) {
             match entry.marker() {

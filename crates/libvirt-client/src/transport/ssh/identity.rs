@@ -1,4 +1,4 @@
-//! Who this client is to sshd: a user and private keys.
+//! The client's identity for sshd: a user and private keys.
 
 use std::env;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::uri::{Endpoint, Ssh};
 /// The keys that are tried, in the folder `.ssh`.
 const USUAL_KEYS: [&str; 3] = ["id_ed25519", "id_ecdsa", "id_rsa"];
 
-/// The home folder, whatever the environment of a container says of root's.
+/// The home folder. For root it does not depend on the environment of a container.
 pub(super) fn home() -> Option<PathBuf> {
     if is_root() { Some(PathBuf::from("/root")) } else { env::home_dir() }
 }

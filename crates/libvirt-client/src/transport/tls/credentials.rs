@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListD
 use crate::error::Error;
 use crate::uri::Tls;
 
-/// What a client has: read anew for each connection, so that a renewed certificate is used at once.
+/// The client's files, read anew for each connection, so that a renewed certificate is used at once.
 pub(super) struct Credentials {
     /// The authorities; none if there is no such file.
     pub(super) authorities: Option<Vec<CertificateDer<'static>>>,
@@ -49,7 +49,7 @@ impl Files {
         }
     }
 
-    /// The system's files, save those that the user has.
+    /// The system's files, except those that the user has.
     fn of_the_user(folder: &Path) -> Self {
         let (mut files, user) = (Self::of_the_system(), Self::within(folder));
         if user.authority.exists() {
@@ -84,7 +84,7 @@ impl Credentials {
     }
 }
 
-/// What a PEM file holds; none if there is no such file.
+/// The content of a PEM file; `None` if there is no such file.
 async fn read<T: PemObject>(path: &Path) -> Result<Option<Vec<T>>, Error> {
     let unusable = |problem: String| Error::Auth(format!("cannot read {}: {problem}", path.display()));
     let text = match tokio::fs::read(path).await {

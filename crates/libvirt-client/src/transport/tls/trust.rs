@@ -34,14 +34,14 @@ pub(super) fn verifier(
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .with_crls(credentials.revoked.iter().cloned())
-        // A list speaks for the authority that made it; libvirt asks for none.
+        // A revocation list covers the authority that made it. libvirt requires none.
         .allow_unknown_revocation_status()
         .build()
         .map_err(|error| unusable(error.to_string()))?;
     Ok(verifier)
 }
 
-/// Trusts whoever has the key of the certificate that it shows: `no_verify=1`.
+/// Trusts any server that has the key of its certificate: `no_verify=1`.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! Rules one by one, then candidates against each other in a world without mercy: each has a clock of its own that runs
-//! fast or slow, writes and sightings come late, out of order or never, processes stand still, crash and resign.
+//! Rules one by one, then candidates against each other in a hostile world: each has a clock of its own that runs fast or slow;
+//! writes and sightings come late, out of order or never; processes stand still, crash and resign.
 
 use std::{
     cmp::Reverse,
@@ -43,7 +43,7 @@ fn a_lease_that_is_missing_free_or_its_own_is_taken_at_once() {
 #[test]
 fn a_held_lease_is_taken_when_it_stayed_as_it_is_for_its_duration_by_the_own_clock() {
     let (mut candidate, start) = candidate();
-    // Renewed long ago or in future: wall clocks say nothing.
+    // Renewed long ago or in future: wall clocks mean nothing.
     candidate.observe(start, Some(held_by("other", 0)));
     assert_eq!(candidate.decide(start), Step::Wait(start + DURATION));
     candidate.observe(start + 14 * SECOND, Some(held_by("other", i64::from(u32::MAX))));
@@ -131,7 +131,7 @@ proptest! {
         let mut world = World::new(seed);
         world.run_until(180_000);
         world.calm = true;
-        // What was under way in the chaos takes its time to end.
+        // The work that is still in progress takes its time to end.
         world.run_until(320_000);
         prop_assert_eq!(world.holders().len(), 1);
     }

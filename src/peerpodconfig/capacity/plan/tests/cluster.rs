@@ -1,4 +1,4 @@
-//! Nodes on which plans come true.
+//! Nodes to which plans are applied.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
     VM,
 };
 
-/// Nodes as plain facts, which writes change as the API server would.
+/// Nodes as plain facts, which writes change like the API server would.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster(pub BTreeMap<String, Facts>);
 
@@ -65,7 +65,7 @@ impl Cluster {
         self.pass_after(requests, InUse::default())
     }
 
-    /// What a pass does that knows something of former ones; its plan.
+    /// A pass that knows something of former passes; returns its plan.
     pub fn pass_after(&mut self, requests: &[NodeRequest], mut in_use: InUse) -> Plan {
         let mut rounds = 0;
         let plan = loop {

@@ -44,7 +44,7 @@ fn what_is_remembered_spares_questions_and_takes_no_room_away() {
         "without it, node-0 is asked for"
     );
     assert!(plan(&requests, &cluster.nodes(), &of(8)).is_settled());
-    // One that is to have less is asked all the same, and so has as many as run there now.
+    // A node that must get less is still counted, and so keeps as many as run there now.
     let planned = cluster.pass_after(&requests, of(3));
     assert!(planned.is_settled());
     let requests = [limit(&json!(6))];
@@ -52,7 +52,7 @@ fn what_is_remembered_spares_questions_and_takes_no_room_away() {
     cluster.of("node-0").runs = 4;
     let planned = cluster.pass_after(&requests, of(3));
     assert_eq!((cluster.shares(), planned.lowered), (vec![4, 1, 1], vec!["node-0".into()]));
-    // A peer pod that was on its way is seen by the second look.
+    // The second look sees a peer pod that was on its way.
     cluster.of("node-0").runs = 5;
     let mut second_look = InUse::default();
     second_look.add("node-0".into(), [(VM.to_owned(), 5)].into());
