@@ -35,7 +35,7 @@ impl Hundred {
             let api = &api;
             async move {
                 match api.patch(&peerpod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-                    // The operator released the PeerPod first.
+                    // The operator changed or released the PeerPod first.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
                     written => written.map(drop),
                 }

@@ -39,7 +39,7 @@ fn a_leader_that_stands_still_until_another_one_leads_and_then_goes_on() -> Resu
         let struck = Timestamp::now();
         let done = deeds(&alone.operator)?;
         until_leads(&second).await?;
-        // Both replicas work on the same machines.
+        // The second operator already works on the machines that the resumed one had begun with.
         alone.operator.resume()?;
         until_stands_by(&alone.operator).await?;
         machines.reaped(alone).await?;

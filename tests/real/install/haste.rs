@@ -230,7 +230,7 @@ fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and
 {
     without_operator(async |testbed| {
         let cluster = testbed.cluster();
-        // A protection of their own guards the objects that record machines.
+        // Another policy protects the objects that record machines, so allow their removal.
         let definition = PeerPodConfig::crd_name();
         let allow = removal::ALLOW_ANNOTATION;
         for object in [["namespace", NAMESPACE], ["crd", definition]] {

@@ -219,7 +219,7 @@ fn a_driver_that_learnt_to_undefine_more_is_asked_for_it() -> Result<()> {
         let peer = Peer::start().await?;
         let host = peer.libvirtd.host();
         let (relay, provider) = peer.relayed()?;
-        // At first the provider uses the plain call only.
+        // At first the driver knows only the plain call.
         relay.refuse(DOMAIN_UNDEFINE_FLAGS, &[], INVALID_ARG);
         let vm = host.start_pod_vm(&vm_name("web")).await?;
         provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;

@@ -215,7 +215,7 @@ fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        // A machine with the name of one of this Pod.
+        // A machine whose name would fit this Pod.
         let elsewhere = scene.elsewhere().await?;
         let namesake = elsewhere.pod_with_vm("web").await?;
         let pod = scene.pods.api().get("web").await?;

@@ -169,7 +169,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             cloud.answer(ITSELF, 404, NOT_FOUND);
             doubted(is_for, &id, ErrorClass::Transient).await?;
         }
-        // ECS shows an empty list to a user without the right to list instances.
+        // Before December 2025 ECS showed an empty list to a user without the right to list instances.
         let all = actions(POLICY)?;
         let few: Vec<_> =
             all.iter().map(String::as_str).filter(|action| !action.ends_with(":DescribeInstances")).collect();

@@ -182,7 +182,8 @@ impl<'a> Bench<'a> {
         stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
-    /// Deletes PeerPods one after the other. Returns the seconds until the last call returned, and the seconds until all of `should_go` were gone.
+    /// Deletes PeerPods one after the other. Returns the seconds until the last call returned, and the seconds until all of
+    /// `should_go` were gone.
     pub(super) async fn delete_and_wait(
         &self,
         dangling: &[Dangling],

@@ -64,7 +64,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
         assert_eq!(probe.map(|probe| &probe.port), Some(&IntOrString::Int(9000)));
         assert!(!pod.volumes.iter().flatten().any(|volume| volume.name == "ssh"), "libvirt's alone");
 
-        // To withdraw the wish does not restart anything.
+        // Withdrawing the wish restarts nothing.
         stage
             .configure("config", json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": false } }))
             .await?;
